@@ -1,0 +1,49 @@
+# make demo   the whole pipeline on this machine's own Python documentation (about 6 minutes)
+# make test   lint, types, import rules, tests, shell scripts
+# Both set up .venv on their first run and start at once afterwards.
+
+PYTHON ?= python3
+FAISS ?= cpu# or gpu, on a CUDA machine
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready-$(FAISS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo demo-short test test-fast lint bench clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
+
+setup: $(STAMP)
+
+$(STAMP): setup.py pyproject.toml constraints.txt starbucks_retrieval/version.py
+	@echo "setting up $(VENV) (a few minutes, about 2 GB, once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(FAISS),demo,dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python -m starbucks_retrieval.demo
+
+demo-short: setup
+	@$(BIN)/python -m starbucks_retrieval.demo --short
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@find examples -name '*.sh' -print0 | xargs -0 --no-run-if-empty $(BIN)/shellcheck
+
+test: lint
+	@$(BIN)/python -m pytest -n auto -q
+
+test-fast: setup
+	@$(BIN)/python -m pytest -n auto -q -m 'not slow'
+
+bench: setup
+	@set -e; for file in bench/*_*.py; do $(BIN)/python $$file; done
+
+clean:
+	rm -rf build dist *.egg-info demo-out demo-short-out
