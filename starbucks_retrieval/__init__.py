@@ -1,0 +1,21 @@
+"""starbucks_retrieval: train one text encoder, use its embedding at any size (layer, dim)."""
+
+from typing import TYPE_CHECKING, Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.version import __version__
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.models import NestedEncoder
+
+__all__ = ["NestedEncoder", "Size", "Sizes", "UserError", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # NestedEncoder pulls in torch and transformers; `--help` must not wait for them.
+    if name == "NestedEncoder":
+        from starbucks_retrieval.models import NestedEncoder
+
+        return NestedEncoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

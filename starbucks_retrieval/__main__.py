@@ -1,0 +1,44 @@
+"""`starbucks <stage> …` and `python -m starbucks_retrieval <stage> …`: opens the stage's own door."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.version import __version__
+
+# In pipeline order.
+STAGES = {
+    "train": "train one encoder for every size (SRL)",
+    "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",
+    "search": "find the nearest passages of every query; write a TREC run, or answer a typed query",
+    "evaluate": "score runs against qrels, and check that they can be trusted",
+    "demo": "the whole pipeline on this machine's own Python documentation, offline",
+}
+
+
+def _main(argv: Sequence[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print("usage: starbucks <stage> [flags]   (the same as python -m starbucks_retrieval.<stage>)\n")
+        for name, line in STAGES.items():
+            print(f"  {name:10} {line}")
+        print("\nstarbucks <stage> --help lists a stage's flags.")
+        return
+    if argv[0] in ("-V", "--version"):
+        print(__version__)
+        return
+    if argv[0] not in STAGES:
+        raise UserError(f"no stage is called {argv[0]!r}", f"the stages are {', '.join(STAGES)}")
+    importlib.import_module(f"starbucks_retrieval.{argv[0]}.__main__").main(argv[1:])
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run_door(_main))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Sizes: (layer, dim) pairs, and ascending ladders of them.
+
+Source: the set S of Starbucks (arXiv 2410.13230), eq. 1 and section 3.1; the cup names are the paper's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from starbucks_retrieval.errors import UserError
+
+CUPS = ("demi", "short", "tall", "grande", "venti", "trenta")
+
+# The paper's six rungs over 12 layers x 768 dimensions, as fractions of depth and width.
+_DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """One size of an embedding: the state after transformer layer `layer` (1-based), cut to its first `dim` numbers."""
+
+    layer: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        if self.layer < 1 or self.dim < 1:
+            raise UserError(
+                f"{self.layer}:{self.dim} is not a size: layer and dim start at 1",
+                "write layer:dim, for example 6:128",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.layer}:{self.dim}"
+
+    @classmethod
+    def parse(cls, text: str) -> Size:
+        """Read `6:128`. Raises UserError for anything else."""
+        match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
+        if match is None:
+            raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Sizes(Sequence[Size]):
+    """An ascending ladder: sizes in strictly increasing (layer, dim) order. Rungs need not lie on a diagonal."""
+
+    rungs: tuple[Size, ...]
+
+    def __init__(self, rungs: Iterable[Size]) -> None:
+        object.__setattr__(self, "rungs", tuple(rungs))
+        if not self.rungs:
+            raise UserError("no sizes given", "name at least one, for example --sizes 6:128")
+        ascending = sorted(set(self.rungs))
+        if list(self.rungs) != ascending:
+            problem = "twice the same size" if len(ascending) < len(self.rungs) else "sizes out of order"
+            raise UserError(f"{problem} in {self}", f"write {','.join(map(str, ascending))}")
+
+    def __getitem__(self, index):
+        return self.rungs[index]
+
+    def __len__(self) -> int:
+        return len(self.rungs)
+
+    def __iter__(self) -> Iterator[Size]:
+        return iter(self.rungs)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.rungs))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The distinct layers, ascending."""
+        return tuple(sorted({size.layer for size in self.rungs}))
+
+    @property
+    def full(self) -> Size:
+        """The largest layer with the largest dim; the teacher of SRL. It may be absent from an off-diagonal ladder."""
+        return Size(self.layers[-1], max(size.dim for size in self.rungs))
+
+    def check(self, num_layers: int, hidden_size: int) -> Sizes:
+        """Return self if every rung fits a backbone of that depth and width, else raise UserError."""
+        for size in self.rungs:
+            check_size(size, num_layers, hidden_size)
+        return self
+
+    @classmethod
+    def parse(cls, text: str, ladder: Sizes | None = None) -> Sizes:
+        """Read `2:32,4:64`, `all`, or cup names (`demi,tall`); the last two need the model's own `ladder`."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        if any(word.lower() == "all" or word.lower() in CUPS for word in words) and ladder is None:
+            raise UserError(f"--sizes {text} needs a model that stores its ladder", "spell the sizes: 2:32,4:64")
+        if [word.lower() for word in words] == ["all"]:
+            assert ladder is not None
+            return ladder
+        return cls([_rung(word, ladder) for word in words])
+
+    @classmethod
+    def default(cls, num_layers: int, hidden_size: int) -> Sizes:
+        """The paper's proportions over any backbone: layers N·{1..6}/6, dims D·{1/24, 1/12, 1/6, 1/3, 2/3, 1}.
+
+        12 x 768 gives the paper's own six. A backbone of fewer than six layers gets one rung per layer,
+        each with the dim that the paper gives to the same fraction of the depth.
+        """
+        count = min(len(_DIM_FRACTIONS), num_layers)
+        grain = 8 if hidden_size >= 192 else 1  # multiples of 8 keep vector instructions full
+        rungs: list[Size] = []
+        for i in range(1, count + 1):
+            fraction = _DIM_FRACTIONS[_round(len(_DIM_FRACTIONS) * i / count) - 1]
+            dim = hidden_size if i == count else max(1, _round(hidden_size * fraction / grain) * grain)
+            if not rungs or dim >= rungs[-1].dim:
+                rungs.append(Size(_round(num_layers * i / count), dim))
+        return cls(rungs)
+
+
+def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
+    """Raise UserError unless `size` fits a backbone of `num_layers` layers and width `hidden_size`."""
+    if size.layer > num_layers:
+        raise UserError(
+            f"size {size} asks for layer {size.layer}, but the model has {num_layers} layers",
+            f"take a layer from 1 to {num_layers}",
+        )
+    if size.dim > hidden_size:
+        raise UserError(
+            f"size {size} asks for {size.dim} dimensions, but the model is {hidden_size} wide",
+            f"take a dim from 1 to {hidden_size}",
+        )
+
+
+def _rung(word: str, ladder: Sizes | None) -> Size:
+    if word.lower() not in CUPS:
+        return Size.parse(word)
+    assert ladder is not None
+    if len(ladder) != len(CUPS):
+        raise UserError(
+            f"{word!r} names a rung of a six-step ladder, but this model has {len(ladder)} sizes",
+            f"name one of {ladder}",
+        )
+    return ladder[CUPS.index(word.lower())]
+
+
+def _round(x: float) -> int:
+    """Round half up; Python's round() would turn 4.5 layers into 4."""
+    return int(x + 0.5)
