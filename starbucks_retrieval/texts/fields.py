@@ -1,0 +1,84 @@
+"""The names that columns go by, and taking values out of a row under any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+DOCID = ("docid", "_id", "doc_id", "id")
+TITLE = ("title",)
+TEXT = ("text", "contents")
+QUERY_ID = ("query_id", "_id", "qid")
+QUERY_TEXT = ("query", "text", "query_text")
+ANCHOR = ("query", "anchor")
+
+# A first tsv line made of nothing but these is a header.
+HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *ANCHOR, "positive", "negative"})
+
+_KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping", bytes: "bytes"}
+
+
+class BadRow(Exception):
+    """A row that cannot be used. Whoever knows its file and line turns this into a UserError."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+
+def value(row: dict[str, Any], names: Sequence[str]) -> Any:
+    """The value under the first of `names` that the row has. Raises BadRow when it has none."""
+    for name in names:
+        if name in row:
+            return row[name]
+    raise BadRow(
+        f"no column {_either(names)}: the row has {', '.join(map(str, row)) or 'no columns'}",
+        f"rename a column to {names[0]}",
+    )
+
+
+def identifier(row: dict[str, Any], names: Sequence[str]) -> str:
+    """The id in one of the columns `names`, as a string."""
+    return as_id(value(row, names), _either(names))
+
+
+def string(row: dict[str, Any], names: Sequence[str]) -> str:
+    """The text in one of the columns `names`. Null counts as empty; an absent column is a BadRow."""
+    return as_text(value(row, names), _either(names))
+
+
+def as_id(found: Any, label: str) -> str:
+    """An id as a string: integers are what many exporters make of numeric ids."""
+    if type(found) is str:
+        return found
+    if type(found) is int:
+        return str(found)
+    raise BadRow(f"{label} is {kind(found)}, not a string or an integer", "give every record an id")
+
+
+def as_text(found: Any, label: str) -> str:
+    """A text; null counts as empty."""
+    if type(found) is str:
+        return found
+    if found is None:
+        return ""
+    raise BadRow(f"{label} is {kind(found)}, not a string", "put it in quotes")
+
+
+def as_list(found: Any, label: str) -> list[Any]:
+    """A list; null counts as empty."""
+    if found is None:
+        return []
+    if isinstance(found, (list, tuple)):
+        return list(found)
+    raise BadRow(f"{label} is {kind(found)}, not a list", "write it as [..]")
+
+
+def kind(found: Any) -> str:
+    """What a value is, in words."""
+    return "null" if found is None else "a string" if type(found) is str else _KINDS.get(type(found), str(type(found)))
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
