@@ -1,0 +1,87 @@
+"""Where each architecture keeps its layers, and how to see a model as if it had fewer of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from starbucks_retrieval.errors import UserError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Attribute paths inside a bare backbone: its list of layers, and the norm that follows the last layer, if any."""
+
+    layers: str
+    final_norm: str | None = None
+
+
+_BERT = Layout("encoder.layer")
+_LLAMA = Layout("layers", "norm")
+
+# Keyed by the `model_type` of a Hugging Face configuration. tests/models checks each line against a truncated model.
+LAYOUTS: dict[str, Layout] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
+    "mpnet": _BERT,
+    "distilbert": Layout("transformer.layer"),
+    "modernbert": Layout("layers", "final_norm"),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+}
+
+
+def layout_of(config: Any) -> Layout:
+    """The layout of a Hugging Face configuration. Raises UserError for an architecture that we have not checked."""
+    if config.model_type not in LAYOUTS:
+        raise UserError(
+            f"the architecture {config.model_type!r} is not supported", f"supported: {', '.join(sorted(LAYOUTS))}"
+        )
+    return LAYOUTS[config.model_type]
+
+
+def cut_config(config: Any, layers: int) -> None:
+    """Shorten a Hugging Face configuration to its first `layers` layers, in place."""
+    if getattr(config, "layer_types", None):
+        config.layer_types = list(config.layer_types)[:layers]
+    if getattr(config, "max_window_layers", None):
+        config.max_window_layers = min(config.max_window_layers, layers)
+    config.num_hidden_layers = layers
+
+
+def layers_of(backbone: nn.Module, layout: Layout) -> nn.ModuleList:
+    """The backbone's list of layers."""
+    layers = backbone.get_submodule(layout.layers)
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def truncated_view(backbone: nn.Module, layout: Layout, layers: int) -> nn.Module:
+    """The same modules and weights as `backbone`, seen as a model of its first `layers` layers.
+
+    Only the containers on the path to the layer list are copied, so nothing is loaded, moved or mutated, and views
+    of different depths can run at the same time.
+    """
+    view = _shallow(backbone)
+    owner = view
+    *path, name = layout.layers.split(".")
+    for part in path:
+        owner._modules[part] = _shallow(owner.get_submodule(part))
+        owner = owner.get_submodule(part)
+    stack = layers_of(backbone, layout)
+    owner._modules[name] = nn.ModuleList(list(stack)[:layers])
+    return view
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    copy = module.__class__.__new__(module.__class__)
+    copy.__dict__ = module.__dict__.copy()
+    copy._modules = module._modules.copy()
+    return copy
