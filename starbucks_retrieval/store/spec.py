@@ -1,0 +1,146 @@
+"""What a store holds and how it was made: all that must agree between two runs, or between queries and passages."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size
+
+FORMAT = "starbucks_retrieval.store"
+VERSION = 1
+
+# Told for the record; a path spelled in another way does not make it another job.
+_INFORMATIVE = ("model_name", "data_name", "provenance")
+# What queries and passages must share for their inner product to mean anything.
+_GEOMETRY = ("size", "fingerprint", "pooling", "normalize")
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """One encoding job at one size.
+
+    `data_count` counts the rows of the whole corpus (or of all queries); with `parts` > 1 this store holds the
+    consecutive rows of part `part` (counted from 0) only. `fingerprint` identifies the weights up to `size.layer`.
+    Raises UserError for impossible values.
+    """
+
+    kind: str  # "passages" | "queries"
+    size: Size
+    pooling: str
+    normalize: bool
+    prefix: str
+    separator: str
+    max_length: int
+    fingerprint: str
+    compute_dtype: str
+    store_dtype: str  # "float16" | "float32"
+    data_digest: str
+    data_count: int
+    shard_size: int = 16384
+    parts: int = 1
+    part: int = 0
+    model_name: str = ""
+    data_name: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("passages", "queries"):
+            raise UserError(f"a store holds passages or queries, not {self.kind!r}", "")
+        if self.store_dtype not in ("float16", "float32"):
+            raise UserError(f"--store_dtype {self.store_dtype} is not known", "take float16 or float32")
+        if self.shard_size < 1:
+            raise UserError(f"--shard_size {self.shard_size} is below 1", "take 16384, say")
+        if self.data_count < 1:
+            raise UserError(f"there are no {self.kind} to store", "check the data")
+        if not 0 <= self.part < self.parts:
+            raise UserError(
+                f"--dataset_shard_index {self.part} is not one of {self.parts} parts",
+                f"take an index from 0 to {max(self.parts, 1) - 1}, or raise --dataset_number_of_shards",
+            )
+        if self.rows < 1:
+            raise UserError(
+                f"{self.data_count} {self.kind} cannot be cut into {self.parts} parts",
+                f"lower --dataset_number_of_shards to {self.data_count} or less",
+            )
+
+    @property
+    def first_row(self) -> int:
+        """The row of the whole data that is row 0 of this store."""
+        return part_rows(self.data_count, self.parts, self.part)[0]
+
+    @property
+    def rows(self) -> int:
+        """How many rows this store holds."""
+        start, stop = part_rows(self.data_count, self.parts, self.part)
+        return stop - start
+
+    @property
+    def shards(self) -> int:
+        """How many shards this store has."""
+        return -(-self.rows // self.shard_size)
+
+    def shard_rows(self, shard: int) -> tuple[int, int]:
+        """First row and the row after the last of a shard, counted from the start of this store."""
+        start = shard * self.shard_size
+        return start, min(start + self.shard_size, self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping; `from_json` reads it back."""
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        return values | {"size": str(self.size)}
+
+    @classmethod
+    def from_json(cls, values: Any, where: str) -> StoreSpec:
+        """Read what `to_json` wrote; `where` names the file in errors."""
+        names = {entry.name for entry in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise UserError(f"{where} is damaged", "delete the folder and encode again")
+        return cls(**(values | {"size": Size.parse(values["size"])}))
+
+
+def part_rows(count: int, parts: int, part: int) -> tuple[int, int]:
+    """The rows [start, stop) of one part when `count` rows are cut into consecutive parts of nearly equal length."""
+    return count * part // parts, count * (part + 1) // parts
+
+
+def job_difference(old: StoreSpec, new: StoreSpec, ignore: tuple[str, ...] = ()) -> str | None:
+    """The first field in which two jobs differ, as `name: old, not new`; None for the same job."""
+    names = [entry.name for entry in dataclasses.fields(StoreSpec) if entry.name not in _INFORMATIVE + ignore]
+    return _difference(old, new, names)
+
+
+def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
+    """Raise UserError, with the difference named, unless queries and passages lie in one space."""
+    for name in _GEOMETRY:
+        left, right = getattr(queries, name), getattr(passages, name)
+        if left == right:
+            continue
+        if name == "fingerprint":
+            what = (
+                f"queries and passages come from different models: {_model(queries)} and {_model(passages)}"
+                if queries.model_name != passages.model_name
+                else f"queries and passages come from different weights of {passages.model_name or 'one model'}: "
+                f"fingerprints {left} and {right}"
+            )
+        else:
+            what = f"queries and passages differ in {name}: {_show(left)} and {_show(right)}"
+        raise UserError(what, "encode both with one model, at one size")
+
+
+def _model(spec: StoreSpec) -> str:
+    return f"{spec.model_name or 'unnamed'} ({spec.fingerprint})"
+
+
+def _difference(old: StoreSpec, new: StoreSpec, names: list[str]) -> str | None:
+    for name in names:
+        left, right = getattr(old, name), getattr(new, name)
+        if left != right:
+            return f"{name} is {_show(left)} there, {_show(right)} here"
+    return None
+
+
+def _show(value: Any) -> str:
+    return str(value) if isinstance(value, Size) else repr(value)

@@ -1,0 +1,201 @@
+"""Writing a store: shard by shard, killed at any moment, resumed to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starbucks_retrieval.cli import log
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import write_json
+from starbucks_retrieval.store.layout import LOCK, MANIFEST, is_own
+from starbucks_retrieval.store.lock import FolderLock
+from starbucks_retrieval.store.manifest import Manifest, read_manifest
+from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard
+from starbucks_retrieval.store.spec import StoreSpec, job_difference
+
+
+class StoreWriter:
+    """Writes one store. Use as a context manager, or call `close`; `complete` tells whether there is nothing to do.
+
+    with StoreWriter.open(folder, spec) as writer:
+        for shard in writer.missing_shards():
+            start, stop = spec.shard_rows(shard)
+            writer.write_shard(shard, ids, vectors)
+        writer.finish()
+    """
+
+    def __init__(self, folder: Path, spec: StoreSpec, lock: FolderLock) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.complete = False
+        self._lock = lock
+        self._done: dict[int, ShardRecord] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
+        """Start a store, or resume the same job half done; the spec of the first start is kept.
+
+        Raises UserError when the folder holds something else, or another process writes it. With `overwrite` a store
+        of ours is replaced; files that are not ours are never touched.
+        """
+        folder = Path(folder)
+        _refuse_foreign(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
+        try:
+            writer = cls(folder, spec, lock)
+            writer._resume(overwrite)
+        except BaseException:
+            lock.release()
+            raise
+        return writer
+
+    def done_shards(self) -> list[int]:
+        """The shards that are on the disk, whole, ascending."""
+        return sorted(self._done)
+
+    def missing_shards(self) -> list[int]:
+        """The shards still to write, ascending."""
+        return [shard for shard in range(self.spec.shards) if shard not in self._done]
+
+    def write_shard(self, shard: int, ids: list[str], vectors: np.ndarray) -> None:
+        """Write one shard. `vectors`: [rows, dim], any float type; cast to the store's.
+
+        Raises UserError for a vector with NaN or infinity, or one that the store's type cannot hold; ValueError for a
+        wrong shape, which is a caller's bug.
+        """
+        start, stop = self.spec.shard_rows(shard)
+        expected = (stop - start, self.spec.size.dim)
+        if not 0 <= shard < self.spec.shards:
+            raise ValueError(f"no shard {shard} of {self.spec.shards}")
+        if vectors.shape != expected or len(ids) != len(vectors):
+            raise ValueError(f"shard {shard} needs {expected} vectors, got {vectors.shape} and {len(ids)} ids")
+        if not np.issubdtype(vectors.dtype, np.floating):
+            raise ValueError(f"vectors are floating-point numbers, not {vectors.dtype}")
+        stored = _to_store_dtype(ids, vectors, self.spec)
+        self._done[shard] = save_shard(self.folder, shard, start, ids, stored)
+
+    def finish(self) -> None:
+        """Declare the store complete. Raises ValueError while shards are missing."""
+        if self.complete:
+            return
+        if missing := self.missing_shards():
+            raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
+        shards = [self._done[shard] for shard in range(self.spec.shards)]
+        write_json(self.folder / MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
+        self.complete = True
+
+    def close(self) -> None:
+        """Let other writers in."""
+        self._lock.release()
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _resume(self, overwrite: bool) -> None:
+        manifest = self._old_manifest(overwrite)
+        if manifest is not None:
+            self.spec = manifest.spec
+        self._done = {} if manifest is None else self._verified()
+        done = [self._done[shard] for shard in self.done_shards()]
+        whole = manifest is not None and manifest.complete and done == manifest.shards
+        if manifest is None or (manifest.complete and not whole):
+            write_json(self.folder / MANIFEST, Manifest(self.spec, [], complete=False).to_json())
+        for shard in _shards_seen(self.folder) - set(self._done):
+            remove_shard(self.folder, shard)
+        self.complete = whole
+
+    def _old_manifest(self, overwrite: bool) -> Manifest | None:
+        """The manifest of the same job; None for an empty folder, or one emptied because of `overwrite`."""
+        path = self.folder / MANIFEST
+        shards = _shards_seen(self.folder)
+        if not path.exists() and not shards:
+            return None
+        problem: str | None
+        if path.exists():
+            try:
+                manifest = read_manifest(self.folder)
+                problem = job_difference(manifest.spec, self.spec)
+            except UserError as error:
+                problem = error.what
+        else:
+            problem = f"shards without a {MANIFEST}"
+        if problem is None and not overwrite:
+            return manifest
+        if not overwrite:
+            raise UserError(
+                f"{self.folder} holds another store: {problem}", "choose another folder, or give --overwrite"
+            )
+        log.info("overwriting the store in %s", self.folder)
+        for shard in shards:
+            remove_shard(self.folder, shard)
+        path.unlink(missing_ok=True)
+        return None
+
+    def _verified(self) -> dict[int, ShardRecord]:
+        """Records of the shards whose files are what their record says; the others are told of and left out."""
+        done = {}
+        for shard in sorted(_shards_seen(self.folder)):
+            record = load_shard(self.folder, shard)
+            if record is None or shard >= self.spec.shards:
+                continue
+            start, stop = self.spec.shard_rows(shard)
+            problem = record.problem(self.folder)
+            if problem is None and (record.shard, record.start, record.rows) == (shard, start, stop - start):
+                done[shard] = record
+            else:
+                log.warning("shard %d is written again: %s", shard, problem or "it is not of this job")
+        return done
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, a folder is needed", "choose another output folder")
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    foreign = next((name for name in names if not is_own(name)), None)
+    if foreign is None and MANIFEST in names and not _is_our_manifest(folder / MANIFEST):
+        foreign = MANIFEST
+    if foreign is not None:
+        raise UserError(
+            f"{folder} holds something else: {foreign}",
+            "choose another output folder; --overwrite replaces stores only",
+        )
+
+
+def _is_our_manifest(path: Path) -> bool:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == Manifest.FORMAT
+
+
+def _shards_seen(folder: Path) -> set[int]:
+    """Numbers of all shards of which any file is there, temporary ones included."""
+    names = (re.match(r"\.?(\d{5,})\.", entry.name) for entry in folder.iterdir() if entry.name != LOCK)
+    return {int(match[1]) for match in names if match}
+
+
+def _to_store_dtype(ids: list[str], vectors: np.ndarray, spec: StoreSpec) -> np.ndarray:
+    _refuse_rows(ids, ~np.isfinite(vectors), "has NaN or infinity in its embedding", "check the model and its dtype")
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(np.dtype(spec.store_dtype).newbyteorder("<"), copy=False)
+    if stored.dtype.itemsize < vectors.dtype.itemsize:
+        what = f"has an embedding too large for {spec.store_dtype}"
+        _refuse_rows(ids, ~np.isfinite(stored), what, "give --store_dtype float32")
+    return stored
+
+
+def _refuse_rows(ids: list[str], bad: np.ndarray, what: str, hint: str) -> None:
+    rows = np.flatnonzero(bad.any(axis=1))
+    if len(rows):
+        more = f" (and {len(rows) - 1} more of this shard)" if len(rows) > 1 else ""
+        raise UserError(f"{ids[rows[0]]!r} {what}{more}", hint)

@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import StoreSpec, check_same, part_rows
+from starbucks_retrieval.store.spec import job_difference
+
+
+def test_json_round_trip(make_spec):
+    spec = make_spec(provenance={"torch": "2.13.0"}, prefix="é: ")
+    assert StoreSpec.from_json(json.loads(json.dumps(spec.to_json())), "here") == spec
+
+
+@pytest.mark.parametrize("damage", [lambda v: v.pop("pooling"), lambda v: v.update(colour="red")])
+def test_unknown_or_missing_fields_are_damage(make_spec, damage):
+    values = make_spec().to_json()
+    damage(values)
+    with pytest.raises(UserError, match=r"m\.json is damaged"):
+        StoreSpec.from_json(values, "m.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"kind": "cats"}, "cats"),
+        ({"store_dtype": "int8"}, "int8"),
+        ({"shard_size": 0}, "--shard_size 0"),
+        ({"data_count": 0}, "no passages"),
+        ({"parts": 4, "part": 4}, "--dataset_shard_index 4"),
+        ({"parts": 11, "part": 0}, "cannot be cut into 11"),
+    ],
+)
+def test_impossible_jobs_are_refused(make_spec, changes, what):
+    with pytest.raises(UserError, match=what):
+        make_spec(**changes)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(10, 1), (10, 3), (7, 7), (16385, 4)])
+def test_parts_are_consecutive_and_cover_everything(count, parts):
+    ranges = [part_rows(count, parts, part) for part in range(parts)]
+    assert [row for start, stop in ranges for row in range(start, stop)] == list(range(count))
+    assert max(stop - start for start, stop in ranges) - min(stop - start for start, stop in ranges) <= 1
+
+
+def test_shards_cover_a_part(make_spec):
+    spec = make_spec(data_count=23, parts=2, part=1, shard_size=5)
+    assert (spec.first_row, spec.rows, spec.shards) == (11, 12, 3)
+    assert [spec.shard_rows(shard) for shard in range(3)] == [(0, 5), (5, 10), (10, 12)]
+
+
+def test_paths_and_versions_do_not_make_another_job(make_spec):
+    assert (
+        job_difference(make_spec(), make_spec(model_name="./model", data_name="x", provenance={"git": "abc"})) is None
+    )
+    assert job_difference(make_spec(), make_spec(max_length=32)) == "max_length is 196 there, 32 here"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"size": Size(6, 4)}, "differ in size: 6:4 and 6:8"),
+        ({"size": Size(4, 8)}, "differ in size: 4:8 and 6:8"),
+        ({"pooling": "cls"}, "differ in pooling: 'cls' and 'mean'"),
+        ({"normalize": True}, "differ in normalize: True and False"),
+        ({"fingerprint": "beef"}, "different weights of model: fingerprints beef and f00d"),
+        ({"fingerprint": "beef", "model_name": "other"}, r"different models: other \(beef\) and model \(f00d\)"),
+    ],
+)
+def test_queries_of_another_space_are_refused(make_spec, changes, what):
+    with pytest.raises(UserError, match=what):
+        check_same(make_spec(kind="queries", **changes), make_spec())
+
+
+def test_queries_of_the_same_space_pass(make_spec):
+    queries = make_spec(kind="queries", prefix="query: ", max_length=32, store_dtype="float16", data_digest="q")
+    check_same(queries, make_spec())
