@@ -1,0 +1,33 @@
+"""The door of `encode`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.encode.arguments import EncodeArguments
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, encode, summarise."""
+    (arguments, common), _ = parse_flags(
+        [EncodeArguments, CommonArguments],
+        argv,
+        "starbucks encode",
+        "Write the embeddings of a corpus or of queries at every asked size, in one pass; resumes by itself.",
+    )
+    setup_logging(common)
+    from starbucks_retrieval.encode.api import encode
+
+    figures = encode(arguments)
+    parts = ", ".join(f"{name} {seconds} s" for name, seconds in figures["seconds_by_part"].items())
+    summary = (
+        f"{figures['encoded']} of {figures['texts']} texts encoded at {len(figures['sizes'])} sizes, "
+        f"{figures['texts_per_second']} texts/s ({parts}); in {figures['output']}"
+    )
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

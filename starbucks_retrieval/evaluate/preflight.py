@@ -1,0 +1,172 @@
+"""What makes a run's figures untrustworthy, looked for before they are believed.
+
+A published table once carried 0.02 next to 0.84 for one data set. Two causes would explain it and neither was ruled
+out: a run file cut off at its end (the queries without results are the last ones), and hub passages (the same few in
+every top ten). They are told apart here. One document twice for a query is not looked for: the reading layer refuses
+such a file by its line, and a run in memory maps each docid to one score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from starbucks_retrieval.measures import Qrels, Run, comparable, trec_order
+
+TOP = 10
+HUB_SHARE = 0.1
+HUB_QUERIES = 20  # of fewer queries, one passage in two top tens is no news
+SAMPLE = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with a run: `what` and `remedy` in a line each, how often, and the first few ids of it.
+
+    A `serious` finding makes the figures wrong or not comparable; any other is worth knowing.
+    """
+
+    kind: str
+    what: str
+    remedy: str
+    count: int
+    sample: tuple[str, ...]
+    serious: bool
+
+
+def preflight(run: Run, qrels: Qrels, query_order: Sequence[str] | None = None) -> list[Finding]:
+    """The findings about `run` under `qrels`, none when it looks sound.
+
+    Queries without results are checked for being the last in the order of `qrels` and in `query_order`, the order in
+    which the queries were searched, where it is known.
+    """
+    found = [
+        _missing(run, qrels, query_order),
+        _unjudged(run, qrels),
+        _non_finite(run),
+        _tied(run),
+        _hubs(run, qrels),
+        _identical(run),
+        _strangers(run, qrels),
+    ]
+    return [finding for finding in found if finding]
+
+
+def _missing(run: Run, qrels: Qrels, query_order: Sequence[str] | None) -> Finding | None:
+    missing = [query_id for query_id in qrels if not run.get(query_id)]
+    if not missing:
+        return None
+    what = f"{len(missing)} of {len(qrels)} judged queries have no results and score 0"
+    evidence = _cut_off(run, qrels, set(missing), query_order)
+    if evidence:
+        remedy = "the run file looks cut off at its end: write it again and check that the disk is not full"
+        return Finding("truncated_run", f"{what}; {evidence}", remedy, len(missing), _sample(missing), True)
+    remedy = "search these queries too, or use the qrels of the queries that were searched"
+    return Finding("missing_queries", f"{what}: {_list(missing)}", remedy, len(missing), _sample(missing), True)
+
+
+def _cut_off(run: Run, qrels: Qrels, missing: set[str], query_order: Sequence[str] | None) -> str:
+    """Why the run seems to have lost its end; empty when it does not."""
+    judged_in_order = [query_id for query_id in query_order or () if query_id in qrels]
+    for name, order in (("queries", judged_in_order), ("qrels", list(qrels))):
+        if len(missing) < len(qrels) and set(order[-len(missing) :]) == missing:
+            return f"they are the last of the {name}"
+    depths = [len(ranking) for ranking in run.values() if ranking]
+    if len(depths) > 2 and len(set(depths[:-1])) == 1 and depths[-1] < depths[0]:
+        return f"the last query in the run has {depths[-1]} results, every other one {depths[0]}"
+    return ""
+
+
+def _unjudged(run: Run, qrels: Qrels) -> Finding | None:
+    unjudged = [query_id for query_id in run if query_id not in qrels]
+    if not unjudged:
+        return None
+    what = f"{len(unjudged)} of {len(run)} queries in the run are not judged and count for nothing: {_list(unjudged)}"
+    remedy = "nothing to do if the qrels judge a part of the topics; otherwise check the qrels and --split"
+    return Finding("unjudged_queries", what, remedy, len(unjudged), _sample(unjudged), False)
+
+
+def _non_finite(run: Run) -> Finding | None:
+    bad = {
+        query_id: sum(not np.isfinite(value) for value in ranking.values())
+        for query_id, ranking in run.items()
+        if not np.isfinite(sum(ranking.values()))  # any NaN or infinity survives a sum
+    }
+    bad = {query_id: count for query_id, count in bad.items() if count}
+    if not bad:
+        return None
+    total = sum(bad.values())
+    what = f"{total} scores in {len(bad)} queries are NaN or infinite and rank below every other: {_list(bad)}"
+    remedy = "encode again: a vector overflowed; try --dtype fp32 or --store_dtype float32"
+    return Finding("non_finite_scores", what, remedy, total, _sample(bad), True)
+
+
+def _tied(run: Run) -> Finding | None:
+    tops = {query_id: _top_scores(ranking) for query_id, ranking in run.items()}
+    tied = [query_id for query_id, top in tops.items() if len(set(top)) < len(top)]
+    if not tied:
+        return None
+    # Half-precision scores tie often and shift a measure by thousandths; one score for all leaves no ranking at all.
+    flat = sum(len(top) > 1 and top[0] == top[-1] for top in tops.values())
+    what = f"{len(tied)} of {len(run)} queries have tied scores in the top {TOP}, put in order by docid: {_list(tied)}"
+    remedy = "write scores with more digits; tools that break ties otherwise will give other figures"
+    if 2 * flat > len(run):
+        what += f"; in {flat} of them all scores are one"
+    return Finding("tied_scores", what, remedy, len(tied), _sample(tied), 2 * flat > len(run))
+
+
+def _top_scores(ranking: Mapping[str, float]) -> list[float]:
+    # One more than the top ten: a tie across the cut decides who is in.
+    best = np.sort(comparable(ranking))[::-1][: TOP + 1]
+    return best[np.isfinite(best)].tolist()
+
+
+def _hubs(run: Run, qrels: Qrels) -> Finding | None:
+    if len(run) < HUB_QUERIES:
+        return None
+    tops = {query_id: trec_order(ranking)[:TOP] for query_id, ranking in run.items()}
+    counts = Counter(docid for top in tops.values() for docid in top)
+    hubs = [docid for docid, count in counts.most_common() if count > HUB_SHARE * len(run)]
+    if not hubs:
+        return None
+    worst = hubs[0]
+    relevant = sum(worst in top and qrels.get(query_id, {}).get(worst, 0) > 0 for query_id, top in tops.items())
+    what = (
+        f"in more than {HUB_SHARE:.0%} of the top tens: {_list(hubs)}; {worst} alone in {counts[worst]} of {len(run)} "
+        f"and judged relevant in {relevant} of those"
+    )
+    remedy = "look at them: junk text or a vector of huge length; drop them from the corpus or train with --normalize"
+    return Finding("hub_documents", what, remedy, len(hubs), _sample(hubs), 2 * relevant < counts[worst])
+
+
+def _identical(run: Run) -> Finding | None:
+    own = [query_id for query_id, ranking in run.items() if query_id in ranking]
+    if not own:
+        return None
+    what = f"{len(own)} of {len(run)} queries retrieve a document of their own id: {_list(own)}"
+    remedy = (
+        "--remove_identical_ids, if queries are documents of the corpus (ArguAna, Quora); else the ids only coincide"
+    )
+    return Finding("identical_ids", what, remedy, len(own), _sample(own), len(own) >= 0.05 * len(run))
+
+
+def _strangers(run: Run, qrels: Qrels) -> Finding | None:
+    judged = {docid for grades in qrels.values() for docid in grades}
+    if not judged or any(docid in judged for ranking in run.values() for docid in ranking):
+        return None
+    retrieved = next((docid for ranking in run.values() for docid in ranking), "nothing")
+    what = f"no retrieved document is judged for any query: the run has {retrieved}, the qrels {next(iter(judged))}"
+    remedy = "the ids come from different corpora or spellings: use the corpus the qrels were made for"
+    return Finding("no_judged_documents", what, remedy, len(judged), (retrieved,), True)
+
+
+def _sample(ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(list(ids)[:SAMPLE])
+
+
+def _list(ids: Iterable[str]) -> str:
+    ids = list(ids)
+    return ", ".join(ids[:SAMPLE]) + (", …" if len(ids) > SAMPLE else "")

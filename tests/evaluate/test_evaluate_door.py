@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.evaluate.__main__ import main
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq2 0 c 1\n")
+    (tmp_path / "good.trec").write_text("q1 Q0 a 1 2 x\nq2 Q0 c 1 5 x\n")
+    (tmp_path / "half.trec").write_text("q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\n")
+    return tmp_path
+
+
+def test_a_table_on_standard_output(files, capsys):
+    assert (
+        run_door(main, ["--run", "good.trec", "half.trec", "--qrels", "qrels.txt", "--measures", "RR@10", "P@1"]) == 0
+    )
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "run    RR@10     P@1",
+        "good  1.0000  1.0000",
+        "half  0.2500  0.0000  !",
+    ]
+    finding, remedy, summary = err.splitlines()
+    assert finding.startswith("serious: half: 1 of 2 judged queries")
+    assert remedy.startswith("  try: ")
+    assert summary.startswith("2 runs, 2 judged queries")
+
+
+def test_run_may_be_repeated(files, capsys):
+    assert run_door(main, ["--run", "good.trec", "--run", "half.trec", "--qrels", "qrels.txt"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "good", "half"]
+
+
+def test_json_is_all_of_standard_output(files, capsys):
+    argv = [
+        "--run",
+        "half.trec",
+        "--qrels",
+        "qrels.txt",
+        "--json",
+        "--quiet",
+        "--per_query",
+        "p.tsv",
+        "--output",
+        "o.json",
+    ]
+    assert run_door(main, argv) == 0
+    out, err = capsys.readouterr()
+    figures = json.loads(out)
+    assert figures == json.loads((files / "o.json").read_text())
+    assert figures["runs"][0]["measures"]["RR@10"] == 0.25
+    assert figures["runs"][0]["findings"][0]["kind"] == "truncated_run"
+    assert len((files / "p.tsv").read_text().splitlines()) == 1 + 2 * 3
+    assert err.startswith("serious")  # what is serious is said even then
+    assert "judged queries, preflight" not in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["--qrels", "qrels.txt"], "--run is missing"),
+        (["--run", "good.trec"], "--qrels is missing"),
+        (["--run", "nope.trec", "--qrels", "qrels.txt"], "nope.trec"),
+        (["--run", "good.trec", "--qrels", "nope.txt"], "nope.txt"),
+        (["--run", "good.trec", "--qrels", "qrels.txt", "--measures", "ndcg@10"], "ndcg@10"),
+        (["--run", "bad.trec", "--qrels", "qrels.txt"], "bad.trec:2:"),
+        (["--run", "twice.trec", "--qrels", "qrels.txt"], "twice.trec:2:"),
+        (["--run", "half.trec", "--qrels", "qrels.txt", "--strict"], "serious findings"),
+        (["--run", "good.trec", "--qrels", "qrels.txt", "--baseline", "x"], "--baseline"),
+    ],
+)
+def test_a_users_error_is_two_lines_and_exit_2(files, capsys, argv, what):
+    (files / "bad.trec").write_text("q1 Q0 a 1 2 x\nq2 Q0 c 1\n")
+    (files / "twice.trec").write_text("q1 Q0 a 1 2 x\nq1 Q0 a 2 1 x\n")
+    assert run_door(main, [*argv, "--output", "out.json"]) == 2
+    out, err = capsys.readouterr()
+    *_, error, remedy = err.splitlines()
+    assert out == ""
+    assert error.startswith("error: ")
+    assert what in error
+    assert remedy.startswith("  try: ")
+    assert not (files / "out.json").exists()
+
+
+def test_help_answers_without_heavy_libraries():
+    code = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "from starbucks_retrieval.evaluate.__main__ import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'pyarrow', 'ir_measures', 'faiss'} & sys.modules.keys()\n"
+        "sys.exit(f'imports {heavy}' if heavy else 0)"
+    )
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--remove_identical_ids" in done.stdout
+    assert time.perf_counter() - start < 5  # 0.2 s on an idle machine

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from starbucks_retrieval.evaluate import preflight
+
+NAN, INF = float("nan"), float("inf")
+
+
+def sound(queries: int = 30, depth: int = 20) -> tuple[dict, dict]:
+    """A run and qrels with nothing wrong: documents of its own for every query, no ties, one of them relevant."""
+    run = {f"q{q:02}": {f"d{q}-{i}": float(depth - i) for i in range(depth)} for q in range(queries)}
+    return run, {query_id: {next(iter(ranking)): 1} for query_id, ranking in run.items()}
+
+
+def found(*args) -> dict:
+    findings = preflight(*args)
+    assert all("\n" not in finding.what + finding.remedy and finding.remedy for finding in findings)
+    return {finding.kind: finding for finding in findings}
+
+
+def test_a_sound_run_has_no_findings():
+    assert preflight(*sound()) == []
+
+
+def test_missing_queries_are_counted_and_named():
+    run, qrels = sound()
+    del run["q03"], run["q17"]
+    run["q09"] = {}
+    finding = found(run, qrels)["missing_queries"]
+    assert (finding.count, finding.sample, finding.serious) == (3, ("q03", "q09", "q17"), True)
+
+
+def test_missing_queries_at_the_end_of_the_qrels_mean_a_truncated_run():
+    run, qrels = sound()
+    for query_id in ("q27", "q28", "q29"):
+        del run[query_id]
+    findings = found(run, qrels)
+    assert findings.keys() == {"truncated_run"}
+    assert findings["truncated_run"].count == 3
+    assert "last of the qrels" in findings["truncated_run"].what
+    assert findings["truncated_run"].serious
+
+
+def test_missing_queries_at_the_end_of_the_topics_mean_a_truncated_run():
+    run, qrels = sound()
+    del run["q03"], run["q17"]
+    order = [*run, "q17", "unjudged", "q03"]
+    assert found(run, qrels).keys() == {"missing_queries"}
+    assert "last of the queries" in found(run, qrels, order)["truncated_run"].what
+
+
+def test_a_last_query_cut_short_means_a_truncated_run():
+    run, qrels = sound()
+    del run["q03"]
+    last = list(run)[-1]
+    run[last] = dict(list(run[last].items())[:4])
+    assert "has 4 results, every other one 20" in found(run, qrels)["truncated_run"].what
+    # Where depths differ anyway, or the short query stands in the middle, it tells nothing.
+    run["q07"].popitem()
+    assert found(run, qrels).keys() == {"missing_queries"}
+    run["q07"]["d7-19"] = 1.0
+    run[last], run["q05"] = {f"x{i}": float(-i) for i in range(20)}, {"d5-0": 1.0}
+    assert found(run, qrels).keys() == {"missing_queries"}
+
+
+def test_unjudged_queries_are_a_note():
+    run, qrels = sound()
+    del qrels["q04"]
+    finding = found(run, qrels)["unjudged_queries"]
+    assert (finding.count, finding.sample, finding.serious) == (1, ("q04",), False)
+
+
+def test_non_finite_scores():
+    run, qrels = sound()
+    run["q01"]["d1-3"] = NAN
+    run["q02"].update({"d2-0": INF, "d2-1": -INF})
+    findings = found(run, qrels)
+    assert findings.keys() == {"non_finite_scores"}  # equal infinities are not called a tie as well
+    finding = findings["non_finite_scores"]
+    assert (finding.count, finding.sample, finding.serious) == (3, ("q01", "q02"), True)
+
+
+def test_ties_inside_the_top_ten_and_across_its_end():
+    run, qrels = sound()
+    run["q01"]["d1-1"] = run["q01"]["d1-0"]
+    run["q02"]["d2-10"] = run["q02"]["d2-9"]  # ranks 10 and 11
+    run["q03"]["d3-11"] = run["q03"]["d3-10"]  # ranks 11 and 12 decide nothing in the top ten
+    run["q04"]["d4-1"] = run["q04"]["d4-0"] - 1e-9  # equal as float32
+    finding = found(run, qrels)["tied_scores"]
+    assert (finding.count, finding.sample, finding.serious) == (3, ("q01", "q02", "q04"), False)
+
+
+def test_one_score_for_everything_is_serious():
+    run, qrels = sound()
+    flat = {query_id: dict.fromkeys(ranking, 0.0) for query_id, ranking in run.items()}
+    assert found(flat, qrels)["tied_scores"].serious
+
+
+def test_hubs_are_listed_worst_first():
+    run, qrels = sound()
+    for q, ranking in enumerate(run.values()):
+        if q < 12:
+            ranking["junk"] = 99.0
+        if q < 4:
+            ranking["lesser"] = 98.0
+        if q < 3:
+            ranking["tenth"] = 97.0  # exactly a tenth of 30 is not more than a tenth
+        ranking["deep"] = 0.5  # below the top ten of every query
+    findings = found(run, qrels)
+    assert findings.keys() == {"hub_documents"}
+    finding = findings["hub_documents"]
+    assert (finding.count, finding.sample, finding.serious) == (2, ("junk", "lesser"), True)
+    assert "junk alone in 12 of 30 and judged relevant in 0" in finding.what
+
+
+def test_a_document_relevant_wherever_it_sits_is_no_serious_hub():
+    run, qrels = sound()
+    for query_id, ranking in run.items():
+        ranking["survey"] = 99.0
+        qrels[query_id]["survey"] = 1
+    assert not found(run, qrels)["hub_documents"].serious
+
+
+def test_hubs_need_twenty_queries():
+    run, qrels = sound(queries=19)
+    for ranking in run.values():
+        ranking["junk"] = 99.0
+    assert preflight(run, qrels) == []
+
+
+def test_identical_ids_come_with_their_remedy():
+    run, qrels = sound()
+    run["q00"]["q00"] = 50.0
+    finding = found(run, qrels)["identical_ids"]
+    assert (finding.count, finding.sample, finding.serious) == (1, ("q00",), False)
+    assert "--remove_identical_ids" in finding.remedy
+    for query_id, ranking in run.items():
+        ranking[query_id] = 50.0
+    assert found(run, qrels)["identical_ids"].serious
+
+
+def test_documents_of_another_corpus():
+    run, qrels = sound()
+    other = {query_id: {f"MARCO_{docid}": value for docid, value in r.items()} for query_id, r in run.items()}
+    finding = found(other, qrels)["no_judged_documents"]
+    assert finding.serious
+    assert "MARCO_d0-0" in finding.what
+    assert "d0-0" in finding.what
+    other["q05"]["d7-0"] = 0.1  # one shared id, even another query's, is enough
+    assert "no_judged_documents" not in found(other, qrels)

@@ -1,0 +1,164 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import search
+from starbucks_retrieval.search.__main__ import main
+from starbucks_retrieval.search.api import asked_size
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import output_folder, size_folder
+from starbucks_retrieval.texts import read_run
+
+
+@pytest.fixture
+def stores(tmp_path, write_store):
+    """Queries and passages at two sizes, under tmp_path/q and tmp_path/p; returns the ids and full vectors."""
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((300, 16)).astype(np.float32)
+    vectors[40:60] = vectors[40]
+    queries = rng.standard_normal((9, 16)).astype(np.float32)
+    ids, query_ids = [f"dok-é{i}" for i in range(300)], [f"q中{i}" for i in range(9)]
+    for size in (Size(2, 4), Size(6, 16)):
+        name = size_folder(size)
+        write_store(tmp_path / "p" / name, ids, vectors[:, : size.dim], size=size)
+        write_store(
+            tmp_path / "q" / name, query_ids, queries[:, : size.dim], size=size, kind="queries", data_digest="q"
+        )
+    return ids, vectors, query_ids, queries
+
+
+@pytest.mark.parametrize("size", [Size(2, 4), Size(6, 16)])
+def test_run_is_brute_force(tmp_path, stores, brute_force, size):
+    ids, vectors, query_ids, queries = stores
+    summary = search(tmp_path / "q", tmp_path / "p", tmp_path / "run.trec", 20, size=size)
+    assert (summary.queries, summary.passages, summary.size, summary.depth) == (9, 300, str(size), 20)
+    expected = brute_force(queries[:, : size.dim], ids, vectors[:, : size.dim], 20)
+    run = read_run(tmp_path / "run.trec")
+    assert list(run) == query_ids
+    for query_id, own in zip(query_ids, expected):
+        # In rank order, and with scores that read back as the float32 that they were.
+        assert [(docid, np.float32(score)) for docid, score in run[query_id].items()] == own
+
+
+def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
+    runs = set()
+    for batch_size, max_memory in [(1024, "2GB"), (1, "2GB"), (4, "10KB"), (-1, 1)]:
+        search(
+            tmp_path / "q", tmp_path / "p", tmp_path / "run", size="6:16", batch_size=batch_size, max_memory=max_memory
+        )
+        runs.add((tmp_path / "run").read_bytes())
+    assert len(runs) == 1
+
+
+def test_parts_of_passages(tmp_path, stores, write_store):
+    ids, vectors, _, _ = stores
+    for part in range(3):
+        folder = output_folder(tmp_path / "parts", Size(6, 16), 3, part)
+        write_store(folder, ids, vectors, parts=3, part=part)
+    search(tmp_path / "q", tmp_path / "p", tmp_path / "whole.trec", size="6:16")
+    search(tmp_path / "q", tmp_path / "parts", tmp_path / "parts.trec", size="6:16")
+    assert (tmp_path / "whole.trec").read_bytes() == (tmp_path / "parts.trec").read_bytes()
+
+
+def test_depth_beyond_the_corpus(tmp_path, stores):
+    summary = search(tmp_path / "q", tmp_path / "p", tmp_path / "run.trec", 1000, size="2:4")
+    assert summary.depth == 300
+    assert {len(results) for results in read_run(tmp_path / "run.trec").values()} == {300}
+
+
+def test_other_formats(tmp_path, stores):
+    for save_format in ("msmarco", "tevatron"):
+        search(tmp_path / "q", tmp_path / "p", tmp_path / save_format, 2, size="6:16", save_format=save_format)
+    ranked = [line.split("\t") for line in (tmp_path / "msmarco").read_text().splitlines()]
+    scored = [line.split("\t") for line in (tmp_path / "tevatron").read_text().splitlines()]
+    assert [line[:2] for line in ranked] == [line[:2] for line in scored]
+    assert [line[2] for line in ranked] == ["1", "2"] * 9
+    assert all(float(a[2]) >= float(b[2]) for a, b in zip(scored[::2], scored[1::2]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"fingerprint": "beef"}, "different weights"),
+        ({"size": Size(5, 16)}, "differ in size: 5:16 and 6:16"),
+        ({"pooling": "mean"}, "differ in pooling"),
+        ({"normalize": True}, "differ in normalize"),
+        ({"kind": "passages"}, None),
+    ],
+)
+def test_queries_of_another_space(tmp_path, stores, write_store, changes, what):
+    _, _, query_ids, queries = stores
+    write_store(tmp_path / "other", query_ids, queries, **({"kind": "queries"} | changes))
+    if what is None:  # passages against passages is a fair thing to ask
+        search(tmp_path / "other", tmp_path / "p" / "L6-D16", tmp_path / "run.trec")
+        return
+    with pytest.raises(UserError, match=what):
+        search(tmp_path / "other", tmp_path / "p" / "L6-D16", tmp_path / "run.trec")
+    assert not (tmp_path / "run.trec").exists()
+
+
+def test_swapped_stores(tmp_path, stores):
+    with pytest.raises(UserError, match="holds passages and --passage_reps holds queries"):
+        search(tmp_path / "p", tmp_path / "q", tmp_path / "run.trec", size="6:16")
+
+
+def test_refusals_leave_nothing_behind(tmp_path, stores):
+    before = sorted(tmp_path.iterdir())
+    for options, what in [
+        ({}, "several sizes: 2:4, 6:16"),
+        ({"size": "3:4"}, "no size 3:4"),
+        ({"size": "6:16", "depth": 0}, "--depth 0"),
+        ({"size": "6:16", "max_memory": "much"}, "amount of memory"),
+    ]:
+        with pytest.raises(UserError, match=what):
+            search(tmp_path / "q", tmp_path / "p", tmp_path / "run.trec", **options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_asked_sizes():
+    assert asked_size("6:128", None, None) == asked_size(None, 6, 128) == asked_size("6:128", 6, 128) == Size(6, 128)
+    assert asked_size(None, None, None) is None
+    for arguments in [(None, 6, None), (None, None, 128), ("6:128", 6, 64)]:
+        with pytest.raises(UserError):
+            asked_size(*arguments)
+
+
+def test_door(tmp_path, stores, capsys):
+    stored = ["--query_reps", str(tmp_path / "q"), "--passage-reps", str(tmp_path / "p"), "--layer", "6", "--dim", "16"]
+    run = ["--save_ranking_to", str(tmp_path / "run.trec"), "--depth", "5"]
+    assert run_door(main, [*stored, *run, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures.pop("seconds") > 0
+    assert figures == {
+        "queries": 9,
+        "passages": 300,
+        "size": "6:16",
+        "depth": 5,
+        "path": str(tmp_path / "run.trec"),
+    }
+    for argv, what in [
+        (stored, "--save_ranking_to is missing"),
+        ([*stored[2:], *run], "--query_reps is missing"),
+        ([*stored[:2], *run], "--passage_reps is missing"),
+        ([*stored, *run, "--depth", "0"], "--depth 0"),
+        ([*stored[2:], "--query", "hello"], "--model_name_or_path is missing"),
+    ]:
+        assert run_door(main, argv) == 2
+        assert f"error: {what}" in capsys.readouterr().err
+
+
+def test_help_needs_no_heavy_library():
+    code = (
+        "import sys; from starbucks_retrieval.search.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('faiss', 'torch', 'transformers', 'pyarrow') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--passage_reps" in done.stdout
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,144 @@
+"""Flags from words and files, exit statuses."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, progress, run_door
+from starbucks_retrieval.errors import UserError
+
+
+@dataclass
+class Settings:
+    """Settings."""
+
+    name: str = flag("", "a name", required=True)
+    rate: float | None = flag(None, "a rate")
+    many: list[str] | None = flag(None, "several")
+    kind: Literal["a", "b"] = flag("a", "a kind")
+    switch: bool = flag(False, "a switch at 50%")
+
+
+def parse(*argv, extra=False):
+    (settings,), rest = parse_flags([Settings], argv, "prog", "description", extra=extra)
+    return settings, rest
+
+
+def test_flags_with_underscores_dashes_and_repeats():
+    settings, _ = parse("--name", "x", "--rate=0.5", "--many", "1", "2", "--many", "3", "--switch")
+    assert settings == Settings("x", 0.5, ["1", "2", "3"], "a", True)
+    (common,), _ = parse_flags([CommonArguments], ["--log-level", "error"], "prog", "")
+    assert common.log_level == "error"
+    assert parse("--name", "x", "--switch", "false")[0].switch is False
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_file_gives_values_and_flags_override_it(tmp_path, suffix):
+    path = tmp_path / f"config{suffix}"
+    path.write_text('{"name": "file", "rate": 1, "many": ["p", "q"], "learning_rate": 0.1, "switch": true}')
+    settings, rest = parse(str(path), "--name", "flag", extra=True)
+    assert settings == Settings("flag", 1.0, ["p", "q"], "a", True)
+    assert rest == ["--learning_rate", "0.1"]
+    with pytest.raises(UserError, match="learning_rate"):
+        parse(str(path))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "--name is missing"),
+        (("--name", "x", "--rate", "fast"), "rate"),
+        (("--name", "x", "--kind", "c"), "invalid choice"),
+        (("--name", "x", "--switch", "maybe"), "neither true nor false"),
+        (("--name", "x", "--nam", "y"), "--nam"),
+        (("absent.yaml",), "no such file"),
+        (("words",), "unexpected argument"),
+    ],
+)
+def test_bad_flags_are_user_errors(argv, message):
+    with pytest.raises(UserError, match=message) as caught:
+        parse(*argv)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "mapping"),
+        ("a: [", "config.yaml"),
+        ("name: x\nkind: z", "none of"),
+        ("name: x\nswitch: 3", "neither true nor false"),
+        ("name: [x, y]", "one value"),
+        ("name: x\nrate: fast", "not of type float"),
+    ],
+)
+def test_bad_files_are_user_errors(tmp_path, content, message):
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match=message):
+        parse(str(tmp_path / "config.yaml"))
+
+
+def raises(error):
+    def main(argv):
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UserError("what", "remedy"), 2, ("error: what", "try: remedy")),
+        (KeyboardInterrupt(), 130, ("interrupted",)),
+        (OSError(errno.ENOSPC, "full", "out/x.npy"), 2, ("no space left", "out/x.npy", "same command again")),
+        (PermissionError(errno.EACCES, "no", "/root/x"), 2, ("/root/x", "permissions")),
+    ],
+)
+def test_exit_statuses(error, status, words, capsys):
+    assert run_door(raises(error), []) == status
+    printed = capsys.readouterr().err
+    assert all(word in printed for word in words)
+
+
+def test_bugs_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run_door(raises(ZeroDivisionError()), [])
+
+
+def test_json_goes_to_standard_output_alone(capsys):
+    finish(CommonArguments(json=True), "summary", {"a": 1})
+    printed = capsys.readouterr()
+    assert printed.out == '{"a": 1}\n' and printed.err == "summary\n"
+    finish(CommonArguments(quiet=True), "summary", {})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_yields_everything():
+    assert list(progress(range(5), 5, "item", "label")) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("stage", ["", ".train", ".encode", ".search", ".evaluate", ".demo"])
+def test_help_answers_without_heavy_imports(stage):
+    code = (
+        (
+            "import runpy, sys; sys.argv = ['x', '--help']\n"
+            "try: runpy.run_module('starbucks_retrieval' + sys.argv.pop(0)[1:] + STAGE, run_name='__main__', alter_sys=True)\n"
+            "except SystemExit: pass\n"
+            "heavy = {'torch', 'transformers', 'faiss', 'pyarrow', 'datasets', 'matplotlib'} & set(sys.modules)\n"
+            "assert not heavy, heavy\n"
+        )
+        .replace("STAGE", repr(stage))
+        .replace("sys.argv.pop(0)[1:] + ", "")
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
+    assert time.monotonic() - started < 5  # a bound for a busy machine; measured 0.1 s

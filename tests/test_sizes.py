@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starbucks_retrieval import Size, Sizes, UserError
+
+PAPER = "2:32,4:64,6:128,8:256,10:512,12:768"
+
+
+def test_the_default_ladder_of_bert_base_is_the_papers():
+    assert str(Sizes.default(12, 768)) == PAPER
+
+
+def test_the_default_ladder_of_minilm():
+    assert str(Sizes.default(6, 384)) == "1:16,2:32,3:64,4:128,5:256,6:384"
+
+
+@given(st.integers(1, 80), st.integers(1, 8192))
+def test_default_ladders_are_valid_and_end_at_the_full_size(layers, width):
+    ladder = Sizes.default(layers, width)
+    assert ladder[-1] == ladder.full == Size(layers, width)
+    assert len(ladder) <= min(6, layers)
+    ladder.check(layers, width)
+
+
+@given(st.sets(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=9))
+def test_text_form_round_trips(pairs):
+    sizes = Sizes([Size(*pair) for pair in sorted(pairs)])
+    assert Sizes.parse(str(sizes)) == sizes
+
+
+def test_cup_names_and_all_follow_the_ladder():
+    ladder = Sizes.parse(PAPER)
+    assert str(Sizes.parse("demi,Trenta", ladder)) == "2:32,12:768"
+    assert Sizes.parse("all", ladder) is ladder
+    assert str(Sizes.parse("short, 6:128", ladder)) == "4:64,6:128"
+
+
+def test_off_diagonal_ladders_are_allowed_and_have_a_full_size():
+    sizes = Sizes.parse("2:768,6:32,6:64,12:32")
+    assert sizes.full == Size(12, 768)
+    assert sizes.layers == (2, 6, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no sizes"),
+        ("6", "cannot read"),
+        ("6:x", "cannot read"),
+        ("6:128:3", "cannot read"),
+        ("0:32", "start at 1"),
+        ("2:0", "start at 1"),
+        ("2:-4", "start at 1"),
+        ("4:64,2:32", "out of order"),
+        ("2:32,2:32", "twice"),
+        ("all", "stores its ladder"),
+        ("demi", "stores its ladder"),
+    ],
+)
+def test_bad_texts_are_refused_with_a_remedy(text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Sizes.parse(text)
+    assert caught.value.hint
+
+
+def test_cup_names_need_six_rungs():
+    with pytest.raises(UserError, match="six-step"):
+        Sizes.parse("demi", Sizes.parse("1:2,2:4"))
+
+
+def test_sizes_beyond_the_backbone_are_refused():
+    with pytest.raises(UserError, match="layer 13, but the model has 12"):
+        Sizes.parse("13:64").check(12, 768)
+    with pytest.raises(UserError, match="769 dimensions"):
+        Sizes.parse("12:769").check(12, 768)
