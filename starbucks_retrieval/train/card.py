@@ -1,0 +1,94 @@
+"""The model card that train writes beside the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.objectives import SRLOptions
+from starbucks_retrieval.sizes import Size, Sizes
+
+
+def write_card(
+    folder: Path,
+    encoder: NestedEncoder,
+    base: str | Path,
+    options: SRLOptions,
+    collections: Sequence[str],
+    recipe: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+) -> None:
+    """Write README.md: what the model is, its sizes with dev scores before and after, how it was trained, how to use it."""
+    config = encoder.config
+    sizes = encoder.sizes
+    base = Path(base).name if Path(base).is_dir() else str(base)  # a path of this machine tells nobody anything
+    head = {
+        "library_name": "starbucks_retrieval",
+        "pipeline_tag": "sentence-similarity",
+        "base_model": base,
+        "tags": ["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
+    }
+    scored = [entry for entry in history if any(key.startswith("eval_") for key in entry)]
+    score = "cosine" if config.normalize else "dot product"
+    lines = [
+        "---",
+        yaml.safe_dump(head, sort_keys=False).strip(),
+        "---",
+        f"# {Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
+        "",
+        "A text encoder trained with Starbucks Representation Learning (arXiv 2410.13230): its embedding can be taken "
+        f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}.",
+        "",
+        *_size_table(encoder, sizes, scored),
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from starbucks_retrieval import NestedEncoder",
+        "",
+        f'encoder = NestedEncoder.from_pretrained("{folder.name}", layers={sizes[0].layer})',
+        f'vectors = encoder.encode(["some text"], sizes="{sizes[0]}")',
+        "```",
+        "",
+        "## Training",
+        "",
+        f"Base model: `{base}`. Data: {', '.join(f'`{Path(name).name}`' for name in collections)}.",
+        "",
+        *(f"- {name}: {value}" for name, value in (recipe | _objective(options)).items()),
+        f"- lengths: queries {config.query_max_len}, passages {config.passage_max_len} tokens",
+        "",
+    ]
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str, Any]]) -> list[str]:
+    measures = [key[5:].split("/")[0] for key in scored[0] if key.endswith(f"/{sizes[0]}")] if scored else []
+    columns = [f"{measure} {when}" for measure in measures for when in ("before", "after")]
+    head = ["size", "parameters", "bytes per passage (float16)", *columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for size in sizes:
+        cells = [str(size), f"{parameters(encoder, size):,}", str(2 * size.dim)]
+        for measure in measures:
+            key = f"eval_{measure}/{size}"
+            cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def parameters(encoder: NestedEncoder, size: Size) -> int:
+    """Weights that an embedding at `size` needs: everything but the layers above it."""
+    stack = encoder.layout.layers + "."
+    return sum(
+        weight.numel()
+        for name, weight in encoder.backbone.named_parameters()
+        if not (name.startswith(stack) and int(name[len(stack) :].split(".", 1)[0]) >= size.layer)
+    )
+
+
+def _objective(options: SRLOptions) -> dict[str, Any]:
+    return {f"srl {field.name}": getattr(options, field.name) for field in dataclasses.fields(options)}

@@ -1,0 +1,65 @@
+"""Scoring a small dev set at every size while training."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.measures import parse_measures, score
+from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.texts import check_qrels, join_text, open_corpus, open_queries, read_qrels
+
+log = logging.getLogger(__name__)
+_DEPTH = 100
+
+
+class DevSet:
+    """A BEIR folder's judged queries against its corpus, or against the judged passages and some others."""
+
+    def __init__(self, folder: str, split: str, measures: str, max_passages: int | None, seed: int) -> None:
+        self.measures = parse_measures(measures)
+        self.qrels = read_qrels(folder, split=split)
+        queries = [query for query in open_queries(folder) if query.query_id in self.qrels]
+        if not queries:
+            raise UserError(f"no query of {folder} is judged in its {split} qrels", "check --eval_dataset_split")
+        self.query_ids = [query.query_id for query in queries]
+        self.queries = [query.text for query in queries]
+        passages = list(open_corpus(folder))
+        check_qrels(self.qrels, None, {passage.docid for passage in passages}, f"{folder}, split {split}")
+        if max_passages is not None and max_passages < len(passages):
+            judged = {docid for query_id in self.query_ids for docid in self.qrels[query_id]}
+            others = [i for i, passage in enumerate(passages) if passage.docid not in judged]
+            spare = max(0, max_passages - (len(passages) - len(others)))
+            kept = set(np.random.default_rng(seed).permutation(others)[:spare].tolist())
+            passages = [p for i, p in enumerate(passages) if p.docid in judged or i in kept]
+        # trec_eval ranks equal scores by docid, descending; a stable sort over this order does the same.
+        passages.sort(key=lambda passage: passage.docid, reverse=True)
+        self.docids = [passage.docid for passage in passages]
+        self.passages = passages
+        log.info("dev set %s: %d queries, %d passages", folder, len(queries), len(passages))
+
+    def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
+        """Every measure's mean over the ladder (`nDCG@10`) and at each size (`nDCG@10/6:128`)."""
+        config = encoder.config
+        texts = [join_text(p, config.passage_field_separator, config.passage_prefix) for p in self.passages]
+        passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), sizes, dtype=precision)
+        queries = encoder.encode(self.queries, sizes, is_query=True, dtype=precision)
+        found: dict[str, float] = {}
+        for size in sizes:
+            means = score(self.qrels, self._run(queries[size], passages[size]), self.measures).mean
+            found |= {f"{name}/{size}": value for name, value in means.items()}
+        names = [str(measure) for measure in self.measures]
+        ladder = {name: float(np.mean([found[f"{name}/{size}"] for size in sizes])) for name in names}
+        return ladder | found
+
+    def _run(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, dict[str, float]]:
+        scores = queries @ passages.T  # [queries, passages]
+        top = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+        return {
+            query_id: {self.docids[i]: float(scores[row, i]) for i in top[row]}
+            for row, query_id in enumerate(self.query_ids)
+        }

@@ -1,0 +1,187 @@
+"""train through its door: model folder, resume, dev scores, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from starbucks_retrieval import NestedEncoder, Size
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.train.__main__ import main
+from starbucks_retrieval.train.arguments import with_recipe
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A BEIR folder in which a query shares its words with its passage."""
+    folder = tmp_path_factory.mktemp("set")
+    rng = np.random.default_rng(0)
+    words = [[f"w{i}" for i in rng.integers(0, 95, 6)] for _ in range(60)]
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{i}", "title": "", "text": " ".join(w)}) + "\n" for i, w in enumerate(words))
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{i}", "text": " ".join(w[:3])}) + "\n" for i, w in enumerate(words))
+    )
+    (folder / "qrels").mkdir()
+    for split, ids in (("train", range(40)), ("dev", range(40, 60))):
+        lines = "".join(f"q{i}\td{i}\t1\n" for i in ids)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return folder
+
+
+def flags(tiny_bert, dataset, output, *more):
+    common = "--train_group_size 1 --per_device_train_batch_size 8 --learning_rate 1e-3 --logging_steps 2 --quiet"
+    return [
+        *("--model_name_or_path", str(tiny_bert), "--dataset_path", str(dataset), "--output_dir", str(output)),
+        *common.split(),
+        *more,
+    ]
+
+
+def train(*arguments):
+    assert run_door(main, flags(*arguments)) == 0
+
+
+def test_writes_a_plain_folder_with_sizes_and_card(tiny_bert, dataset, tmp_path):
+    from transformers import AutoModel, AutoTokenizer
+
+    out = tmp_path / "model"
+    train(
+        *(tiny_bert, dataset, out, "--max_steps", "6", "--sizes", "1:8,4:32", "--pooling", "mean"),
+        *("--query_prefix", "w1 ", "--eval_dataset_path", str(dataset), "--eval_steps", "3", "--save_steps", "3"),
+    )
+    AutoTokenizer.from_pretrained(out)
+    assert AutoModel.from_pretrained(out).config.num_hidden_layers == 4
+    assert not list(out.rglob("data-cache*")) and not list(out.glob("*.bin"))
+    encoder = NestedEncoder.from_pretrained(out)
+    assert str(encoder.sizes) == "1:8,4:32"
+    assert (encoder.config.pooling, encoder.config.query_prefix, encoder.config.passage_max_len) == ("mean", "w1 ", 60)
+    card = (out / "README.md").read_text()
+    assert "| 1:8 |" in card and "nDCG@10 before" in card and "learning rate: 0.001" in card
+    record = json.loads((out / "training.json").read_text())
+    scores = [entry for entry in record["history"] if "eval_nDCG@10" in entry]
+    assert [entry["step"] for entry in scores] == [0, 3, 6]
+    assert {"eval_nDCG@10/1:8", "eval_nDCG@10/4:32", "eval_RR@10"} <= set(scores[0])
+    losses = [entry for entry in record["history"] if "loss" in entry]
+    assert {"ce/1:8", "kl/1:8", "ce/4:32"} <= set(losses[0]) and "kl/4:32" not in losses[0]
+    best = max(scores[1:], key=lambda entry: entry["eval_nDCG@10"])["step"]
+    assert torch.equal(
+        load_file(out / "model.safetensors")["embeddings.word_embeddings.weight"],
+        load_file(out / f"checkpoint-{best}" / "model.safetensors")["embeddings.word_embeddings.weight"],
+    )
+
+
+def test_training_learns(tiny_bert, dataset, tmp_path):
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "40", "--sizes", "2:16,4:32", "--learning_rate", "5e-3")
+    history = [e for e in json.loads((tmp_path / "m" / "training.json").read_text())["history"] if "loss" in e]
+    assert history[-1]["ce/2:16"] < 0.8 * history[0]["ce/2:16"]
+    assert history[-1]["ce/4:32"] < 0.8 * history[0]["ce/4:32"]
+
+
+def test_the_same_command_works_after_a_kill_before_the_first_checkpoint(tiny_bert, dataset, tmp_path):
+    (tmp_path / "m" / "data-cache-0").mkdir(parents=True)
+    (tmp_path / "m" / "data-cache-0" / "passages-0.arrow").write_bytes(b"half")
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "1", "--save_strategy", "no")
+    assert not (tmp_path / "m" / "data-cache-0").exists()
+
+
+@pytest.mark.slow
+def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, dataset, tmp_path):
+    steps = ("--num_train_epochs", "2", "--save_steps", "7", "--sizes", "2:8,4:32")
+    train(tiny_bert, dataset, tmp_path / "whole", *steps)
+    train(tiny_bert, dataset, tmp_path / "cut", *steps)
+    # what a kill after step 7 leaves behind
+    for path in (tmp_path / "cut").iterdir():
+        if path.name != "checkpoint-7" and path.is_file():
+            path.unlink()
+    (tmp_path / "cut" / "checkpoint-10" / "trainer_state.json").unlink()  # killed while it was written
+    train(tiny_bert, dataset, tmp_path / "cut", *steps, "--resume_from_checkpoint", "true")
+    whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    for name in whole:
+        torch.testing.assert_close(whole[name], cut[name], rtol=0, atol=0, msg=name)
+
+
+def test_two_equal_runs_give_equal_weights(tiny_bert, dataset, tmp_path):
+    for name in ("a", "b"):
+        train(tiny_bert, dataset, tmp_path / name, "--max_steps", "3", "--save_strategy", "no", "--seed", "7")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("a", "b"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_master_weights_stay_float32_under_bf16(tiny_bert, dataset, tmp_path):
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "2", "--bf16", "--save_strategy", "no")
+    before, after = load_file(tiny_bert / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    assert after[name].dtype == torch.float32
+    moved = (after[name] - before[name]).abs()
+    assert 0 < moved[moved > 0].min() < 1e-3  # steps far below the grain of a bf16 weight of its size
+
+
+def test_old_flags_are_mapped(tiny_bert, dataset, tmp_path):
+    old = "--layer_list 2,4 --embedding_dim_list 8,32 --kl_divergence_weight 0 --srl_training --warmup_ratio 0.5"
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "2", "--save_strategy", "no", *old.split())
+    record = json.loads((tmp_path / "m" / "training.json").read_text())
+    assert str(NestedEncoder.from_pretrained(tmp_path / "m").sizes) == "2:8,4:32"
+    assert not any(key.startswith("kl/") for entry in record["history"] for key in entry)
+    assert record["configuration"]["transformers"]["warmup_steps"] == 0.5
+
+
+def test_a_recipe_is_overridden_by_flags():
+    argv = with_recipe(["--preset", "starbucks-msmarco", "--learning_rate", "5e-5"])
+    assert argv.index("--learning_rate=0.0001") < argv.index("--learning_rate")
+    assert "--per_device_train_batch_size=128" in argv
+    assert "--loss_reduction" not in " ".join(with_recipe(["--preset=starbucks-msmarco"]))
+    assert "--variant=starbucks-released" in with_recipe(["--preset=starbucks-msmarco-released"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--train_group_size", "8"), "has none"),
+        (("--sizes", "13:8"), "layer 13"),
+        (("--sizes", "1:32,4:8"), "lacks its full size"),
+        (("--passage_max_len", "999"), "beyond this model's"),
+        (("--no_such_flag",), "no_such_flag"),
+        (("--objective", "nonsense"), "invalid choice"),
+        (("--layer_list", "2,4"), "belong together"),
+        (("--dataset_path", "absent.jsonl"), "no such file"),
+        (("--variant", "starbucks-sts-released", "--kl_weight", "-1"), "negative"),
+        (("--bf16", "maybe"), "bf16"),
+    ],
+)
+def test_bad_input_exits_with_2_and_leaves_no_model(tiny_bert, dataset, tmp_path, capfd, more, message):
+    assert run_door(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
+    printed = capfd.readouterr().err
+    assert message in printed and "Traceback" not in printed
+    assert not (tmp_path / "m" / "model.safetensors").exists()
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+def test_a_dev_qrel_for_an_unknown_document_is_named(tiny_bert, dataset, tmp_path, capfd):
+    import shutil
+
+    shutil.copytree(dataset, tmp_path / "set")
+    with open(tmp_path / "set" / "qrels" / "dev.tsv", "a") as file:
+        file.write("q41\tnowhere\t1\n")
+    more = ("--eval_dataset_path", str(tmp_path / "set"), "--max_steps", "1")
+    assert run_door(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
+    assert "nowhere" in capfd.readouterr().err
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tiny_bert, dataset, tmp_path, capfd):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert run_door(main, flags(tiny_bert, dataset, tmp_path)) == 2
+    assert "not empty" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_trained_sizes_encode_without_the_layers_above(tiny_bert, dataset, tmp_path):
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "1", "--sizes", "2:8,4:32", "--save_strategy", "no")
+    whole = NestedEncoder.from_pretrained(tmp_path / "m").encode(["w1 w2"])
+    cut = NestedEncoder.from_pretrained(tmp_path / "m", layers=2).encode(["w1 w2"])
+    assert np.array_equal(whole[Size(2, 8)], cut[Size(2, 8)])
