@@ -1,0 +1,113 @@
+"""Small models and texts that the tests make themselves."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one test process a core is faster than threads that fight
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(95))]
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100, "pad_token_id": 0}
+_FFN = {"intermediate_size": 48, "max_position_embeddings": 64}
+_DECODER = {**_SMALL, **_FFN, "num_key_value_heads": 2}
+
+FAMILIES: dict[str, tuple[str, dict]] = {
+    "bert": ("BertConfig", {**_SMALL, **_FFN}),
+    "roberta": ("RobertaConfig", {**_SMALL, **_FFN}),
+    "xlm-roberta": ("XLMRobertaConfig", {**_SMALL, **_FFN}),
+    "camembert": ("CamembertConfig", {**_SMALL, **_FFN}),
+    "distilbert": (
+        "DistilBertConfig",
+        {"dim": 32, "n_layers": 4, "n_heads": 4, "hidden_dim": 48, "vocab_size": 100, "max_position_embeddings": 64},
+    ),
+    "electra": ("ElectraConfig", {**_SMALL, **_FFN, "embedding_size": 16}),
+    "mpnet": ("MPNetConfig", {**_SMALL, **_FFN}),
+    "modernbert": (
+        "ModernBertConfig",
+        {
+            **_SMALL,
+            **_FFN,
+            "cls_token_id": 2,
+            "sep_token_id": 3,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "local_attention": 8,
+        },
+    ),
+    "llama": ("LlamaConfig", _DECODER),
+    "mistral": ("MistralConfig", {**_DECODER, "sliding_window": 8}),
+    "qwen2": ("Qwen2Config", {**_DECODER, "use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}),
+    "qwen3": ("Qwen3Config", {**_DECODER, "head_dim": 8}),
+}
+DECODERS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A word-level tokenizer with BERT's special tokens: w0 … w94 are its words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=60,
+    ).save_pretrained(folder)
+
+
+def save_model(folder: Path, family: str = "bert", seed: int = 0, **changes) -> Path:
+    """A random model of a family, saved as a plain Hugging Face folder."""
+    import torch
+    import transformers
+
+    name, settings = FAMILIES[family]
+    torch.manual_seed(seed)
+    config = getattr(transformers, name)(**{**settings, **changes})
+    model = transformers.AutoModel.from_config(config)
+    with torch.no_grad():  # fresh norms are identities and fresh biases zero, which would hide mistakes
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory) -> Path:
+    """A random 4-layer BERT of width 32."""
+    return save_model(tmp_path_factory.mktemp("tiny-bert"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data sets that lies beside some checkouts."""
+    folder = Path(os.environ.get("STARBUCKS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    if not (folder / "data").is_dir():
+        pytest.skip("needs the shared folder of real data sets (STARBUCKS_SHARED)")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def package_logging() -> Iterator[None]:
+    """A door sets up the package's log; put it back, or tests that read the log depend on their order."""
+    log = logging.getLogger("starbucks_retrieval")
+    before = log.handlers[:], log.propagate, log.level
+    yield
+    log.handlers[:], log.propagate = before[:2]
+    log.setLevel(before[2])
