@@ -1,0 +1,132 @@
+"""Claim: encoding at (n, d) costs the first n layers over real tokens.
+
+Throughput over (a) the published way, all layers over padded batches and a slice afterwards, and (b)
+sentence-transformers on a model truncated to the same size. Tokenisation is part of everybody's time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import published
+import torch
+
+from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.sizes import Size, Sizes
+
+_WARM_UP = 4  # texts
+_TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}  # largest difference of any coordinate, in standard deviations between texts
+
+
+def main() -> None:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--texts", type=int, default=96, help="passages a round")
+    flags.add_argument("--sizes", default="all", help="sizes such as 2:32,12:768")
+    flags.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="arithmetic of all contenders")
+    flags.add_argument("--passage_max_len", type=int, default=196, help="tokens of a passage")
+    flags.add_argument("--max_tokens_per_batch", type=int, default=4096, help="ours: rows x longest of a batch")
+    flags.add_argument("--rival_batch_size", type=int, default=64, help="rows of a batch of the published way")
+    settings = flags.parse_args()
+
+    texts, source = common.passages(settings.texts, settings.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        ladder = common.save_bert(Path(folder), 12, 768, settings.seed, settings.passage_max_len)
+        sizes = Sizes.parse(settings.sizes, ladder)
+        ours = _ours(folder, settings)
+        all_layers = _published(folder, settings)
+        rival = _sentence_transformers(folder, settings)
+
+    described = common.describe_texts(texts, source, settings.passage_max_len)
+    report = common.Report("encode_sizes", settings, texts=described)
+    contenders: dict[str, Callable[[list[str]], np.ndarray]] = {"published": all_layers}
+    for size in sizes:
+        contenders[f"ours {size}"] = partial(ours, size=size)
+        if rival is not None:
+            contenders[f"sentence-transformers {size}"] = partial(rival, size=size)
+    found = {name: run(texts[:_WARM_UP]) for name, run in contenders.items()}
+
+    def timed(name: str, number: int) -> None:
+        found[name] = contenders[name](texts)
+
+    seconds = common.interleaved({name: partial(timed, name) for name in contenders}, settings.rounds)
+    difference = _difference(found, sizes)
+    if difference > _TOLERANCE[settings.dtype]:
+        sys.exit(f"embeddings differ by {difference} of their spread: the contenders do not do the same work")
+    for size in sizes:
+        mine = seconds[f"ours {size}"]
+        rivals = {"published": "published"}
+        if rival is not None:
+            rivals["sentence-transformers"] = f"sentence-transformers {size}"
+        for name, key in rivals.items():
+            report.line(
+                f"{size} over {name}",
+                f"texts/s of ours at {size} / texts/s of {name}; higher is better",
+                **common.ratio(seconds[key], mine),
+                ours={"texts_per_second": common.per_second(len(texts), mine)},
+                rival={"texts_per_second": common.per_second(len(texts), seconds[key])},
+                largest_difference={"of_spread": difference, "tolerance": _TOLERANCE[settings.dtype]},
+            )
+
+
+def _ours(folder: str, settings: Any) -> Callable[..., np.ndarray]:
+    encoder = NestedEncoder.from_pretrained(folder, device="cpu")
+    dtype = torch.bfloat16 if settings.dtype == "bf16" else None
+
+    def run(texts: list[str], size: Size) -> np.ndarray:
+        return encoder.encode(texts, size, max_tokens=settings.max_tokens_per_batch, dtype=dtype)[size]
+
+    return run
+
+
+def _published(folder: str, settings: Any) -> Callable[[list[str]], np.ndarray]:
+    model, tokenizer = published.load(folder), common.tokenizer()
+
+    def run(texts: list[str]) -> np.ndarray:
+        with common.autocast(settings.dtype):
+            return published.encode(model, tokenizer, texts, settings.passage_max_len, settings.rival_batch_size)
+
+    return run
+
+
+def _sentence_transformers(folder: str, settings: Any) -> Callable[..., np.ndarray] | None:
+    try:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    except ImportError:
+        print("sentence-transformers 6 is not installed: its figures are left out", file=sys.stderr)
+        return None
+    transformer = Transformer(folder, max_seq_length=settings.passage_max_len)
+    model = SentenceTransformer(modules=[transformer, Pooling(768, "cls")], device="cpu")
+    stack = transformer.auto_model.encoder
+    layers = list(stack.layer)
+
+    def run(texts: list[str], size: Size) -> np.ndarray:
+        stack.layer = torch.nn.ModuleList(layers[: size.layer])  # microseconds
+        with common.autocast(settings.dtype):
+            return model.encode(texts, truncate_dim=size.dim, show_progress_bar=False)  # batch size and order: its own
+
+    return run
+
+
+def _difference(found: dict[str, np.ndarray], sizes: Sizes) -> float:
+    """The largest difference of any coordinate from a rival's, over the mean standard deviation between texts."""
+    largest = 0.0
+    for size in sizes:
+        mine = found[f"ours {size}"]
+        others = [found["published"][:, size.layer, : size.dim]]
+        if (theirs := found.get(f"sentence-transformers {size}")) is not None:
+            others.append(theirs)
+        spread = mine.std(axis=0).mean()
+        largest = max(largest, *(float(np.abs(mine - other).max() / spread) for other in others))
+    return float(f"{largest:.2g}")
+
+
+if __name__ == "__main__":
+    main()
