@@ -19,17 +19,17 @@ _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """One size of an embedding: the state after transformer layer `layer` (1-based), cut to its first `dim` numbers."""
+    """One size of an embedding: the state after transformer layer `layer` (1-based), cut to its first `dim` numbers.
+
+    Layer 0, the embedding layer's output, occurs inside some training methods; no model is used at it.
+    """
 
     layer: int
     dim: int
 
     def __post_init__(self) -> None:
-        if self.layer < 1 or self.dim < 1:
-            raise UserError(
-                f"{self.layer}:{self.dim} is not a size: layer and dim start at 1",
-                "write layer:dim, for example 6:128",
-            )
+        if self.layer < 0 or self.dim < 1:
+            raise _no_size(self.layer, self.dim)
 
     def __str__(self) -> str:
         return f"{self.layer}:{self.dim}"
@@ -40,6 +40,8 @@ class Size:
         match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
         if match is None:
             raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
+        if int(match[1]) == 0:
+            raise _no_size(match[1], match[2])
         return cls(int(match[1]), int(match[2]))
 
 
@@ -117,6 +119,8 @@ class Sizes(Sequence[Size]):
 
 def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
     """Raise UserError unless `size` fits a backbone of `num_layers` layers and width `hidden_size`."""
+    if size.layer == 0:
+        raise _no_size(size.layer, size.dim)
     if size.layer > num_layers:
         raise UserError(
             f"size {size} asks for layer {size.layer}, but the model has {num_layers} layers",
@@ -127,6 +131,10 @@ def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
             f"size {size} asks for {size.dim} dimensions, but the model is {hidden_size} wide",
             f"take a dim from 1 to {hidden_size}",
         )
+
+
+def _no_size(layer: int | str, dim: int | str) -> UserError:
+    return UserError(f"{layer}:{dim} is not a size: layer and dim start at 1", "write layer:dim, for example 6:128")
 
 
 def _rung(word: str, ladder: Sizes | None) -> Size:

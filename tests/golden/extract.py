@@ -6,7 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-SECTIONS = ("seed", "format", "encoder", "srl", "srl_sts_ielab", "mnrl", "metrics")
+SECTIONS = (
+    *("seed", "format", "encoder", "srl", "srl_sts_ielab", "mnrl", "metrics"),
+    *("mrl", "two_dmse_v1", "two_dmse_st", "ese_align", "two_dmse_v2", "log_weights_12", "two_dmse_v2_retrieval"),
+    *("srl_sampled_ielab", "distil_group", "sts_losses"),
+)
 
 if __name__ == "__main__":
     full = json.loads(Path(sys.argv[1]).read_text())

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from golden.parity import close, columns_batch, ladder, taps, tensor
 
 from starbucks_retrieval.models.pooling import embedding, pool
-from starbucks_retrieval.objectives import PRESETS, SRLOptions, info_nce, srl
-from starbucks_retrieval.objectives.scores import ladder_scores
-from starbucks_retrieval.sizes import Size, Sizes
-
-TOLERANCE = {"rtol": 0, "atol": 1e-6}
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual, expected) -> None:
-    torch.testing.assert_close(torch.as_tensor(actual, dtype=torch.float64), tensor(expected), **TOLERANCE)
-
-
-def ladder(pairs) -> Sizes:
-    return Sizes([Size(index + 1, dim) for index, dim in pairs])  # the vectors count their list entries from 0
-
-
-def taps(values, requires_grad=False) -> dict[int, torch.Tensor]:
-    return {i + 1: tensor(rows).requires_grad_(requires_grad) for i, rows in enumerate(values)}
+from starbucks_retrieval.objectives import METHODS, SRL, Batch, SRLOptions, info_nce
+from starbucks_retrieval.objectives.batch import Views
+from starbucks_retrieval.sizes import Size
 
 
 def test_embeddings_at_every_size_and_pooling(golden):
@@ -62,7 +45,7 @@ def test_srl(golden, name):
         settings["size_weights"] = tuple(settings["size_weights"])
     q, p = taps(data["q"], True), taps(data["p"], True)
     sizes = ladder(data["pairs"])
-    loss = srl(q, p, sizes, SRLOptions(**settings))
+    loss = SRL(sizes, sizes.full, SRLOptions(**settings))(Batch(q, p))
     close(loss.total, case["total"])
     for size, ce, kl in zip(sizes, case["ce"], case["kl"]):
         close(loss.parts[f"ce/{size}"], ce)
@@ -82,17 +65,15 @@ def test_the_suite_checks_every_srl_case(golden):
 def test_presets_are_the_published_variants(golden):
     data = golden["srl"]
     for preset, case in (("starbucks", "paper_mean"), ("starbucks-released", "ielab_sum")):
-        total = srl(taps(data["q"]), taps(data["p"]), ladder(data["pairs"]), PRESETS[preset]).total
-        close(total, data["cases"][case]["total"])
+        sizes = ladder(data["pairs"])
+        loss = SRL(sizes, sizes.full, METHODS["srl"].variants[preset])(Batch(taps(data["q"]), taps(data["p"])))
+        close(loss.total, data["cases"][case]["total"])
 
 
 def test_srl_sts_released(golden):
     data = golden["srl_sts_ielab"]
-    anchors, *others = (taps(column) for column in data["cols"])
-    # anchor i's group is its positive followed by its negatives
-    passages = {n: torch.stack([column[n] for column in others], 1).flatten(0, 1) for n in anchors}
     sizes = ladder(data["pairs"])
-    loss = srl(anchors, passages, sizes, PRESETS["starbucks-sts-released"])
+    loss = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sts-released"])(columns_batch(data["cols"]))
     close(loss.total, data["expected"]["total"])
     for size, ce, kl in zip(sizes, data["expected"]["ce"], data["expected"]["kl"]):
         close(loss.parts[f"ce/{size}"], ce)
@@ -104,6 +85,13 @@ def test_multiple_negatives_ranking_is_info_nce_over_cosines(golden):
     anchors, *others = (tensor(column) for column in golden["mnrl"]["cols"])
     passages = torch.cat(others)
     for case in golden["mnrl"]["cases"]:
-        size = Size(1, case["d"])
-        scores = ladder_scores({1: anchors}, {1: passages}, Sizes([size]), normalize=True)[size]
-        close(info_nce(scores, torch.arange(len(anchors)), 1 / case["scale"]), case["loss"])
+        views = Views(Batch({1: anchors}, {1: passages}), normalize=True)
+        close(info_nce(views.scores(Size(1, case["d"])), torch.arange(len(anchors)), 1 / case["scale"]), case["loss"])
+
+
+def test_srl_sampled(golden):
+    data = golden["srl_sampled_ielab"]
+    sizes = ladder([(0, data["dims"][0]), (1, data["dims"][1]), (2, data["dims"][2])])
+    method = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sampled"])
+    loss = method(Batch(taps(data["q"]), taps(data["p"])), method.sampled(data["sampled"] + 1))
+    close(loss.total, data["total"])

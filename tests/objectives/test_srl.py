@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from starbucks_retrieval import Sizes, UserError
-from starbucks_retrieval.objectives import SRLOptions, positive_columns, srl
-from starbucks_retrieval.objectives.scores import ladder_scores
+from starbucks_retrieval import Size, Sizes, UserError
+from starbucks_retrieval.objectives import SRL, Batch, SRLOptions, positive_columns
+from starbucks_retrieval.objectives.batch import Views
 
 
 def batch(queries=3, group=2, width=8, layers=2):
@@ -17,10 +17,17 @@ def batch(queries=3, group=2, width=8, layers=2):
     return q, p
 
 
+def srl(q, p, sizes, options, excluded=None):
+    return SRL(sizes, sizes.full, options)(Batch(q, p, excluded))
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_nested_dims_equal_separate_products(normalize):
     q, p = batch()
-    for size, scores in ladder_scores(q, p, Sizes.parse("1:2,1:5,1:8,2:3,2:8"), normalize).items():
+    views = Views(Batch(q, p), normalize)
+    views.scores(Size(1, 5))  # whatever was asked before
+    for size in Sizes.parse("1:2,1:5,1:8,2:3,2:8"):
+        scores = views.scores(size)
         a, b = q[size.layer][:, : size.dim], p[size.layer][:, : size.dim]
         if normalize:
             a, b = torch.nn.functional.normalize(a), torch.nn.functional.normalize(b)
