@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 
-def token_batches(lengths: Sequence[int], max_tokens: int) -> list[np.ndarray]:
-    """Group rows, longest first, so that rows x longest of each batch is at most `max_tokens`.
+def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None = None) -> list[np.ndarray]:
+    """Group rows, longest first, so that rows x longest of each batch is at most `max_tokens`, its rows `max_rows`.
 
     A single row longer than the budget gets a batch of its own. The result depends on the lengths alone: the same
     texts always meet in the same batches, which makes interrupted work repeat bit for bit.
@@ -20,7 +20,8 @@ def token_batches(lengths: Sequence[int], max_tokens: int) -> list[np.ndarray]:
     start = 0
     while start < len(order):
         longest = max(1, lengths[order[start]])
-        stop = start + max(1, max_tokens // longest)
+        rows = max(1, max_tokens // longest)
+        stop = start + min(rows, max_rows or rows)
         batches.append(order[start:stop])
         start = stop
     return batches

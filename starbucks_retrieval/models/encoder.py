@@ -47,7 +47,9 @@ class NestedEncoder(nn.Module):
             config.sizes.check(self.num_layers, self.hidden_size)
         self._asked = _Asked()
         self._tokenizer_lock = _Lock()
-        for number, layer in enumerate(layers_of(backbone, self.layout), 1):
+        layers = layers_of(backbone, self.layout)
+        layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)
+        for number, layer in enumerate(layers, 1):
             layer.register_forward_hook(partial(self._after_layer, number))
 
     @classmethod
@@ -76,10 +78,15 @@ class NestedEncoder(nn.Module):
         encoder = cls(backbone, tokenizer, config, name=str(name_or_path)).eval()
         return encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write a plain Hugging Face folder (safetensors, tokenizer) plus starbucks.json."""
+    def compile_layers(self) -> None:
+        """Compile each layer's forward for inputs of any length; hooks and pooling stay as they are."""
+        for layer in layers_of(self.backbone, self.layout):
+            layer.forward = torch.compile(layer.forward, dynamic=True)
+
+    def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write a plain Hugging Face folder (safetensors, tokenizer) plus starbucks.json; `weights` replace the own."""
         with quiet_transformers():
-            self.backbone.save_pretrained(folder)
+            self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         self.config.save(folder)
 
@@ -104,9 +111,12 @@ class NestedEncoder(nn.Module):
     # ------------------------------------------------------------------ taps
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
-        """Pooled taps {layer: [batch, hidden]} at the asked layers, from token ids and mask [batch, tokens]."""
+        """Pooled taps {layer: [batch, hidden]} at the asked layers, from token ids and mask [batch, tokens].
+
+        Layer 0, the embedding layer's output, can be asked beside others: a published training method visits it.
+        """
         deepest = max(layers)
-        if not 1 <= min(layers) <= deepest <= self.num_layers:
+        if not (min(layers) >= 0 and 1 <= deepest <= self.num_layers):
             raise UserError(f"layers {sorted(layers)} asked of a model with {self.num_layers}", "layers start at 1")
         below = set(layers) - {deepest}
         model = self.backbone if deepest == self.num_layers else truncated_view(self.backbone, self.layout, deepest)
@@ -117,6 +127,11 @@ class NestedEncoder(nn.Module):
         }
         taps[deepest] = pool(output.last_hidden_state, attention_mask, self.config.pooling)
         return {layer: taps[layer] for layer in sorted(set(layers))}
+
+    def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:
+        if 0 in self._asked.layers:
+            hidden = inputs[0] if inputs else keywords["hidden_states"]
+            self._asked.states[0] = hidden if torch.is_grad_enabled() else self._asked.finish(hidden)
 
     def _after_layer(self, number: int, module: nn.Module, inputs: Any, output: Any) -> None:
         asked = self._asked

@@ -37,9 +37,11 @@ def load_backbone(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     with _explained(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path, **options)
-    layout_of(hf_config)
+    layout = layout_of(hf_config)
     depth = int(hf_config.num_hidden_layers)
     config = find_config(name_or_path, depth, int(hf_config.hidden_size))
+    if layout.causal and not config.source:
+        config = dataclasses.replace(config, pooling="last")
     if layers is not None:
         if not 1 <= layers <= depth:
             raise UserError(f"layer {layers} asked of a model with {depth} layers", f"take a layer from 1 to {depth}")

@@ -12,14 +12,23 @@ from starbucks_retrieval.errors import UserError
 
 @dataclass(frozen=True)
 class Layout:
-    """Attribute paths inside a bare backbone: its list of layers, and the norm that follows the last layer, if any."""
+    """Attribute paths inside a bare backbone: its list of layers, and the norm that follows the last layer, if any.
+
+    causal says that a text's last token alone has seen all of it.
+    """
 
     layers: str
     final_norm: str | None = None
+    causal: bool = False
+
+    def layer_of(self, weight: str) -> int:
+        """The number of the layer, from 1, that a weight of a backbone belongs to; 0 for weights outside the layers."""
+        stack = self.layers + "."
+        return int(weight[len(stack) :].split(".", 1)[0]) + 1 if weight.startswith(stack) else 0
 
 
 _BERT = Layout("encoder.layer")
-_LLAMA = Layout("layers", "norm")
+_LLAMA = Layout("layers", "norm", causal=True)
 
 # Keyed by the `model_type` of a Hugging Face configuration. tests/models checks each line against a truncated model.
 LAYOUTS: dict[str, Layout] = {

@@ -66,13 +66,14 @@ T = TypeVar("T", bound=Options)
 class Objective(ABC, Generic[T]):
     """A training method: which sizes a step visits, and the loss over them.
 
-    sizes is the ladder that the model stores; `full` the backbone's own size. Raises UserError when they do not fit the
-    method.
+    sizes is the ladder that the model stores; `full` the backbone's own size; `top` the largest that every step visits.
+    Raises UserError when they do not fit the method.
     """
 
     def __init__(self, sizes: Sizes, full: Size, options: T) -> None:
         self.sizes = sizes
         self.full = full
+        self.top = full
         self.options = options
 
     def check_dims(self, dims: Iterable[int]) -> None:
@@ -92,6 +93,11 @@ class Objective(ABC, Generic[T]):
     @abstractmethod
     def loss(self, views: Views, drawn: Any) -> Loss:
         """The method's own loss."""
+
+    @property
+    def depth(self) -> int:
+        """The deepest layer that any text runs through."""
+        return max(self.top.layer, *(layer for _, layer in self.options.passage_layers), 0)
 
     def layers(self, drawn: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The layers to tap for queries and for passages in a step."""

@@ -35,13 +35,13 @@ class Single(Objective[SingleOptions]):
         if len(sizes) != 1:
             raise UserError(f"--objective separate trains one size, not {sizes}", "name it: --sizes 6:128")
         self.check_dims([sizes[0].dim if options.train_dim else full.dim])
-        self._size = Size(sizes[0].layer, sizes[0].dim if options.train_dim else full.dim)
+        self.top = Size(sizes[0].layer, sizes[0].dim if options.train_dim else full.dim)
 
     def visited(self, drawn: Any) -> tuple[Size, ...]:
         """The one size."""
-        return (self._size,)
+        return (self.top,)
 
     def loss(self, views: Views, drawn: Any) -> Loss:
         """See the class."""
-        ce = size_loss(views, self._size, self.options)
-        return Loss(ce, {f"ce/{self._size}": ce.detach()})
+        ce = size_loss(views, self.top, self.options)
+        return Loss(ce, {f"ce/{self.top}": ce.detach()})

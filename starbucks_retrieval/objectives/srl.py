@@ -83,11 +83,9 @@ class SRL(Objective[SRLOptions]):
 
     def __init__(self, sizes: Sizes, full: Size, options: SRLOptions) -> None:
         super().__init__(sizes, full, options)
-        self.teacher = sizes.full
-        if self.teacher not in sizes.rungs:
-            raise UserError(
-                f"the ladder {sizes} lacks its full size {self.teacher}, the teacher", f"add {self.teacher}"
-            )
+        self.top = sizes.full
+        if self.top not in sizes.rungs:
+            raise UserError(f"the ladder {sizes} lacks its full size {self.top}, the teacher", f"add {self.top}")
         if options.size_weights is not None and len(options.size_weights) != len(sizes):
             raise UserError(f"{len(options.size_weights)} size weights for {len(sizes)} sizes", "give one per size")
         self.check_dims(size.dim for size in sizes)
@@ -103,7 +101,7 @@ class SRL(Objective[SRLOptions]):
     def sampled(self, layer: int) -> Sizes:
         """Every dim of the ladder at `layer` and at the deepest layer."""
         dims = sorted({size.dim for size in self.sizes})
-        return Sizes([Size(n, dim) for n in (layer, self.teacher.layer) for dim in dims])
+        return Sizes([Size(n, dim) for n in (layer, self.top.layer) for dim in dims])
 
     def visited(self, drawn: Sizes | None) -> tuple[Size, ...]:
         """The sizes of one step."""
@@ -113,12 +111,12 @@ class SRL(Objective[SRLOptions]):
         """See the class."""
         options, sizes = self.options, self.visited(drawn)
         parts: dict[str, Tensor] = {}
-        total = views.queries(self.teacher).new_zeros(())
+        total = views.queries(self.top).new_zeros(())
         for size, weight in zip(sizes, options.size_weights or (1.0,) * len(sizes)):
             ce = size_loss(views, size, options)
             total = total + weight * ce
             parts[f"ce/{size}"] = ce.detach()
-            if size != self.teacher and options.kl_weight > 0:
+            if size != self.top and options.kl_weight > 0:
                 kl = self._alignment(views, size)
                 total = total + options.kl_weight * options.kl_multiplier * kl
                 parts[f"kl/{size}"] = kl.detach()
@@ -128,10 +126,10 @@ class SRL(Objective[SRLOptions]):
         options = self.options
         temperature = options.kl_temperature or options.temperature
         if options.kl_space == "coords":
-            teacher, student = views.texts(Size(self.teacher.layer, size.dim)), views.texts(size)
+            teacher, student = views.texts(Size(self.top.layer, size.dim)), views.texts(size)
             kl = coordinate_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature)
         else:
-            teacher, student = views.scores(self.teacher), views.scores(size)
+            teacher, student = views.scores(self.top), views.scores(size)
             teacher = teacher.detach() if options.detach_teacher else teacher
             kl = score_kl(teacher, student, temperature, views.excluded)
         return kl * temperature**2 if options.kl_rescale else kl

@@ -1,10 +1,11 @@
-"""Text in and runs out: corpora, queries, qrels, training groups and run files, one file per format."""
+"""Text in and runs out: corpora, queries, qrels, training groups, scored pairs and run files, one file per format."""
 
 from starbucks_retrieval.texts.corpus import open_corpus
 from starbucks_retrieval.texts.groups import open_groups
+from starbucks_retrieval.texts.pairs import open_pairs
 from starbucks_retrieval.texts.qrels import check_qrels, read_qrels
 from starbucks_retrieval.texts.queries import open_queries
-from starbucks_retrieval.texts.records import Group, Passage, Query, Records, join_text
+from starbucks_retrieval.texts.records import Group, Passage, Query, Records, ScoredPair, join_text
 from starbucks_retrieval.texts.runs import read_run, write_run
 from starbucks_retrieval.texts.scan import Scan, scan
 
@@ -14,10 +15,12 @@ __all__ = [
     "Query",
     "Records",
     "Scan",
+    "ScoredPair",
     "check_qrels",
     "join_text",
     "open_corpus",
     "open_groups",
+    "open_pairs",
     "open_queries",
     "read_qrels",
     "read_run",

@@ -14,7 +14,12 @@ from starbucks_retrieval.texts.tables import batch_rows, text_columns
 
 def is_arrow_folder(path: Path) -> bool:
     """Whether `path` was written by save_to_disk, as one split or as several."""
-    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+    return (path / "state.json").is_file() or has_splits(path)
+
+
+def has_splits(path: Path) -> bool:
+    """Whether `path` was written by save_to_disk as several splits, each in a folder of its own."""
+    return (path / "dataset_dict.json").is_file()
 
 
 def choose_split(path: Path, split: str | None, part: str) -> Path:

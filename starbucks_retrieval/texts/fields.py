@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +13,21 @@ TEXT = ("text", "contents")
 QUERY_ID = ("query_id", "_id", "qid")
 QUERY_TEXT = ("query", "text", "query_text")
 ANCHOR = ("query", "anchor")
+POSITIVE_SCORES = "positive_scores"
+NEGATIVE_SCORES = "negative_scores"
+PAIR_SCORE = ("score", "label", "similarity_score")
+SENTENCE1 = ("sentence1", "text1")
+SENTENCE2 = ("sentence2", "text2")
+SUBSET = "subset"
+SPLIT = "split"
 
+_GROUP = (*ANCHOR, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
+_PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
 # A first tsv line made of nothing but these is a header.
-HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *ANCHOR, "positive", "negative"})
+HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
+
+# float() alone would also take 1_000, nan and the digits of other scripts.
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping", bytes: "bytes"}
 
@@ -64,6 +78,24 @@ def as_text(found: Any, label: str) -> str:
     if found is None:
         return ""
     raise BadRow(f"{label} is {kind(found)}, not a string", "put it in quotes")
+
+
+def as_number(found: Any, label: str) -> float:
+    """A finite number; also the text of one, which is all that a tsv cell can hold."""
+    hint = "write a plain number such as 3.5, or leave the record out"
+    if type(found) is str:
+        if not _NUMBER.fullmatch(found):
+            shown = found if len(found) <= 40 else f"{found[:40]}…"
+            raise BadRow(f"{label} is {shown!r}, not a number", hint)
+    elif isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise BadRow(f"{label} is {kind(found)}, not a number", hint)
+    try:
+        number = float(found)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise BadRow(f"{label} is {number}, not a finite number", hint)
+    return number
 
 
 def as_list(found: Any, label: str) -> list[Any]:

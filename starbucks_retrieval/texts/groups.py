@@ -28,6 +28,7 @@ from starbucks_retrieval.texts.queries import open_queries
 from starbucks_retrieval.texts.records import Group, Passage, Query, Records
 from starbucks_retrieval.texts.scan import scan
 from starbucks_retrieval.texts.sources import beir_folder, find_ir, find_rows
+from starbucks_retrieval.texts.teacher import teacher_scores
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ def open_groups(collection: str, *, config: str | None = None, split: str | None
     - `query_id, query_text, positive_document_ids, negative_document_ids`: Tevatron rows, ids of a corpus;
     - `query` or `anchor`, `positive`, optional `negative`, each a text or a list of texts; tsv files too. Ids are made
       from the texts, so equal texts share one.
+
+    Each may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the passages; a
+    single text may have a single number. Other columns are ignored.
 
     A BEIR folder, `ir:` id or short name gives id rows from its queries and judgements (split `train` by default):
     positives are the grades above 0 sorted by id, negatives the others. Raises UserError for a row without positives.
@@ -78,7 +82,7 @@ def _with_passages(row: dict[str, Any]) -> Group:
             yield passage.docid
 
     positives, negatives = ids("positive_passages"), ids("negative_passages")
-    return _group(identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, passages)
+    return _group(row, identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, passages)
 
 
 def _with_ids(row: dict[str, Any]) -> Group:
@@ -86,7 +90,7 @@ def _with_ids(row: dict[str, Any]) -> Group:
         return [as_id(item, column) for item in as_list(row.get(column), column)]
 
     positives, negatives = ids("positive_document_ids"), ids("negative_document_ids")
-    return _group(identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, None)
+    return _group(row, identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, None)
 
 
 def _with_texts(row: dict[str, Any]) -> Group:
@@ -103,7 +107,7 @@ def _with_texts(row: dict[str, Any]) -> Group:
 
     query = string(row, ANCHOR)
     query_id = as_id(value(row, QUERY_ID), "query_id") if any(name in row for name in QUERY_ID) else text_id(query)
-    return _group(query_id, query, ids("positive"), ids("negative"), passages)
+    return _group(row, query_id, query, ids("positive"), ids("negative"), passages)
 
 
 _KINDS = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}
@@ -115,16 +119,19 @@ def text_id(text: str) -> str:
 
 
 def _group(
+    row: dict[str, Any],
     query_id: str,
     query: str,
     positives: Iterable[str],
     negatives: Iterable[str],
     passages: dict[str, Passage] | None,
 ) -> Group:
-    positive_ids = tuple(dict.fromkeys(positives))
+    listed_positives, listed_negatives = list(positives), list(negatives)
+    positive_ids = tuple(dict.fromkeys(listed_positives))
     # A passage listed on both sides is a positive: pushing it away would train against its own label.
-    negative_ids = tuple(docid for docid in dict.fromkeys(negatives) if docid not in positive_ids)
-    return Group(query_id, query, positive_ids, negative_ids, passages)
+    negative_ids = tuple(docid for docid in dict.fromkeys(listed_negatives) if docid not in positive_ids)
+    scores = teacher_scores(row, listed_positives, listed_negatives)
+    return Group(query_id, query, positive_ids, negative_ids, passages, scores)
 
 
 def _judged_groups(collection: str, split: str) -> Records[Group]:

@@ -1,4 +1,4 @@
-"""What the readers yield: passages, queries and training groups, from collections that can be read again and again."""
+"""What the readers yield: passages, queries, training groups, scored pairs; and collections to read again and again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Group:
     """One training row: a query, its positives and its hard negatives (never a positive's id).
 
     `passages` maps every id of the row to its passage where the row carries texts, and is None where the ids refer to
-    a corpus.
+    a corpus. `scores` maps every id of the row to a teacher's score, and is None where the row has none.
     """
 
     query_id: str
@@ -43,6 +43,17 @@ class Group:
     positive_ids: tuple[str, ...]
     negative_ids: tuple[str, ...]
     passages: dict[str, Passage] | None
+    scores: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPair:
+    """Two sentences and how alike they are, on the collection's own scale. `subset` is empty where there is none."""
+
+    sentence1: str
+    sentence2: str
+    score: float
+    subset: str
 
 
 def join_text(passage: Passage, separator: str = " ", prefix: str = "") -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.records import Group, Passage, Query, Records
+from starbucks_retrieval.texts.records import Group, Passage, Query, Records, ScoredPair
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +21,9 @@ _SUSPECTS = 100_000  # enough to find a true duplicate among them, few enough to
 class Scan:
     """What a pass found.
 
-    count: records. empty: those without any text, title included (kept). digest: blake2b over ids and texts in order,
-    32 hex digits, the same whatever the file format. longest_id: in UTF-8 bytes. ids_with_whitespace: ids that a TREC
-    run cannot hold.
+    count: records. empty: those without any text, title included (kept). digest: blake2b over ids, texts and scores in
+    order, 32 hex digits, the same whatever the file format. longest_id: in UTF-8 bytes. ids_with_whitespace: ids that a
+    TREC run cannot hold. Both are 0 for pairs, which have no ids.
     """
 
     count: int
@@ -34,7 +34,7 @@ class Scan:
 
 
 def scan(records: Records[Any], kind: str = "passages") -> Scan:
-    """Read all of `records` (kind: passages, queries or groups) and validate them.
+    """Read all of `records` (kind: passages, queries, groups or pairs) and validate them.
 
     Raises UserError for a malformed record, an id that is empty or holds a line break or NUL, an id that occurs twice
     (naming both lines; the query ids of groups may repeat), and a collection without records. Memory: 8 bytes per
@@ -46,29 +46,29 @@ def scan(records: Records[Any], kind: str = "passages") -> Scan:
     count = empty = longest = spaced = 0
     for number, record in records.numbered():
         name, texts, blank = parts(record)
-        if not name:
-            raise UserError(f"{records.where(number)}: the id is empty", "give every record an id")
-        if "\n" in name or "\r" in name or "\0" in name:
-            raise UserError(
-                f"{records.where(number)}: the id {name!r} holds a line break or NUL", "take it out of the id"
-            )
-        if name.split() != [name]:
-            spaced += 1
-        encoded = name.encode("utf-8")
-        longest = max(longest, len(encoded))
+        if kind != "pairs":
+            _check_id(name, records, number)
+            spaced += name.split() != [name]
+            longest = max(longest, len(name.encode("utf-8")))
+            hashes.append(hash(name))
         # Lengths in front, or ("ab", "c") and ("a", "bc") would give one digest.
         digest.update(f"{len(name)},{','.join(map(str, map(len, texts)))}:{name}{''.join(texts)}".encode())
         empty += blank
-        hashes.append(hash(name))
         count += 1
     if not count:
         raise UserError(f"{records.name} holds no {kind}", "check the file and the split")
-    if kind != "groups":
+    if kind in ("passages", "queries"):
         _refuse_duplicates(records, parts, hashes)
     if empty:
-        lack = "lack the text of the query or of a passage" if kind == "groups" else "have no text"
-        log.warning("%s: %d of %d %s %s; they are kept", records.name, empty, count, kind, lack)
+        log.warning("%s: %d of %d %s %s; they are kept", records.name, empty, count, kind, _LACK[kind])
     return Scan(count, empty, digest.hexdigest(), longest, spaced)
+
+
+def _check_id(name: str, records: Records[Any], number: int) -> None:
+    if not name:
+        raise UserError(f"{records.where(number)}: the id is empty", "give every record an id")
+    if "\n" in name or "\r" in name or "\0" in name:
+        raise UserError(f"{records.where(number)}: the id {name!r} holds a line break or NUL", "take it out of the id")
 
 
 Parts = tuple[str, tuple[str, ...], bool]  # id, everything the digest covers, whether there is no text
@@ -86,11 +86,24 @@ def _query(query: Query) -> Parts:
 def _group(group: Group) -> Parts:
     passages = (group.passages or {}).values()
     inline = [text for passage in passages for text in (passage.docid, passage.title, passage.text)]
+    if group.scores is not None:  # a row without any keeps the digest it always had
+        inline.append(",".join(repr(group.scores[docid]) for docid in (*group.positive_ids, *group.negative_ids)))
     blank = not group.query.strip() or any(_passage(passage)[2] for passage in passages)
     return group.query_id, (group.query, *group.positive_ids, "", *group.negative_ids, "", *inline), blank
 
 
-_PARTS: dict[str, Callable[[Any], Parts]] = {"passages": _passage, "queries": _query, "groups": _group}
+def _pair(pair: ScoredPair) -> Parts:
+    blank = not (pair.sentence1.strip() and pair.sentence2.strip())
+    return "", (pair.sentence1, pair.sentence2, repr(pair.score), pair.subset), blank
+
+
+_PARTS: dict[str, Callable[[Any], Parts]] = {"passages": _passage, "queries": _query, "groups": _group, "pairs": _pair}
+_LACK = {
+    "passages": "have no text",
+    "queries": "have no text",
+    "groups": "lack the text of the query or of a passage",
+    "pairs": "lack a sentence",
+}
 
 
 def _refuse_duplicates(records: Records[Any], parts: Callable[[Any], Parts], hashes: array[int]) -> None:

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 def find_rows(collection: str, part: str, layouts: tsv.Layouts, config: str | None, split: str | None) -> Rows:
-    """Find the `part` (corpus, queries or groups) of a collection in any of the four spellings.
+    """Find the `part` (corpus, queries, groups or pairs) of a collection in any of the four spellings.
 
     `layouts` names the columns of a tsv file. Raises UserError for a missing file and for a format nobody reads.
     """

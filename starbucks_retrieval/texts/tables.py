@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.texts.fields import NEGATIVE_SCORES, POSITIVE_SCORES
 
 BATCH = 1024
 
 
 def text_columns(schema: Any) -> list[str]:
-    """All columns but vectors: an embedding stored beside a text would cost more to read than the text."""
-    return [field.name for field in schema if not _is_vector(field.type)]
+    """All columns but vectors: an embedding stored beside a text would cost more to read than the text.
+
+    A teacher's scores are of a vector's type, and are kept.
+    """
+    scores = (POSITIVE_SCORES, NEGATIVE_SCORES)
+    return [field.name for field in schema if field.name in scores or not _is_vector(field.type)]
 
 
 def batch_rows(

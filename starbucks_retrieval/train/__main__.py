@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
-from starbucks_retrieval.train.arguments import TrainArguments, with_recipe
+from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.recipes import with_recipe
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,

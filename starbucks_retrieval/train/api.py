@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
+import itertools
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import describe, write_json
-from starbucks_retrieval.texts import open_corpus, open_groups
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.texts import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.build import build_objective, build_options
+from starbucks_retrieval.train.checkpoints import CACHE, claim, same_run
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+    from starbucks_retrieval.models import EncoderConfig, NestedEncoder
+    from starbucks_retrieval.objectives import Objective
+    from starbucks_retrieval.train.data import TrainingSet
+    from starbucks_retrieval.train.dev import DevSet
+
 log = logging.getLogger(__name__)
-_CACHE = "data-cache-"
+
+# What must not change between the parts of one run, of transformers' arguments.
+_KEPT = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
+    *("warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "optim"),
+    *("num_train_epochs", "max_steps", "seed", "bf16", "fp16"),
+)
+_FREE = ("overwrite_output_dir", "override", "quiet", "eval_max_passages", "max_tokens_per_chunk")
 
 
 def hugging_face_arguments(argv: list[str], arguments: TrainArguments, seed: int, show_bar: bool) -> TrainingArguments:
@@ -44,13 +59,15 @@ def hugging_face_arguments(argv: list[str], arguments: TrainArguments, seed: int
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "label_names": [],
+        # Every step reaches every weight: looking for others would only cost time.
+        "ddp_find_unused_parameters": False,
     }
     if arguments.eval_dataset_path:
         defaults |= {
             "eval_strategy": "steps",
             "eval_on_start": True,
             "load_best_model_at_end": True,
-            "metric_for_best_model": arguments.eval_measures.split()[0],
+            "metric_for_best_model": _measures(arguments).split()[0],
             "greater_is_better": True,
         }
     parser.set_defaults(**defaults)
@@ -66,87 +83,65 @@ def hugging_face_arguments(argv: list[str], arguments: TrainArguments, seed: int
 def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, Any]:
     """Train, and write the model folder that `settings.output_dir` names. Returns figures for a summary.
 
-    Raises UserError for bad data, a ladder the backbone lacks, or an output folder that holds something else.
+    Raises UserError for bad data, contradicting options, a ladder the backbone lacks, or an output folder that holds
+    something else.
     """
+    import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.models.encoder import token_limit
-    from starbucks_retrieval.objectives.srl import teacher_of
     from starbucks_retrieval.train.card import write_card
     from starbucks_retrieval.train.collate import Collator
-    from starbucks_retrieval.train.data import TrainingSet
-    from starbucks_retrieval.train.dev import DevSet
-    from starbucks_retrieval.train.module import SRLModule
-    from starbucks_retrieval.train.trainer import SRLTrainer
+    from starbucks_retrieval.train.trainer import StarbucksTrainer
 
     output = Path(str(settings.output_dir))
-    resume = _claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir)
+    resume = _first_process(
+        settings, lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir)
+    )
     set_seed(settings.seed)
-    encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, device="cpu", dropout=arguments.dropout)
-    sizes = arguments.ladder(encoder.num_layers, encoder.hidden_size, encoder.config.sizes)
-    teacher_of(sizes)
-    options = arguments.options(encoder.config)
-    encoder.config = arguments.encoder_config(encoder.config, sizes, options, token_limit(encoder))
-    for is_query in (True, False):
-        encoder.max_length(is_query)
-    log.info("sizes: %s", sizes)
+    pairs = _are_scored_pairs(arguments)
+    encoder, objective = _encoder_and_objective(arguments, pairs)
+    options = objective.options
+    log.info("objective %s; sizes: %s", arguments.objective, objective.sizes)
     log.info(
-        "pooling %s, %s, temperature %g, %s of the sizes, KL weight %g over %s",
+        "pooling %s, %s, temperature %g",
         encoder.config.pooling,
         "cosine" if options.normalize else "dot product",
         options.temperature,
-        options.reduction,
-        options.kl_weight * options.kl_multiplier,
-        options.kl_space,
     )
-
-    dev = None
-    if arguments.eval_dataset_path:
-        dev = DevSet(
-            arguments.eval_dataset_path,
-            arguments.eval_dataset_split,
-            arguments.eval_measures,
-            arguments.eval_max_passages,
-            settings.seed,
-        )
-    cache = output / f"{_CACHE}{settings.process_index}"
+    group = arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
+    dev = _dev_set(arguments, settings.seed)
+    # The processes of one machine share what its first one read.
+    cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
     try:
-        data = TrainingSet(
-            arguments.train_group_size,
-            settings.seed,
-            encoder.config.passage_field_separator,
-            encoder.config.query_prefix,
-            encoder.config.passage_prefix,
-        )
-        for name in arguments.collections:
-            data.add(name, *_open(name, arguments), folder=cache)
-        anchor = None
-        if arguments.anchor_weight > 0:
-            anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=sizes.full.layer, device="cpu")
-            anchor.config = encoder.config
-        module = SRLModule(encoder, sizes, options, arguments.max_tokens_per_chunk, anchor, arguments.anchor_weight)
-        trainer = SRLTrainer(
+        data = _training_set(arguments, settings, encoder.config, group, pairs, options.distil_weight > 0, cache)
+        configuration = _configuration(arguments, settings, len(data))
+        _first_process(settings, lambda: same_run(output, configuration, bool(resume), arguments.override))
+        module = _module(arguments, settings, encoder, objective)
+        trainer = StarbucksTrainer(
             model=module,
             args=settings,
             train_dataset=data,
             data_collator=Collator(encoder, arguments.false_negatives == "mask"),
             dev=dev,
         )
+        torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
         done = trainer.train(resume_from_checkpoint=resume)
+        trainer.save_model()
     finally:
-        shutil.rmtree(cache, ignore_errors=True)
-    trainer.save_model()
+        if settings.local_process_index == 0:
+            shutil.rmtree(cache, ignore_errors=True)
     if settings.process_index == 0:
-        recipe = _recipe(arguments, settings, len(data), trainer.state.global_step)
+        recipe = _recipe(arguments, settings, len(data), group, trainer.state.global_step)
         history = trainer.state.log_history
-        write_card(output, encoder, arguments.model_name_or_path, options, arguments.collections, recipe, history)
-        configuration = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
-        write_json(output / "training.json", {**describe(configuration), "history": history})
+        name = f"{arguments.objective} {arguments.variant or ''}".strip()
+        write_card(output, encoder, arguments.model_name_or_path, name, options, arguments.collections, recipe, history)
+        full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
+        write_json(output / "training.json", {**describe(full), "history": history})
     scores = [entry for entry in trainer.state.log_history if any(key.startswith("eval_") for key in entry)]
     return {
         "output_dir": str(output),
-        "sizes": str(sizes),
+        "objective": arguments.objective,
+        "sizes": str(objective.sizes),
         "steps": trainer.state.global_step,
         "queries": len(data),
         "seconds": round(done.metrics["train_runtime"], 1),
@@ -155,8 +150,93 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     }
 
 
-def _open(name: str, arguments: TrainArguments) -> tuple[Any, Any]:
-    groups = open_groups(name, config=arguments.dataset_config, split=arguments.dataset_split)
+def _first_process(settings: TrainingArguments, work: Any) -> Any:
+    """The result of `work`, done by the first process alone and told to the others."""
+    import torch
+
+    found = [work() if settings.process_index == 0 else None]
+    if settings.world_size > 1:
+        torch.distributed.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def _encoder_and_objective(arguments: TrainArguments, pairs: bool) -> tuple[NestedEncoder, Objective]:
+    from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.models.encoder import token_limit
+
+    def load(layers: int | None = None) -> NestedEncoder:
+        name = arguments.model_name_or_path
+        return NestedEncoder.from_pretrained(name, layers=layers, device="cpu", dropout=arguments.dropout)
+
+    def build(encoder: NestedEncoder) -> Objective:
+        options = build_options(arguments, encoder.config, encoder.num_layers, pairs)
+        return build_objective(arguments, sizes, Size(encoder.num_layers, encoder.hidden_size), options)
+
+    encoder = load()
+    sizes = arguments.ladder(encoder.num_layers, encoder.hidden_size, encoder.config.sizes)
+    objective = build(encoder)
+    if objective.depth < encoder.num_layers:
+        log.info("layers above %d are left out: no size uses them", objective.depth)
+        encoder = load(objective.depth)
+        objective = build(encoder)
+    encoder.config = arguments.encoder_config(encoder.config, sizes, objective.options, token_limit(encoder))
+    for is_query in (True, False):
+        encoder.max_length(is_query)
+    return encoder, objective
+
+
+def _module(
+    arguments: TrainArguments, settings: TrainingArguments, encoder: NestedEncoder, objective: Objective
+) -> Any:
+    from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.train.module import Chunks, TrainingModule
+
+    anchor = None
+    if arguments.anchor_weight > 0:
+        anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=objective.top.layer, device="cpu")
+        anchor.config = encoder.config
+    chunks = Chunks(
+        arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
+    )
+    module = TrainingModule(encoder, objective, chunks, anchor, arguments.anchor_weight, arguments.negatives_x_device)
+    if arguments.lora:
+        from starbucks_retrieval.train.lora import add_lora
+
+        lora = (arguments.lora_r, arguments.lora_alpha, arguments.lora_dropout, arguments.lora_target_modules)
+        add_lora(encoder.backbone, *lora)
+        module.lora_scale = arguments.lora_alpha / arguments.lora_r
+    if settings.torch_compile:
+        # Each layer by itself: hooks, chunks of many lengths and the loss stay outside.
+        encoder.compile_layers()
+        settings.torch_compile = False
+    return module
+
+
+def _training_set(
+    arguments: TrainArguments,
+    settings: TrainingArguments,
+    config: EncoderConfig,
+    group: int,
+    pairs: bool,
+    with_scores: bool,
+    cache: Path,
+) -> TrainingSet:
+    from starbucks_retrieval.train.data import TrainingSet
+
+    affixes = (config.passage_field_separator, config.query_prefix, config.passage_prefix)
+    data = TrainingSet(group, settings.seed, *affixes, with_scores=with_scores)
+    with settings.main_process_first(local=True, desc="reading the training data"):
+        for name in arguments.collections:
+            groups, corpus = _open(name, arguments, pairs)
+            data.add(name, groups, corpus, cache, pairs, read=settings.local_process_index == 0)
+    return data
+
+
+def _open(name: str, arguments: TrainArguments, pairs: bool) -> tuple[Any, Any]:
+    source = {"config": arguments.dataset_config, "split": arguments.dataset_split}
+    if pairs:
+        return open_pairs(name, **source), None
+    groups = open_groups(name, **source)
     named = arguments.corpus_path or arguments.corpus_name
     if named:
         return groups, open_corpus(named)
@@ -164,48 +244,63 @@ def _open(name: str, arguments: TrainArguments) -> tuple[Any, Any]:
     return groups, open_corpus(name) if Path(name).is_dir() else None
 
 
-def _claim(output: Path, resume: Any, overwrite: bool) -> str | None:
-    """Make sure that the output folder is ours to write. Returns what to resume from."""
-    if isinstance(resume, str) and resume.lower() in ("true", "false"):
-        resume = resume.lower() == "true"
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output} is a file", "name a folder with --output_dir")
-    checkpoints = _whole_checkpoints(output)
-    if isinstance(resume, str) and Path(resume).resolve() not in [path.resolve() for path in checkpoints]:
-        names = ", ".join(path.name for path in checkpoints) or "none"
-        raise UserError(f"{resume} is no whole checkpoint of this run", f"whole ones in {output}: {names}")
-    if resume is True and not checkpoints:
-        log.info("no checkpoint in %s yet: starting from the beginning", output)
-    foreign = [path for path in output.iterdir() if not path.name.startswith(_CACHE)] if output.exists() else []
-    if foreign and not resume and not overwrite:
-        raise UserError(
-            f"{output} is not empty",
-            "continue with --resume_from_checkpoint true, start over with --overwrite_output_dir, or name another folder",
-        )
-    output.mkdir(parents=True, exist_ok=True)
-    return str(checkpoints[-1]) if resume is True and checkpoints else resume or None
+def _are_scored_pairs(arguments: TrainArguments) -> bool:
+    """Whether the first collection holds scored pairs. Raises UserError when a similarity task has neither kind."""
+    if arguments.task != "sts":
+        return False
+    name = arguments.collections[0]
+    source = {"config": arguments.dataset_config, "split": arguments.dataset_split}
+    try:
+        pairs = list(itertools.islice(open_pairs(name, **source), 1))
+    except UserError as error:
+        try:
+            next(iter(open_groups(name, **source)), None)
+        except UserError:
+            raise error from None
+        return False
+    return bool(pairs)
 
 
-def _whole_checkpoints(output: Path) -> list[Path]:
-    """Checkpoints in the order of their steps, without one that a kill left half-written: the trainer's state is last."""
-    found = []
-    for path in output.glob("checkpoint-*/trainer_state.json"):
-        with contextlib.suppress(ValueError):
-            found.append((json.loads(path.read_text())["global_step"], path.parent))
-    return [path for _, path in sorted(found)]
+def _dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
+    from starbucks_retrieval.train.dev import PairSet, RetrievalSet
+
+    path, split = arguments.eval_dataset_path, arguments.eval_dataset_split
+    if not path:
+        return None
+    measures = _measures(arguments)
+    if arguments.task == "sts":
+        if measures != "spearman":
+            raise UserError(f"--eval_measures {measures}: similarity is measured by spearman", "drop the flag")
+        return PairSet(path, split)
+    return RetrievalSet(path, split, measures, arguments.eval_max_passages, seed)
 
 
-def _recipe(arguments: TrainArguments, settings: TrainingArguments, queries: int, steps: int) -> dict[str, Any]:
+def _measures(arguments: TrainArguments) -> str:
+    return arguments.eval_measures or ("spearman" if arguments.task == "sts" else "nDCG@10 RR@10")
+
+
+def _configuration(arguments: TrainArguments, settings: TrainingArguments, queries: int) -> dict[str, Any]:
+    """What a resumed run must agree in with the run it goes on with."""
+    ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
+    theirs = {name: str(getattr(settings, name)) for name in _KEPT}
+    return ours | theirs | {"processes": settings.world_size, "training queries": queries}
+
+
+def _recipe(
+    arguments: TrainArguments, settings: TrainingArguments, queries: int, group: int, steps: int
+) -> dict[str, Any]:
     return {
         "training queries": queries,
         "steps": steps,
         "queries per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
-        "passages per query": arguments.train_group_size,
+        "passages per query": group,
         "learning rate": settings.learning_rate,
         "schedule": f"{settings.lr_scheduler_type.value}, warm-up {settings.warmup_steps:g}",
         "weight decay": settings.weight_decay,
         "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
         "anchor weight": arguments.anchor_weight,
         "precision": "bf16" if settings.bf16 else "fp16" if settings.fp16 else "fp32",
+        "processes": settings.world_size,
+        **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
         "seed": settings.seed,
     }

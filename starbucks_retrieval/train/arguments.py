@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.recipes import RECIPES
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.objectives import SRLOptions
+    from starbucks_retrieval.objectives import Options
 
 log = logging.getLogger(__name__)
+
+# Lengths in tokens of queries and of passages.
+_LENGTHS = {"retrieval": (32, 196), "sts": (128, 128)}
 
 
 @dataclasses.dataclass
@@ -22,6 +26,7 @@ class TrainArguments:
     """Training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
+    task: Literal["retrieval", "sts"] = flag("retrieval", "sts: similarity, from NLI triples or from scored pairs")
     dataset_path: list[str] | None = flag(
         None,
         "training groups: files, BEIR folders, ir: or short names; several are mixed, one given twice counts twice",
@@ -31,70 +36,144 @@ class TrainArguments:
     dataset_split: str | None = flag(None, "split of the training groups (default: train)")
     corpus_path: str | None = flag(None, "texts for groups that hold ids only; a BEIR folder brings its own")
     corpus_name: str | None = flag(None, "the same, from the hub")
-    preset: Literal["starbucks-msmarco", "starbucks-msmarco-released"] | None = flag(
-        None, "a published recipe: lengths, batch, rates and objective; flags override it"
+    preset: str | None = flag(
+        None, f"a published recipe: lengths, batch, rates and objective; flags override it. One of {', '.join(RECIPES)}"
     )
 
-    objective: Literal["srl"] = flag("srl", "srl: InfoNCE and KL at every size of the ladder")
-    variant: Literal["starbucks", "starbucks-released", "starbucks-sts-released"] = flag(
-        "starbucks", "whose SRL: the paper's, the released retrieval code's (sum), the released STS code's"
+    objective: Literal["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full"] = flag(
+        "srl", "srl: all sizes of the ladder; mrl: dims of the last layer; 2dmse, 2dmse-v2; separate: one size; full"
     )
+    variant: str | None = flag(
+        None, "whose version: srl starbucks (default), starbucks-released, -sampled, -sts-released; 2dmse v1-paper "
+        "(default), st-3.2, angle-0223; 2dmse-v2 eq12 (default), angle, retrieval, retrieval-score; separate separate "
+        "(default), separate-sts-released",
+    )  # fmt: skip
     sizes: str | None = flag(None, "ladder such as 2:32,6:128,12:768 (default: six rungs in the paper's proportions)")
     kl_weight: float | None = flag(None, "weight of the alignment with the full size (default: 1)")
-    kl_temperature: float | None = flag(None, "temperature inside the KL (default: that of the scores)")
-    loss_reduction: Literal["mean", "sum"] | None = flag(None, "over the sizes (default: mean, as the paper)")
+    kl_temperature: float | None = flag(None, "temperature inside the KL (default for srl: that of the scores)")
+    loss_reduction: Literal["mean", "sum"] | None = flag(None, "srl, mrl: over the sizes (default: as published)")
+    train_layers: str | None = flag(None, "2dmse: layers to sample; 2dmse-v2: layers to train, as 1,2,3")
+    train_dims: str | None = flag(None, "mrl, 2dmse, 2dmse-v2: dims to train, as 32,64,128")
+    train_dim: bool | None = flag(None, "separate: take the loss at the size's own dim (default), or at full width")
+    sub_model_sampling: bool | None = flag(None, "srl: one layer of the ladder and the last a step, at every dim")
+    score_align: bool | None = flag(None, "2dmse-v2: align scores instead of embeddings with their PCA target")
+    compare_to_last_layer: bool | None = flag(None, "2dmse-v2, with --score_align: scores of the last layer")
+    full_dim: bool | None = flag(None, "2dmse-v2: train the full width of every layer too")
+    pca: Literal["exact", "lowrank"] | None = flag(None, "2dmse-v2: how the PCA target is found (default: exact)")
+    objective_options: list[str] | None = flag(
+        None, "any other option of the method's file in objectives/, as kl_space=scores detach_teacher=false"
+    )
+    passage_layers: str | None = flag(
+        None, "score queries against passages of another depth: last, or pairs such as 2:6,4:12"
+    )
+    fix_doc: bool = flag(False, "the same as --passage_layers last")
     anchor_weight: float = flag(
         0.0, "above 0: keep the full size's embeddings near the backbone's, by so much times 1 - cosine"
     )
-    temperature: float | None = flag(None, "divides scores (default: 0.05 for sentence-transformers models, else 1)")
-    pooling: Literal["cls", "mean", "last"] | None = flag(None, "default: the backbone's own, else cls")
+
+    contrastive_weight: float | None = flag(None, "of InfoNCE over positives and negatives (default: 1)")
+    angle_weight: float | None = flag(None, "of the angle loss over labelled pairs (default: 0)")
+    cosent_weight: float | None = flag(None, "of CoSENT over labelled pairs (default: 0; 1 for scored pairs)")
+    pair_temperature: float | None = flag(None, "of these two (default: 0.05)")
+    distil_weight: float | None = flag(None, "of a teacher's scores in the training rows, at every size (default: 0)")
+    distil_temperature: float | None = flag(None, "divides the teacher's scores (default: 1)")
+    in_batch_negatives: bool | None = flag(None, "other queries' passages are negatives too (default: true)")
+    negatives_x_device: bool = flag(True, "those of other processes as well")
+    temperature: float | None = flag(
+        None, "divides scores (default: 0.05 for similarity and sentence-transformers models, else 1)"
+    )
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "default: the backbone's own, else cls, for similarity mean, for decoder-only backbones last"
+    )
     normalize: bool | None = flag(None, "cosine instead of dot product (default: as the backbone says, else false)")
     query_prefix: str | None = flag(None, "put before every query (default: the backbone's own)")
     passage_prefix: str | None = flag(None, "put before every passage (default: the backbone's own)")
     passage_field_separator: str | None = flag(None, "between title and text (default: a space)")
     dropout: float | None = flag(None, "replaces the backbone's own everywhere; 0 switches it off")
-    query_max_len: int | None = flag(None, "tokens of a query, special ones included (default: 32)")
-    passage_max_len: int | None = flag(None, "tokens of a passage, special ones included (default: 196)")
+    query_max_len: int | None = flag(None, "tokens of a query, special ones included (default: 32; similarity 128)")
+    passage_max_len: int | None = flag(None, "tokens of a passage, special ones included (default: 196; 128)")
 
-    train_group_size: int = flag(8, "passages per query: one positive, the rest hard negatives")
+    train_group_size: int | None = flag(
+        None, "passages per query: one positive, the rest hard negatives (default: 8; NLI triples 2, scored pairs 1)"
+    )
     false_negatives: Literal["mask", "keep"] = flag(
         "mask", "other known positives of a query inside the batch: no negatives (mask), or as published (keep)"
     )
     max_tokens_per_chunk: int | None = flag(
         None, "padded tokens through the encoder at once, texts sorted by length (default: 2048; on a GPU 16384)"
     )
+    grad_cache: bool = flag(False, "keep no activations beyond a chunk: any batch size in the memory of one chunk")
+    gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries a chunk at most")
+    gc_p_chunk_size: int | None = flag(None, "with --grad_cache: passages a chunk at most")
+    lora: bool = flag(False, "train low-rank adapters instead of all weights; the saved model has them merged")
+    lora_r: int = flag(16, "rank of the adapters")
+    lora_alpha: int = flag(32, "their scale, times 1/rank")
+    lora_dropout: float = flag(0.0, "dropout in front of them")
+    lora_target_modules: str = flag("all-linear", "names of the modules that get one, as query,value")
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
+    override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
 
-    eval_dataset_path: str | None = flag(None, "dev set (BEIR folder) scored at every size while training")
-    eval_dataset_split: str = flag("dev", "its qrels split")
+    eval_dataset_path: str | None = flag(
+        None, "dev set scored at every size while training: a BEIR folder, or a file of scored pairs"
+    )
+    eval_dataset_split: str = flag("dev", "its split")
     eval_max_passages: int | None = flag(None, "score against the judged passages and others up to this number")
-    eval_measures: str = flag("nDCG@10 RR@10", "the first one, averaged over the sizes, picks the best checkpoint")
+    eval_measures: str | None = flag(
+        None, "the first, averaged over the sizes, picks the best checkpoint (nDCG@10 RR@10; similarity spearman)"
+    )
 
-    # Habits of ielab/Starbucks and Tevatron, mapped onto the flags above.
+    # Habits of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, mapped onto the flags above.
     layer_list: str | None = flag(None, "ielab/Starbucks: layers of the ladder, with --embedding_dim_list")
-    embedding_dim_list: str | None = flag(None, "ielab/Starbucks: dims of the ladder")
+    embedding_dim_list: str | None = flag(None, "ielab/Starbucks: dims of the ladder; 2DMSE-Reproduce: --train_dims")
     kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight")
     srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default")
+    passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc")
+    sub_layer_full_dim: bool = flag(False, "2DMSE-Reproduce: --full_dim")
     warmup_ratio: float | None = flag(None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)")
 
     def __post_init__(self) -> None:
-        if self.train_group_size < 1:
+        if self.train_group_size is not None and self.train_group_size < 1:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "take at least 1")
+        if self.preset and self.preset not in RECIPES:
+            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
         if self.anchor_weight < 0:
             raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "0 switches it off")
-        if (self.layer_list is None) != (self.embedding_dim_list is None):
+        if (self.gc_q_chunk_size or self.gc_p_chunk_size) and not self.grad_cache:
+            raise UserError("--gc_q_chunk_size and --gc_p_chunk_size do nothing by themselves", "add --grad_cache true")
+        if min(self.gc_q_chunk_size or 1, self.gc_p_chunk_size or 1, self.max_tokens_per_chunk or 1) < 1:
+            raise UserError("a chunk holds at least one text", "take 1 or more")
+        self._old_habits()
+        if self.fix_doc:
+            if self.passage_layers not in (None, "last"):
+                raise UserError("--fix_doc and --passage_layers contradict each other", "give one of them")
+            self.passage_layers = "last"
+        if self.anchor_weight and self.passage_layers:
+            raise UserError("--anchor_weight compares texts at the same layer", "drop it or --passage_layers")
+
+    def _old_habits(self) -> None:
+        if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
             raise UserError("--layer_list and --embedding_dim_list belong together", "or write --sizes 2:32,4:64")
-        if self.layer_list and self.embedding_dim_list:
+        if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
             if self.sizes:
                 raise UserError("--sizes and --layer_list contradict each other", "give one of them")
-            layers, dims = (_integers(text) for text in (self.layer_list, self.embedding_dim_list))
+            layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
             if len(layers) != len(dims):
                 raise UserError(f"{len(layers)} layers for {len(dims)} dims", "give as many of each")
             self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
             log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
+        elif self.layer_list or self.embedding_dim_list:
+            self.train_layers = self.layer_list or self.train_layers
+            self.train_dims = self.embedding_dim_list or self.train_dims
+            log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
         if self.kl_divergence_weight is not None:
             self.kl_weight = self.kl_divergence_weight
             log.info("--kl_divergence_weight: read as --kl_weight %s", self.kl_weight)
+        if self.passage_to_last_layer:
+            self.fix_doc = True
+            log.info("--passage_to_last_layer: read as --fix_doc")
+        if self.sub_layer_full_dim:
+            self.full_dim = True
+            log.info("--sub_layer_full_dim: read as --full_dim")
 
     @property
     def collections(self) -> list[str]:
@@ -105,91 +184,46 @@ class TrainArguments:
         return found
 
     def ladder(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
-        """The sizes to train: asked for, else the backbone's stored ones, else the paper's proportions."""
-        if self.sizes is None:
-            return stored or Sizes.default(num_layers, hidden_size)
+        """The sizes that the model stores: asked for, else the backbone's stored ones, else the paper's proportions."""
+        full = Size(num_layers, hidden_size)
         default = stored or Sizes.default(num_layers, hidden_size)
-        return Sizes.parse(self.sizes, default).check(num_layers, hidden_size)
+        if self.sizes is not None:
+            sizes = Sizes.parse(self.sizes, default).check(num_layers, hidden_size)
+            if self.objective == "full" and sizes.rungs != (full,):
+                raise UserError(f"--objective full trains {full} alone, not {sizes}", "drop --sizes")
+            return sizes
+        if self.objective == "separate":
+            raise UserError("--objective separate trains one size", "name it: --sizes 6:128")
+        if self.objective == "full":
+            return Sizes([full])
+        if self.objective == "mrl":
+            dims = integers(self.train_dims) if self.train_dims else [size.dim for size in default]
+            return Sizes([Size(num_layers, dim) for dim in sorted({*dims, hidden_size})]).check(num_layers, hidden_size)
+        return default
 
-    def options(self, config: EncoderConfig) -> SRLOptions:
-        """The objective's options: the variant's, then what the backbone says, then the flags."""
-        from starbucks_retrieval.objectives import PRESETS, SRLOptions
-
-        chosen = PRESETS[self.variant]
-        changes: dict[str, Any] = {}
-        for name in ("temperature", "normalize"):
-            # A variant that fixes its own score (the STS one) keeps it; the others take the backbone's.
-            if getattr(chosen, name) == getattr(SRLOptions, name):
-                changes[name] = getattr(config, name)
-        flags = {
-            "kl_weight": self.kl_weight,
-            "kl_temperature": self.kl_temperature,
-            "reduction": self.loss_reduction,
-            "temperature": self.temperature,
-            "normalize": self.normalize,
-        }
-        changes |= {name: value for name, value in flags.items() if value is not None}
-        return dataclasses.replace(chosen, **changes)
-
-    def encoder_config(self, config: EncoderConfig, sizes: Sizes, options: SRLOptions, limit: int) -> EncoderConfig:
+    def encoder_config(self, config: EncoderConfig, sizes: Sizes, options: Options, limit: int) -> EncoderConfig:
         """What the trained model stores about itself; `limit` is the longest input it admits, in tokens."""
         named = {
             name: getattr(self, name)
             for name in ("pooling", "query_prefix", "passage_prefix", "passage_field_separator")
             if getattr(self, name) is not None
         }
+        if self.task == "sts" and not config.source and config.pooling == "cls":
+            named.setdefault("pooling", "mean")
+        query, passage = _LENGTHS[self.task]
         return dataclasses.replace(
             config,
             sizes=sizes,
             normalize=options.normalize,
             temperature=options.temperature,
-            query_max_len=self.query_max_len or min(32, limit),
-            passage_max_len=self.passage_max_len or min(196, limit),
+            query_max_len=self.query_max_len or min(query, limit),
+            passage_max_len=self.passage_max_len or min(passage, limit),
             **named,
         )
 
 
-# HYPERPARAMETERS of the papers as flags: TrainArguments fields and transformers TrainingArguments together.
-RECIPES: dict[str, dict[str, Any]] = {
-    # arXiv 2410.13230, Table 6 and the repository's README (bf16 there, fp16 in the table)
-    "starbucks-msmarco": {
-        "sizes": None,
-        "pooling": "cls",
-        "normalize": False,
-        "temperature": 1.0,
-        "kl_weight": 1.0,
-        "query_max_len": 32,
-        "passage_max_len": 196,
-        "train_group_size": 8,
-        "per_device_train_batch_size": 128,
-        "learning_rate": 1e-4,
-        "num_train_epochs": 3,
-        "warmup_steps": 0.1,
-        "bf16": True,
-        "gradient_checkpointing": True,
-        "save_steps": 2000,
-        "logging_steps": 10,
-    },
-}
-# The released code sums over the sizes and leaves false negatives in.
-RECIPES["starbucks-msmarco-released"] = RECIPES["starbucks-msmarco"] | {
-    "variant": "starbucks-released",
-    "false_negatives": "keep",
-}
-
-
-def with_recipe(argv: list[str]) -> list[str]:
-    """The command line with the recipe named by --preset put before it, so that explicit flags override it."""
-    for i, word in enumerate(argv):
-        name = argv[i + 1] if word == "--preset" and i + 1 < len(argv) else word.removeprefix("--preset=")
-        if word.startswith("--preset") and name in RECIPES:
-            recipe = [f"--{key}={value}" for key, value in RECIPES[name].items() if value is not None]
-            start = 1 if argv and not argv[0].startswith("-") else 0  # a leading configuration file stays first
-            return argv[:start] + recipe + argv[start:]
-    return argv
-
-
-def _integers(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
+    """Numbers written as 2,4,6."""
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:

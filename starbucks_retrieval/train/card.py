@@ -10,15 +10,25 @@ from typing import Any
 import yaml
 
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.objectives import SRLOptions
+from starbucks_retrieval.objectives import Options
 from starbucks_retrieval.sizes import Size, Sizes
+
+_METHODS = {
+    "srl": "Starbucks Representation Learning (arXiv 2410.13230)",
+    "mrl": "Matryoshka Representation Learning (arXiv 2205.13147)",
+    "2dmse": "2D Matryoshka training (arXiv 2402.14776v1)",
+    "2dmse-v2": "2D Matryoshka training, second version (arXiv 2411.17299)",
+    "separate": "a contrastive loss at this size alone",
+    "full": "a contrastive loss at its full size",
+}
 
 
 def write_card(
     folder: Path,
     encoder: NestedEncoder,
     base: str | Path,
-    options: SRLOptions,
+    objective: str,
+    options: Options,
     collections: Sequence[str],
     recipe: dict[str, Any],
     history: Sequence[dict[str, Any]],
@@ -41,7 +51,7 @@ def write_card(
         "---",
         f"# {Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
         "",
-        "A text encoder trained with Starbucks Representation Learning (arXiv 2410.13230): its embedding can be taken "
+        f"A text encoder trained with {_METHODS[objective.split()[0]]}: its embedding can be taken "
         f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}.",
         "",
         *_size_table(encoder, sizes, scored),
@@ -59,7 +69,7 @@ def write_card(
         "",
         f"Base model: `{base}`. Data: {', '.join(f'`{Path(name).name}`' for name in collections)}.",
         "",
-        *(f"- {name}: {value}" for name, value in (recipe | _objective(options)).items()),
+        *(f"- {name}: {value}" for name, value in ({"objective": objective} | recipe | _objective(options)).items()),
         f"- lengths: queries {config.query_max_len}, passages {config.passage_max_len} tokens",
         "",
     ]
@@ -82,13 +92,9 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
 
 def parameters(encoder: NestedEncoder, size: Size) -> int:
     """Weights that an embedding at `size` needs: everything but the layers above it."""
-    stack = encoder.layout.layers + "."
-    return sum(
-        weight.numel()
-        for name, weight in encoder.backbone.named_parameters()
-        if not (name.startswith(stack) and int(name[len(stack) :].split(".", 1)[0]) >= size.layer)
-    )
+    weights = encoder.backbone.named_parameters()
+    return sum(weight.numel() for name, weight in weights if encoder.layout.layer_of(name) <= size.layer)
 
 
-def _objective(options: SRLOptions) -> dict[str, Any]:
-    return {f"srl {field.name}": getattr(options, field.name) for field in dataclasses.fields(options)}
+def _objective(options: Options) -> dict[str, Any]:
+    return {f"objective {field.name}": getattr(options, field.name) for field in dataclasses.fields(options)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,14 +11,22 @@ import torch
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.texts import check_qrels, join_text, open_corpus, open_queries, read_qrels
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.texts import check_qrels, join_text, open_corpus, open_pairs, open_queries, read_qrels
 
 log = logging.getLogger(__name__)
 _DEPTH = 100
 
 
-class DevSet:
+class DevSet(Protocol):
+    """What can be scored."""
+
+    def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
+        """Every measure's mean over the ladder (`nDCG@10`) and at each size (`nDCG@10/6:128`)."""
+        ...
+
+
+class RetrievalSet:
     """A BEIR folder's judged queries against its corpus, or against the judged passages and some others."""
 
     def __init__(self, folder: str, split: str, measures: str, max_passages: int | None, seed: int) -> None:
@@ -43,18 +52,15 @@ class DevSet:
         log.info("dev set %s: %d queries, %d passages", folder, len(queries), len(passages))
 
     def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
-        """Every measure's mean over the ladder (`nDCG@10`) and at each size (`nDCG@10/6:128`)."""
+        """See DevSet."""
         config = encoder.config
         texts = [join_text(p, config.passage_field_separator, config.passage_prefix) for p in self.passages]
         passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), sizes, dtype=precision)
         queries = encoder.encode(self.queries, sizes, is_query=True, dtype=precision)
-        found: dict[str, float] = {}
-        for size in sizes:
-            means = score(self.qrels, self._run(queries[size], passages[size]), self.measures).mean
-            found |= {f"{name}/{size}": value for name, value in means.items()}
-        names = [str(measure) for measure in self.measures]
-        ladder = {name: float(np.mean([found[f"{name}/{size}"] for size in sizes])) for name in names}
-        return ladder | found
+        found = {
+            size: score(self.qrels, self._run(queries[size], passages[size]), self.measures).mean for size in sizes
+        }
+        return _with_ladder_means(found)
 
     def _run(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, dict[str, float]]:
         scores = queries @ passages.T  # [queries, passages]
@@ -63,3 +69,32 @@ class DevSet:
             query_id: {self.docids[i]: float(scores[row, i]) for i in top[row]}
             for row, query_id in enumerate(self.query_ids)
         }
+
+
+class PairSet:
+    """Scored pairs: Spearman's correlation of their cosines with their scores."""
+
+    def __init__(self, name: str, split: str) -> None:
+        pairs = list(open_pairs(name, split=split))
+        if len(pairs) < 3:
+            raise UserError(f"{name} ({split}) has {len(pairs)} scored pairs", "a correlation needs three or more")
+        self.sentences = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+        self.scores = [pair.score for pair in pairs]
+        log.info("dev set %s: %d scored pairs", name, len(pairs))
+
+    def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
+        """See DevSet."""
+        from scipy.stats import spearmanr
+
+        first, second = (encoder.encode(texts, sizes, dtype=precision) for texts in self.sentences)
+        found = {}
+        for size in sizes:
+            a, b = (side[size] / np.linalg.norm(side[size], axis=1, keepdims=True) for side in (first, second))
+            found[size] = {"spearman": float(spearmanr((a * b).sum(1), self.scores).statistic)}
+        return _with_ladder_means(found)
+
+
+def _with_ladder_means(found: dict[Size, dict[str, float]]) -> dict[str, float]:
+    names = list(next(iter(found.values())))
+    ladder = {name: float(np.mean([means[name] for means in found.values()])) for name in names}
+    return ladder | {f"{name}/{size}": means[name] for size, means in found.items() for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,26 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.train.checkpoints import whole_checkpoints
 from starbucks_retrieval.train.dev import DevSet
-from starbucks_retrieval.train.module import SRLModule
+from starbucks_retrieval.train.gather import world
+from starbucks_retrieval.train.module import TrainingModule
+from starbucks_retrieval.train.save import load_model, save_model
 
 log = logging.getLogger(__name__)
 
 
-class SRLTrainer(Trainer):
-    """Trains an SRLModule; logs the loss of every size, scores the dev set at every size, saves plain model folders."""
+class StarbucksTrainer(Trainer):
+    """Trains a TrainingModule; logs every part of its loss, scores a dev set at every size, saves plain model folders."""
 
-    model: SRLModule
+    model: TrainingModule
 
     def __init__(self, *args: Any, dev: DevSet | None = None, **kwargs: Any) -> None:
         super().__init__(*args, eval_dataset=dev, **kwargs)
         self.dev = dev
         self._parts: dict[str, torch.Tensor] = {}
         self._parts_count = 0
+        self._micro_step = (-1, 0)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_Bar())
@@ -41,23 +44,39 @@ class SRLTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The batch's loss; its parts are kept for the next log line."""
+        """The batch's loss; its parts are kept for the next log line. Raises UserError once the loss is no number."""
+        query_ids = inputs.pop("query_ids")
+        step = self.state.global_step
+        self._micro_step = (step, self._micro_step[1] + 1 if self._micro_step[0] == step else 0)
+        # What is sampled follows the step alone: all processes visit the same sizes, and so does a resumed run.
+        self.model.step = (self.args.seed, *self._micro_step)
         outputs = model(**inputs)
+        loss = outputs["loss"]
+        if not torch.isfinite(loss.detach()).all():
+            raise self._not_finite(loss.item(), query_ids)
         for name, part in outputs["parts"].items():
             self._parts[name] = self._parts.get(name, 0) + part
         self._parts_count += 1
-        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+        return (loss, outputs) if return_outputs else loss
+
+    def _not_finite(self, loss: float, query_ids: list[str]) -> UserError:
+        checkpoints = whole_checkpoints(Path(self.args.output_dir or ""))
+        last = f"the last good checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+        shown = ", ".join(query_ids[:8]) + (f" and {len(query_ids) - 8} more" if len(query_ids) > 8 else "")
+        return UserError(
+            f"the loss is {loss} at step {self.state.global_step + 1}, in the batch of queries {shown}; {last}",
+            "lower --learning_rate, train with --bf16 instead of --fp16, or look at these queries' texts",
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean parts of the steps since the last line. Raises UserError once the loss is no number."""
+        """Add the mean parts of the steps since the last line, over all processes."""
         if "loss" in logs and self._parts_count:
-            logs |= {name: float(part) / self._parts_count for name, part in self._parts.items()}
+            values = torch.stack([part.float() for part in self._parts.values()]) / self._parts_count
+            if world() > 1:
+                torch.distributed.all_reduce(values)
+                values = values / world()
+            logs |= dict(zip(self._parts, values.tolist()))
             self._parts, self._parts_count = {}, 0
-            if not math.isfinite(logs["loss"]):
-                raise UserError(
-                    f"the loss is {logs['loss']} at step {self.state.global_step}",
-                    "lower --learning_rate or train with --bf16 instead of --fp16; resume from the last checkpoint",
-                )
         super().log(logs, start_time)
 
     def evaluate(
@@ -65,38 +84,33 @@ class SRLTrainer(Trainer):
     ) -> dict[str, float]:
         """Score the dev set at every size: eval_<measure>/<size>, and eval_<measure>, the mean over the ladder."""
         assert self.dev is not None
-        was_training = self.model.training
-        self.model.eval()
-        precision = torch.bfloat16 if self.args.bf16 else None
-        scores = self.dev.score(self.model.encoder, self.model.sizes, precision)
-        self.model.train(was_training)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        # Where each process holds a part of the weights, every layer needs them all; else the first does the work.
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        found: list[dict[str, float]] = [{}]
+        if sharded or self.args.process_index == 0:
+            was_training = self.model.training
+            self.model.eval()
+            precision = torch.bfloat16 if self.args.bf16 else None
+            found = [self.dev.score(self.model.encoder, self.model.objective.sizes, precision)]
+            self.model.train(was_training)
+        if world() > 1 and not sharded:
+            torch.distributed.broadcast_object_list(found, src=0)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found[0].items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if not self.args.should_save:  # every rank comes here, one writes
-            return
-        folder = Path(output_dir or self.args.output_dir or "")
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.encoder.save_pretrained(folder)
+        if self.args.should_save:  # every process comes here, one writes
+            save_model(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_weights(self.model, resume_from_checkpoint)
+        load_model(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         assert self.state.best_model_checkpoint is not None
         log.info("best checkpoint: %s (%.4f)", Path(self.state.best_model_checkpoint).name, self.state.best_metric)
-        load_weights(self.model, self.state.best_model_checkpoint)
-
-
-def load_weights(module: SRLModule, folder: str) -> None:
-    """Read a saved encoder's weights into a module that is already built."""
-    from starbucks_retrieval.models.load import load_backbone
-
-    backbone, _, _ = load_backbone(folder)
-    module.encoder.backbone.load_state_dict(backbone.state_dict())
+        load_model(self.model, Path(self.state.best_model_checkpoint))
 
 
 class EpochSampler(torch.utils.data.Sampler):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
-from starbucks_retrieval import UserError
-from starbucks_retrieval.texts import open_corpus, open_groups
-from starbucks_retrieval.train.collate import excluded_passages
+from starbucks_retrieval import NestedEncoder, UserError
+from starbucks_retrieval.texts import open_corpus, open_groups, open_pairs
+from starbucks_retrieval.train.collate import Collator
 from starbucks_retrieval.train.data import TrainingSet
+from starbucks_retrieval.train.module import excluded_passages
 
 
 def rows_file(path, rows):
@@ -119,7 +121,13 @@ def test_ids_without_a_corpus_are_refused(tmp_path):
     assert "--corpus_path" in caught.value.hint
 
 
-def test_known_positives_of_a_query_are_no_negatives_of_it(tmp_path):
+def excluded(examples, tiny_bert):
+    batch = Collator(NestedEncoder.from_pretrained(tiny_bert))(examples)
+    targets = torch.arange(len(examples)) * (len(batch["docids"]) // len(examples))
+    return excluded_passages(batch["docids"], batch["known"], targets).tolist()
+
+
+def test_known_positives_of_a_query_are_no_negatives_of_it(tmp_path, tiny_bert):
     rows = [inline_row("a", ["x", "y"], ["n"]), inline_row("b", ["y"], ["m"]), inline_row("c", ["z"], ["x"])]
     data = training_set(tmp_path, rows, 2)
     examples = [
@@ -128,7 +136,7 @@ def test_known_positives_of_a_query_are_no_negatives_of_it(tmp_path):
         data[(0, 2)],
     ]
     # columns: x n | y m | z x
-    assert excluded_passages(examples).tolist() == [
+    assert excluded(examples, tiny_bert) == [
         [False, False, True, False, False, True],
         [False, False, False, False, False, False],
         [False, False, False, False, False, False],
@@ -143,7 +151,7 @@ def test_a_collection_given_twice_has_the_same_documents_both_times(tmp_path):
     assert data[(0, 0)].positives == data[(0, 1)].positives == {"0 x", "0 y"}
 
 
-def test_equal_docids_of_two_collections_are_two_documents(tmp_path):
+def test_equal_docids_of_two_collections_are_two_documents(tmp_path, tiny_bert):
     data = TrainingSet(1, 0)
     for name, text in (("one", "first"), ("two", "second")):
         row = inline_row(name, ["1"], [])
@@ -151,4 +159,63 @@ def test_equal_docids_of_two_collections_are_two_documents(tmp_path):
         data.add(name, open_groups(rows_file(tmp_path / f"{name}.jsonl", [row])), None, tmp_path / name)
     examples = [data[(0, 0)], data[(0, 1)]]
     assert [example.passages for example in examples] == [["first"], ["second"]]
-    assert not excluded_passages(examples).any()
+    assert not any(map(any, excluded(examples, tiny_bert)))
+
+
+def test_every_passage_a_positive_leaves_no_negative(tmp_path):
+    folder = beir_folder(tmp_path, "".join(f"q1\td{i}\t1\n" for i in range(5)) + "q2\td1\t1\nq2\td2\t0\n")
+    data = TrainingSet(2, 0)
+    data.add("beir", open_groups(str(folder)), open_corpus(str(folder)), tmp_path / "cache")
+    with pytest.raises(UserError, match="every passage as a positive"):
+        [data[(0, row)] for row in range(2)]
+
+
+def scored(tmp_path, negatives, name="scored.jsonl"):
+    row = inline_row("a", ["p1", "p2"], negatives)
+    row |= {"positive_scores": [9.0, 8.0], "negative_scores": [float(-i) for i in range(len(negatives))]}
+    return rows_file(tmp_path / name, [row])
+
+
+def test_teacher_scores_follow_their_passages(tmp_path):
+    data = TrainingSet(3, 0, with_scores=True)
+    data.add("rows", open_groups(scored(tmp_path, ["n0", "n1", "n2", "n3"])), None, tmp_path / "cache")
+    expected = {"p1": 9.0, "p2": 8.0, "n0": 0.0, "n1": -1.0, "n2": -2.0, "n3": -3.0}
+    for epoch in range(4):
+        example = data[(epoch, 0)]
+        assert example.scores == [expected[docid] for docid in ids(example)]
+    plain = TrainingSet(3, 0)
+    plain.add("rows", open_groups(scored(tmp_path, ["n0", "n1"])), None, tmp_path / "plain")
+    assert plain[(0, 0)].scores is None
+
+
+@pytest.mark.parametrize("negatives", [None, []])
+def test_distillation_without_scores_is_refused(tmp_path, negatives):
+    rows = [inline_row("b", ["p"], ["n1", "n2"])]
+    path = rows_file(tmp_path / "plain.jsonl", rows) if negatives is None else scored(tmp_path, negatives)
+    if negatives == []:
+        with open(path, "a") as file:
+            file.write(json.dumps(rows[0] | {"positive_scores": [1.0], "negative_scores": [0.0, 0.5]}) + "\n")
+    with pytest.raises(UserError, match="teacher's scores, and 1 queries"):
+        TrainingSet(2, 0, with_scores=True).add("rows", open_groups(path), None, tmp_path / "cache")
+
+
+def pairs_file(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n4.5\ta b\tb a\n0.5\tc\td\n")
+    return str(tmp_path / "pairs.tsv")
+
+
+def test_scored_pairs(tmp_path):
+    data = TrainingSet(1, 0)
+    data.add("pairs", open_pairs(pairs_file(tmp_path)), None, tmp_path / "cache", scored_pairs=True)
+    example = data[(3, 0)]
+    assert (example.query, example.passages, example.label, len(data)) == ("a b", ["b a"], 4.5, 2)
+    with pytest.raises(UserError, match="one kind of data"):
+        data.add("rows", open_groups(rows_file(tmp_path / "r.jsonl", [inline_row("a", ["p"], [])])), None, tmp_path)
+
+
+def test_another_process_uses_what_the_first_one_read(tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", [inline_row("a", ["p1"], ["n1", "n2"])])
+    first, second = TrainingSet(2, 0), TrainingSet(2, 0)
+    first.add("rows", open_groups(path), None, tmp_path / "cache")
+    second.add("rows", open_groups(path), None, tmp_path / "cache", read=False)
+    assert first[(1, 0)] == second[(1, 0)]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.arguments import with_recipe
+from starbucks_retrieval.train.recipes import with_recipe
 
 
 @pytest.fixture(scope="module")

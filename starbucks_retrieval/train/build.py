@@ -1,0 +1,124 @@
+"""From flags to an objective: the variant's options, what the backbone says, then the flags; contradictions refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import TYPE_CHECKING, Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.arguments import TrainArguments, integers
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.models import EncoderConfig
+    from starbucks_retrieval.objectives import Objective, Options
+
+# Flags that set an option of the same or of another name, in every method whose options have it.
+_FLAGS = {
+    **{
+        name: name
+        for name in ("temperature", "normalize", "kl_weight", "kl_temperature", "train_dim", "full_dim", "pca")
+    },
+    **{name: name for name in ("contrastive_weight", "angle_weight", "cosent_weight", "pair_temperature")},
+    **{name: name for name in ("distil_weight", "distil_temperature")},
+    "loss_reduction": "reduction",
+    "train_layers": "layers",
+    "train_dims": "dims",
+    "sub_model_sampling": "sampled",
+    "score_align": "align",
+    "compare_to_last_layer": "align_with_last",
+    "in_batch_negatives": "in_batch",
+    "passage_layers": "passage_layers",
+}
+
+
+def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:
+    """The objective's options. Raises UserError for an unknown variant and for a flag that the method does not have."""
+    from starbucks_retrieval.objectives import METHODS, Options
+
+    variants = METHODS[arguments.objective].variants
+    name = arguments.variant or next(iter(variants))
+    if name not in variants:
+        raise UserError(f"--objective {arguments.objective} has no variant {name}", f"it has {', '.join(variants)}")
+    chosen = variants[name]
+    changes: dict[str, Any] = {}
+    for field in ("temperature", "normalize"):
+        # A variant that fixes its own score (the STS ones) keeps it; the others take the task's or the backbone's.
+        if getattr(chosen, field) == getattr(Options, field):
+            sts = {"temperature": 0.05, "normalize": True}
+            changes[field] = sts[field] if arguments.task == "sts" else getattr(config, field)
+    if scored_pairs:
+        # Scored pairs name no positives; CoSENT is what the published low-resource runs take.
+        changes |= {"contrastive_weight": 0.0}
+        if not chosen.angle_weight:
+            changes |= {"cosent_weight": 1.0}
+    known = {field.name for field in dataclasses.fields(chosen)}
+    for flag, option in _FLAGS.items():
+        value = getattr(arguments, flag)
+        if value is None:
+            continue
+        if option not in known:
+            raise UserError(
+                f"--{flag} is no option of --objective {arguments.objective}",
+                "drop it; see train --help for whose it is",
+            )
+        changes[option] = _value(flag, value, num_layers)
+    if arguments.angle_weight and arguments.cosent_weight is None:
+        changes.pop("cosent_weight", None)
+    for word in arguments.objective_options or []:
+        changes |= _other_option(word, type(chosen))
+    options = dataclasses.replace(chosen, **changes)
+    if scored_pairs and options.contrastive_weight:
+        raise UserError("scored pairs name no positives for a contrastive loss", "set --contrastive_weight 0")
+    return options
+
+
+def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options: Options) -> Objective:
+    """The objective over a ladder, for a backbone of the full size."""
+    from starbucks_retrieval.objectives import METHODS
+
+    return METHODS[arguments.objective].objective(sizes, full, options)
+
+
+def _value(flag: str, value: Any, num_layers: int) -> Any:
+    if flag in ("train_layers", "train_dims"):
+        return tuple(integers(value))
+    if flag == "score_align":
+        return "score" if value else "pca-by-side"
+    if flag == "passage_layers":
+        return _layer_pairs(value, num_layers)
+    return value
+
+
+def _other_option(word: str, options: type) -> dict[str, Any]:
+    """`name=value` as an option of the right type. Raises UserError for an unknown name or a value it cannot have."""
+    import yaml
+
+    name, equals, text = word.partition("=")
+    hints = typing.get_type_hints(options)
+    if name not in hints or not equals:
+        raise UserError(
+            f"--objective_options {word}: no such option", f"write name=value; there are {', '.join(hints)}"
+        )
+    value = yaml.safe_load(text)
+    value = tuple(value) if isinstance(value, list) else float(value) if hints[name] is float else value
+    kinds = typing.get_args(hints[name]) or (hints[name],)
+    if typing.get_origin(hints[name]) is typing.Literal:
+        fits = value in kinds
+    else:
+        fits = any(isinstance(value, typing.get_origin(kind) or kind) for kind in kinds)
+    if not fits:
+        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hints[name]}")
+    return {name: value}
+
+
+def _layer_pairs(text: str, num_layers: int) -> tuple[tuple[int, int], ...]:
+    """`last`, or `2:6,4:12` as ((2, 6), (4, 12))."""
+    if text == "last":
+        return tuple((layer, num_layers) for layer in range(num_layers))
+    pairs = tuple((size.layer, size.dim) for size in (Size.parse(word) for word in text.split(",")))
+    deepest = max(max(pair) for pair in pairs)
+    if deepest > num_layers:
+        raise UserError(f"--passage_layers {text} names layer {deepest} of {num_layers}", f"take 1 to {num_layers}")
+    return pairs
