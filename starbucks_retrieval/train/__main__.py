@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,12 +26,18 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
         extra=True,
     )
+    if os.environ.get("RANK", "0") != "0":  # of several processes, the first one speaks
+        common = dataclasses.replace(common, quiet=True, json=False)
     setup_logging(common)
     from starbucks_retrieval.train.api import hugging_face_arguments, train
+    from starbucks_retrieval.train.gather import leave
 
     show_bar = sys.stderr.isatty() and not common.quiet
     settings = hugging_face_arguments(rest, arguments, common.seed, show_bar)
-    figures = train(arguments, settings)
+    try:
+        figures = train(arguments, settings)
+    finally:
+        leave()
     summary = f"{figures['steps']} steps in {figures['seconds']} s; model with sizes {figures['sizes']} in {figures['output_dir']}"
     finish(common, summary, figures)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +101,8 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     )
     set_seed(settings.seed)
     pairs = _are_scored_pairs(arguments)
-    encoder, objective = _encoder_and_objective(arguments, pairs)
+    with _whole_weights(settings):
+        encoder, objective = _encoder_and_objective(arguments, pairs)
     options = objective.options
     log.info("objective %s; sizes: %s", arguments.objective, objective.sizes)
     log.info(
@@ -158,6 +161,24 @@ def _first_process(settings: TrainingArguments, work: Any) -> Any:
     if settings.world_size > 1:
         torch.distributed.broadcast_object_list(found, src=0)
     return found[0]
+
+
+@contextlib.contextmanager
+def _whole_weights(settings: TrainingArguments) -> Iterator[None]:
+    """Load models whole under ZeRO 3, which would cut each weight up as it is made; the engine does so later."""
+    if not settings.deepspeed:
+        yield
+        return
+    from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+    # Without it ZeRO 3 would save its own shards only, and no model folder.
+    zero = settings.hf_deepspeed_config.config.setdefault("zero_optimization", {})
+    zero["stage3_gather_16bit_weights_on_model_save"] = True
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(settings.hf_deepspeed_config)
 
 
 def _encoder_and_objective(arguments: TrainArguments, pairs: bool) -> tuple[NestedEncoder, Objective]:

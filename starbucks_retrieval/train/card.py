@@ -92,8 +92,11 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
 
 def parameters(encoder: NestedEncoder, size: Size) -> int:
     """Weights that an embedding at `size` needs: everything but the layers above it."""
-    weights = encoder.backbone.named_parameters()
-    return sum(weight.numel() for name, weight in weights if encoder.layout.layer_of(name) <= size.layer)
+    return sum(
+        getattr(weight, "ds_numel", weight.numel())  # ZeRO 3 keeps the number apart from the weights
+        for name, weight in encoder.backbone.named_parameters()
+        if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
+    )
 
 
 def _objective(options: Options) -> dict[str, Any]:

@@ -15,6 +15,12 @@ def world() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def leave() -> None:
+    """End this process' part in the group; threads of a group that is still open can abort the interpreter's exit."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def gather(rows: Tensor) -> Tensor:
     """The rows of all processes below each other, in the order of their ranks: [world x rows, …].
 

@@ -158,11 +158,12 @@ class TrainingModule(nn.Module):
         return {layer: _wide(torch.cat([taps[layer] for taps in found]))[order] for layer in layers}
 
     def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> Taps:
+        run = encoder.forward  # its parameters are all further in, and ZeRO 3's hooks cannot read taps
         if not (self.chunks.cached and torch.is_grad_enabled()):
-            return encoder(**padded, layers=layers)
+            return run(**padded, layers=layers)
         # The gradient cache: keeping nothing but the taps and running the chunk again when their gradient is known is
         # checkpointing with the chunk as the unit. It restores autocast and the random state by itself.
-        return checkpoint(encoder, **padded, layers=layers, use_reentrant=False)
+        return checkpoint(run, **padded, layers=layers, use_reentrant=False)
 
     def _drift(self, rows: list[list[int]], queries: Taps, passages: Taps) -> Tensor | None:
         (anchor,) = self._anchor

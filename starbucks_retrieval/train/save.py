@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from starbucks_retrieval.train.lora import FOLDER, has_lora, load_adapter, merged, save_adapter
+from starbucks_retrieval.train.lora import FOLDER, has_lora, merged, read_adapter, save_adapter
 from starbucks_retrieval.train.module import TrainingModule
 
 _PREFIX = "encoder.backbone."
@@ -32,7 +32,17 @@ def load_model(module: TrainingModule, folder: Path) -> None:
     from starbucks_retrieval.models.load import load_backbone
 
     if (folder / FOLDER).is_dir():
-        load_adapter(module.encoder.backbone, folder)
+        _copy(read_adapter(folder), module.encoder.backbone, strict=False)
         return
     backbone, _, _ = load_backbone(str(folder))
-    module.encoder.backbone.load_state_dict(backbone.state_dict())
+    _copy(backbone.state_dict(), module.encoder.backbone)
+
+
+def _copy(weights: dict[str, Tensor], backbone: nn.Module, strict: bool = True) -> None:
+    if all(type(parameter.data) is Tensor for parameter in backbone.parameters()):
+        backbone.load_state_dict(weights, strict=strict)
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    # FSDP: each process keeps its part of the whole weights.
+    set_model_state_dict(backbone, weights, options=StateDictOptions(full_state_dict=True, strict=strict))

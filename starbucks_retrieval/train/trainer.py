@@ -110,6 +110,9 @@ class StarbucksTrainer(Trainer):
     def _load_best_model(self) -> None:
         assert self.state.best_model_checkpoint is not None
         log.info("best checkpoint: %s (%.4f)", Path(self.state.best_model_checkpoint).name, self.state.best_metric)
+        if self.is_deepspeed_enabled:  # the engine reads its own checkpoints
+            super()._load_best_model()
+            return
         load_model(self.model, Path(self.state.best_model_checkpoint))
 
 
