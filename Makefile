@@ -37,7 +37,7 @@ lint: setup
 	@find examples -name '*.sh' -print0 | xargs -0 --no-run-if-empty $(BIN)/shellcheck
 
 test: lint
-	@$(BIN)/python -m pytest -n auto -q
+	@$(BIN)/python -m pytest -n auto --dist loadfile -q
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'

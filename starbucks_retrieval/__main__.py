@@ -12,7 +12,8 @@ from starbucks_retrieval.version import __version__
 
 # In pipeline order.
 STAGES = {
-    "train": "train one encoder for every size (SRL)",
+    "mine": "give training queries hard negatives, from BM25, a model or a run",
+    "train": "train one encoder for every size (SRL), or by any method of the papers",
     "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",
     "search": "find the nearest passages of every query; write a TREC run, or answer a typed query",
     "evaluate": "score runs against qrels, and check that they can be trusted",

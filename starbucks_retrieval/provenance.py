@@ -24,6 +24,11 @@ _PACKAGES = (
     "faiss-gpu",
     "ir-measures",
     "pytrec_eval-terrier",
+    "accelerate",
+    "peft",
+    "deepspeed",
+    "bm25s",
+    "pyserini",
 )
 
 

@@ -68,11 +68,18 @@ class TrainingModule(nn.Module):
         """The backbone's Hugging Face configuration, which transformers' Trainer looks for."""
         return self.encoder.backbone.config
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    @property
+    def _no_split_modules(self) -> Any:
+        # The names of the backbone's layer classes, by which FSDP wraps when its configuration names none.
+        return self.encoder.backbone._no_split_modules
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
         """Recompute each layer in the backward pass instead of keeping its activations."""
         # The re-entrant kind runs layers without a graph, and would cut the taps off from theirs.
         kwargs = {**(gradient_checkpointing_kwargs or {}), "use_reentrant": False}
-        self.encoder.backbone.gradient_checkpointing_enable(kwargs)
+        self.encoder.backbone.gradient_checkpointing_enable(kwargs, **others)
 
     def forward(
         self,

@@ -133,7 +133,7 @@ def test_the_cache_keeps_no_activations(encoder):
 def test_chunks_by_rows_change_nothing(encoder, query_rows, passage_rows):
     batch, widths = flat(random_rows(4 + 8), 4), []
     plain, _ = gradients(TrainingModule(encoder, srl()), batch)
-    hook = encoder.register_forward_pre_hook(
+    hook = encoder.backbone.embeddings.register_forward_pre_hook(
         lambda module, inputs, keywords: widths.append(len(keywords["input_ids"])), with_kwargs=True
     )
     chunked, _ = gradients(TrainingModule(encoder, srl(), Chunks(None, query_rows, passage_rows)), batch)

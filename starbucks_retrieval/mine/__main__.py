@@ -1,0 +1,39 @@
+"""The door of `mine`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.mine.arguments import MineArguments
+
+_EPILOG = (
+    "starbucks mine --dataset_path groups.jsonl --corpus_path corpus.jsonl --bm25 --output_path negatives.jsonl    |    "
+    "starbucks mine --dataset_path scifact --model_name_or_path model --size 6:128 --ratio 0.95 --output_path n.jsonl.gz"
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, mine, summarise."""
+    (arguments, common), _ = parse_flags(
+        [MineArguments, CommonArguments],
+        argv,
+        "starbucks mine",
+        "Give every training query hard negatives: what BM25, a model or a run ranks high and the query does not want.",
+        _EPILOG,
+    )
+    setup_logging(common)
+    from starbucks_retrieval.mine.api import mine
+
+    figures = mine(arguments, common.seed)
+    drops = ", ".join(f"{count} by {name}" for name, count in figures["dropped"].items() if count) or "none"
+    summary = (
+        f"{figures['queries']} queries with {figures['mean_negatives']} negatives on average, "
+        f"{figures['without_negatives']} with none; dropped: {drops}; in {figures['output']}"
+    )
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))
