@@ -19,10 +19,10 @@ import published
 import torch
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.objectives import SRLOptions
+from starbucks_retrieval.objectives import SRL, SRLOptions
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.train import TrainArguments
-from starbucks_retrieval.train.module import SRLModule
+from starbucks_retrieval.train.module import Chunks, TrainingModule
 
 _TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of the loss; ten times as much for the gradient's norm
 
@@ -82,8 +82,8 @@ class Contenders:
     def __init__(self, folder: str, settings: Any) -> None:
         self.encoder = NestedEncoder.from_pretrained(folder, device="cpu").train()
         self.sizes: Sizes = self.encoder.sizes
-        options = SRLOptions(reduction="sum")
-        self.module = SRLModule(self.encoder, self.sizes, options, settings.max_tokens_per_chunk)
+        objective = SRL(self.sizes, self.sizes.full, SRLOptions(reduction="sum"))
+        self.module = TrainingModule(self.encoder, objective, Chunks(settings.max_tokens_per_chunk))
         self.optimizer = torch.optim.AdamW(self.encoder.parameters(), lr=0.0)
         self.dtype = settings.dtype
         count, group = settings.queries, settings.group
@@ -104,7 +104,8 @@ class Contenders:
             "ids": torch.tensor([token for row in rows for token in row]),
             "lengths": torch.tensor([len(row) for row in rows]),
             "num_queries": torch.tensor(len(queries)),
-            "excluded": torch.zeros(len(queries), len(passages), dtype=torch.bool),
+            "docids": torch.arange(1, 1 + len(passages)),
+            "known": torch.zeros(len(queries), 1, dtype=torch.int64),
         }
         pad = partial(self.encoder.tokenizer.pad, pad_to_multiple_of=16, return_tensors="pt")
         rival = pad({"input_ids": query_rows}), pad({"input_ids": passage_rows})

@@ -17,6 +17,7 @@ from starbucks_retrieval.mine.candidates import Candidates, Engine
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.from_run import from_run
 from starbucks_retrieval.mine.rows import write_rows
+from starbucks_retrieval.mine.teacher import load_teacher
 from starbucks_retrieval.mine.topics import Topics, read_topics
 from starbucks_retrieval.texts import Group, Passage, Records, open_corpus, open_groups, read_run, scan
 from starbucks_retrieval.texts.sources import beir_folder, find_ir
@@ -39,6 +40,7 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     began = time.monotonic()
     # What is missing should not be found out after an hour of reading.
     engine = None if arguments.run else _engine(arguments)
+    teacher = load_teacher(arguments) if arguments.teacher_name_or_path else None
     run = read_run(arguments.run) if arguments.run else {}
     of_groups, of_corpus = scan(groups, "groups"), scan(corpus)
     docids = Docids(corpus, of_corpus)
@@ -56,13 +58,15 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
         engine_name = engine.identity["engine"]
         data = {"depth": depth, "corpus": of_corpus.digest, "groups": of_groups.digest}
         candidates, reused = _candidates(arguments, engine, data, folder, topics, corpus, docids)
+    del engine  # a teacher may need the memory of its model
     choosing = time.monotonic()
-    counts, dropped = write_rows(arguments, seed, groups, corpus, topics, candidates, len(docids))
+    counts, dropped = write_rows(arguments, seed, groups, corpus, topics, candidates, len(docids), teacher)
     _tell_counts(arguments, counts)
     done = time.monotonic()
     return {
         "output": str(arguments.output),
         "engine": engine_name,
+        "teacher": teacher.kind if teacher else None,
         "depth": depth,
         "reused_candidates": reused,
         "queries": counts["queries"],

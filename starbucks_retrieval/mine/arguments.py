@@ -39,6 +39,16 @@ class MineArguments:
     duplicate_threshold: float = flag(0.9, "skip texts that share this much of their words with a positive's (Jaccard)")
     save_scores: bool = flag(False, "write positive_scores and negative_scores too, for distillation")
 
+    teacher_name_or_path: str | None = flag(
+        None,
+        "save the scores of this cross-encoder (its logit) or bi-encoder (divided by its temperature) instead; "
+        "implies --save_scores, leaves the choice of negatives as it is",
+    )
+    teacher_size: str | None = flag(None, "of a bi-encoder, layer:dim (default: its full size)")
+    teacher_max_len: int | None = flag(
+        None, "tokens of a cross-encoder's pair (default: 512, or what the model admits)"
+    )
+
     size: str | None = flag(None, "of the model, layer:dim (default: its full size)")
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 on GPUs and AMX, else fp32")
     max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
@@ -58,7 +68,11 @@ class MineArguments:
             )
         if self.size and not self.model_name_or_path:
             raise UserError("--size belongs to a model", "add --model_name_or_path, or leave it out")
-        for name in ("depth", "num_negatives", "max_tokens_per_batch"):
+        for name in ("teacher_size", "teacher_max_len"):
+            if getattr(self, name) is not None and not self.teacher_name_or_path:
+                raise UserError(f"--{name} belongs to a teacher", "add --teacher_name_or_path, or leave it out")
+        self.save_scores = self.save_scores or bool(self.teacher_name_or_path)
+        for name in ("depth", "num_negatives", "teacher_max_len", "max_tokens_per_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value} is below 1", "give a positive number")
@@ -80,7 +94,7 @@ class MineArguments:
             )
         if not self.output_path.endswith((".jsonl", ".jsonl.gz")):
             raise UserError(f"--output_path {self.output_path} is no .jsonl file", "end it in .jsonl or .jsonl.gz")
-        _ = self.collection, self.window, self.asked_size
+        _ = self.collection, self.window, self.asked_size, self.asked_teacher_size
 
     @property
     def collection(self) -> str:
@@ -116,3 +130,12 @@ class MineArguments:
     def asked_size(self) -> Size | None:
         """The size given by --size."""
         return Size.parse(self.size) if self.size else None
+
+    @property
+    def asked_teacher_size(self) -> Size | None:
+        """The size given by --teacher_size."""
+        return Size.parse(self.teacher_size) if self.teacher_size else None
+
+    def token_budget(self, device: str) -> int:
+        """Rows x longest of a batch on a type of device."""
+        return self.max_tokens_per_batch or (65536 if device == "cuda" else 4096)

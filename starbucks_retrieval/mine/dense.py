@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
+from starbucks_retrieval.mine.bi_encoder import BiEncoder
 from starbucks_retrieval.mine.candidates import Candidates, best
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.models import NestedEncoder, precision
-from starbucks_retrieval.sizes import Sizes, check_size
-from starbucks_retrieval.texts import Passage, Records, join_text
+from starbucks_retrieval.models import precision
+from starbucks_retrieval.texts import Passage, Records
 
 _WINDOW = 16384  # passages encoded at once, sorted by length among themselves
 _TILE = 2**25  # scores held at once
@@ -29,47 +28,39 @@ class DenseEngine:
     """
 
     def __init__(self, arguments: MineArguments) -> None:
-        asked = arguments.asked_size
-        self.encoder = NestedEncoder.from_pretrained(
-            arguments.model_name_or_path or "", layers=asked.layer if asked else None, device=arguments.device
-        )
-        self.size = asked or self.encoder.sizes.full
-        check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
-        self.dtype = precision.choose(arguments.dtype, self.encoder.device)
-        self.budget = arguments.max_tokens_per_batch or (65536 if self.encoder.device.type == "cuda" else 4096)
+        self.model = BiEncoder(arguments.model_name_or_path or "", arguments.asked_size, arguments)
 
     @property
     def identity(self) -> dict[str, Any]:
         """Model, size and everything between a text and its embedding."""
-        config = self.encoder.config
+        encoder, size = self.model.encoder, self.model.size
+        config = encoder.config
         return {
             "engine": "model",
-            "fingerprint": self.encoder.fingerprint(self.size.layer),
-            "size": str(self.size),
+            "fingerprint": encoder.fingerprint(size.layer),
+            "size": str(size),
             "pooling": config.pooling,
             "normalize": config.normalize,
             "query_prefix": config.query_prefix,
             "passage_prefix": config.passage_prefix,
             "passage_field_separator": config.passage_field_separator,
-            "query_max_len": self.encoder.max_length(True),
-            "passage_max_len": self.encoder.max_length(False),
-            "dtype": precision.name_of(self.dtype),
+            "query_max_len": encoder.max_length(True),
+            "passage_max_len": encoder.max_length(False),
+            "dtype": precision.name_of(self.model.dtype),
         }
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:
         """The `depth` passages of highest score for each topic, and the score of every positive."""
         found = Candidates.none_yet(topics, depth)
-        config = self.encoder.config
-        texts = [(config.query_prefix + text).strip() for text in topics.texts]
-        queries = self._embed(texts, True, "queries")  # [topics, dim]
+        queries = self.model.queries(topics.texts, "queries")  # [topics, dim]
         topic_of_pair = topics.topic_of_pair()
         by_row = np.argsort(topics.rows, kind="stable")
         pair_rows = topics.rows[by_row]
         start = 0
         for window in _windows(itertools.chain(corpus, topics.strays)):
             stop = start + len(window)
-            texts = [join_text(passage, config.passage_field_separator, config.passage_prefix) for passage in window]
-            vectors = self._embed(texts, False, f"passages {start + 1} to {stop} of {len(docids) + len(topics.strays)}")
+            label = f"passages {start + 1} to {stop} of {len(docids) + len(topics.strays)}"
+            vectors = self.model.passages(window, label)
             first, last = np.searchsorted(pair_rows, (start, stop))
             for pairs in np.array_split(by_row[first:last], max(1, (last - first) // 8192)):
                 own = vectors[topics.rows[pairs] - start]
@@ -81,20 +72,12 @@ class DenseEngine:
             rows[:], scores[:] = rows[order], scores[order]
         return found
 
-    def _embed(self, texts: list[str], is_query: bool, label: str) -> np.ndarray:
-        rows = self.encoder.tokenize(texts, self.encoder.max_length(is_query))
-        sizes = Sizes([self.size])
-        vectors = self.encoder.embed(rows, sizes, max_tokens=self.budget, dtype=self.dtype, label=label)[self.size]
-        if not np.isfinite(vectors).all():
-            raise UserError(f"embeddings of {label} hold NaN or infinity", "check the model and --dtype")
-        return vectors
-
     def _keep_best(
         self, found: Candidates, queries: np.ndarray, vectors: np.ndarray, start: int, ranks: np.ndarray
     ) -> None:
         """Merge a window's passages [window, dim], rows from `start`, into the lists, in no order yet."""
         depth = found.rows.shape[1]
-        device = self.encoder.device
+        device = self.model.encoder.device
         passages = torch.from_numpy(vectors).to(device).T  # [dim, window]
         height = max(1, _TILE // (len(vectors) + depth))
         for top in range(0, len(queries), height):

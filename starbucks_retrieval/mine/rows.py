@@ -6,18 +6,24 @@ import dataclasses
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.filters import are_near, choose, generator, words
 from starbucks_retrieval.mine.passages import PassageFile
+from starbucks_retrieval.mine.teacher import Teacher
 from starbucks_retrieval.mine.topics import Topics
 from starbucks_retrieval.texts import Group, Passage, Records
 from starbucks_retrieval.texts.files import atomic_writer
+
+_WINDOW = 8192  # pairs that a teacher scores at once, sorted by length among themselves
 
 
 def write_rows(
@@ -28,8 +34,12 @@ def write_rows(
     topics: Topics,
     candidates: Candidates,
     corpus_length: int,
+    teacher: Teacher | None = None,
 ) -> tuple[Counter[str], Counter[str]]:
-    """Write a row for every group, in order, whole or not at all. Returns counts of what happened, and of what each filter dropped."""
+    """Write a row for every group, in order, whole or not at all, with the teacher's scores where there is one.
+
+    Returns counts of what happened, and of what each filter dropped.
+    """
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     needed = np.zeros(corpus_length + 1, bool)  # one place more, for the -1 after the last candidate
@@ -39,12 +49,9 @@ def write_rows(
     with PassageFile(corpus, np.flatnonzero(needed[:-1]), corpus_length, arguments.output.parent) as passages:
         maker = _Maker(arguments, seed, topics, candidates, corpus_length, passages, counts, dropped)
         with atomic_writer(arguments.output) as out:
-            numbered = zip(groups, topics.of_group.tolist())
-            for group, topic in progress(numbered, len(topics.of_group), "queries", "choosing negatives"):
-                if topic < 0:
-                    counts["left_out"] += 1
-                    continue
-                out.write((json.dumps(maker.row(group, topic), ensure_ascii=False) + "\n").encode())
+            rows = maker.rows(groups, quiet=teacher is not None)
+            for row in scored(rows, teacher, int((topics.of_group >= 0).sum())) if teacher else rows:
+                out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
     return counts, dropped
 
 
@@ -58,6 +65,16 @@ class _Maker:
     passages: PassageFile
     counts: Counter[str]
     dropped: Counter[str]
+
+    def rows(self, groups: Records[Group], quiet: bool) -> Iterator[dict[str, Any]]:
+        """A row for every group, progress being shown unless `quiet`."""
+        of_group = self.topics.of_group.tolist()
+        numbered: Iterable[tuple[Group, int]] = zip(groups, of_group)
+        for group, topic in numbered if quiet else progress(numbered, len(of_group), "queries", "choosing negatives"):
+            if topic < 0:
+                self.counts["left_out"] += 1
+            else:
+                yield self.row(group, topic)
 
     def row(self, group: Group, topic: int) -> dict[str, Any]:
         """One Tevatron row."""
@@ -115,6 +132,41 @@ class _Maker:
         useless = lowest is None or (self.arguments.ratio is not None and lowest <= 0)
         self.counts["without_positive_score"] += useless
         return lowest
+
+
+def scored(rows: Iterable[dict[str, Any]], teacher: Teacher, count: int) -> Iterator[dict[str, Any]]:
+    """The `count` rows with the teacher's scores in place of others. Raises UserError for a score that is no number."""
+    start = 0
+    for window in _windows(rows):
+        stop = start + len(window)
+        pairs = [
+            (row["query"], Passage(**passage))
+            for row in window
+            for passage in (*row["positive_passages"], *row["negative_passages"])
+        ]
+        scores = teacher.score(pairs, f"teacher's scores for queries {start + 1} to {stop} of {count}")
+        if not np.isfinite(scores).all():
+            raise UserError("the teacher's scores hold NaN or infinity", "check the model and --dtype")
+        numbers = map(_number, scores.tolist())
+        for row in window:
+            for side in ("positive", "negative"):
+                row[f"{side}_scores"] = list(islice(numbers, len(row[f"{side}_passages"])))
+            yield row
+        start = stop
+
+
+def _windows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Whole rows of at least `_WINDOW` pairs together, but for the last."""
+    window: list[dict[str, Any]] = []
+    pairs = 0
+    for row in rows:
+        window.append(row)
+        pairs += len(row["positive_passages"]) + len(row["negative_passages"])
+        if pairs >= _WINDOW:
+            yield window
+            window, pairs = [], 0
+    if window:
+        yield window
 
 
 def _number(score: float) -> float | None:

@@ -100,7 +100,7 @@ class TrainArguments:
         "mask", "other known positives of a query inside the batch: no negatives (mask), or as published (keep)"
     )
     max_tokens_per_chunk: int | None = flag(
-        None, "padded tokens through the encoder at once, texts sorted by length (default: 2048; on a GPU 16384)"
+        None, "padded tokens through the encoder at once, texts sorted by length (default: 1024; on a GPU 16384)"
     )
     grad_cache: bool = flag(False, "keep no activations beyond a chunk: any batch size in the memory of one chunk")
     gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries a chunk at most")

@@ -158,7 +158,7 @@ class TrainingModule(nn.Module):
         """Pooled taps {layer: [texts, hidden]} of token ids, in the order of the texts."""
         pad_id = self.encoder.tokenizer.pad_token_id or 0
         # Small chunks keep queries from being padded to the length of passages; a GPU needs more work at once.
-        budget = self.chunks.max_tokens or (16384 if device.type != "cpu" else 2048)
+        budget = self.chunks.max_tokens or (16384 if device.type != "cpu" else 1024)
         chunks = token_batches([len(row) for row in rows], budget, max_rows)
         found = [self._chunk(encoder, pad([rows[i] for i in chunk], pad_id, device), layers) for chunk in chunks]
         order = torch.from_numpy(np.argsort(np.concatenate(chunks))).to(device)  # undoes the sorting

@@ -7,6 +7,7 @@ import pytest
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.mine import MineArguments, dense
+from starbucks_retrieval.mine.bi_encoder import BiEncoder
 from starbucks_retrieval.texts import join_text
 
 from .conftest import id_row, opened, write_jsonl
@@ -56,7 +57,7 @@ def test_equal_scores_are_ordered_by_docid_however_the_work_is_cut(
         done[is_query] += len(texts)
         return vectors[is_query][start : done[is_query]].astype(np.float32)
 
-    monkeypatch.setattr(dense.DenseEngine, "_embed", embed)
+    monkeypatch.setattr(BiEncoder, "_embed", embed)
     monkeypatch.setattr(dense, "_WINDOW", window)
     monkeypatch.setattr(dense, "_TILE", tile)
     found = engine(tiny_bert, tmp_path).search(topics, corpus, docids, depth)
@@ -92,10 +93,10 @@ def test_scores_are_those_of_the_python_api(tiny_bert, tmp_path, collection, mon
 
 def test_only_the_layers_asked_for_are_loaded(tiny_bert, tmp_path):
     miner = engine(tiny_bert, tmp_path, size="2:8")
-    assert miner.encoder.num_layers == 2
+    assert miner.model.encoder.num_layers == 2
     whole = engine(tiny_bert, tmp_path)
-    assert whole.size == Size(4, 32)
-    assert miner.identity["fingerprint"] == whole.encoder.fingerprint(2)
+    assert whole.model.size == Size(4, 32)
+    assert miner.identity["fingerprint"] == whole.model.encoder.fingerprint(2)
     assert miner.identity != engine(tiny_bert, tmp_path, size="2:16").identity
 
 
@@ -108,6 +109,6 @@ def test_a_size_out_of_reach_is_refused(tiny_bert, tmp_path, size, message):
 def test_embeddings_that_are_no_numbers_are_refused(tiny_bert, tmp_path, collection):
     (topics, corpus, docids), _ = collection
     miner = engine(tiny_bert, tmp_path)
-    next(miner.encoder.backbone.parameters()).data.fill_(float("nan"))
+    next(miner.model.encoder.backbone.parameters()).data.fill_(float("nan"))
     with pytest.raises(UserError, match="queries hold NaN"):
         miner.search(topics, corpus, docids, 3)

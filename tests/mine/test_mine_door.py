@@ -297,4 +297,6 @@ def test_help_names_the_flags(capsys):
         run_door(main, ["--help"])
     assert caught.value.code == 0
     printed = capsys.readouterr().out
-    assert all(f"--{name}" in printed for name in ("bm25_backend", "ratio", "margin", "range", "save_scores", "seed"))
+    names = ("bm25_backend", "ratio", "margin", "range", "save_scores", "seed", "teacher_name_or_path")
+    assert all(f"--{name}" in printed for name in names)
+    assert "implies --save_scores" in " ".join(printed.split())

@@ -52,6 +52,26 @@ def test_tap_equals_truncated_model_bit_for_bit(folders, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("training", [False, True])
+def test_layer_zero_is_the_embedding_output(folders, family, training):
+    encoder = NestedEncoder.from_pretrained(folders[family])
+    seen = {}
+    with torch.set_grad_enabled(training):
+        taps = encoder(**batch(), layers=[0, 2])
+        first = layers_of(encoder.backbone, encoder.layout)[0]
+        first.register_forward_pre_hook(
+            lambda module, inputs, words: seen.update(state=(inputs or [words["hidden_states"]])[0]), with_kwargs=True
+        )
+        encoder.backbone(**batch())
+    norm = encoder.layout.final_norm
+    state = encoder.backbone.get_submodule(norm)(seen["state"]) if norm else seen["state"]
+    assert torch.equal(taps[0], pool(state, batch()["attention_mask"], encoder.config.pooling))
+    assert not torch.equal(taps[0], taps[2])
+    with pytest.raises(UserError):
+        encoder(**batch(), layers=[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_only_asked_layers_are_read_from_disk(folders, family, tmp_path):
     whole = NestedEncoder.from_pretrained(folders[family])
     stack = whole.layout.layers + "."
