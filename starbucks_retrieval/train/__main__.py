@@ -34,10 +34,8 @@ def main(argv: Sequence[str]) -> None:
 
     show_bar = sys.stderr.isatty() and not common.quiet
     settings = hugging_face_arguments(rest, arguments, common.seed, show_bar)
-    try:
-        figures = train(arguments, settings)
-    finally:
-        leave()
+    figures = train(arguments, settings)
+    leave()
     summary = f"{figures['steps']} steps in {figures['seconds']} s; model with sizes {figures['sizes']} in {figures['output_dir']}"
     finish(common, summary, figures)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +18,14 @@ def world() -> int:
 
 
 def leave() -> None:
-    """End this process' part in the group; threads of a group that is still open can abort the interpreter's exit."""
+    """End this process' part in the group, once all others have come here."""
     if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        gc.collect()
         dist.destroy_process_group()
+        # Torch keeps threads of a gloo group that DDP has used. One that lets go of its last tensor needs the
+        # interpreter for a moment, and aborts the process if that is already going down.
+        time.sleep(0.1)
 
 
 def gather(rows: Tensor) -> Tensor:
