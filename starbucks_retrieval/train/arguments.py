@@ -52,7 +52,7 @@ class TrainArguments:
     kl_weight: float | None = flag(None, "weight of the alignment with the full size (default: 1)")
     kl_temperature: float | None = flag(None, "temperature inside the KL (default for srl: that of the scores)")
     loss_reduction: Literal["mean", "sum"] | None = flag(None, "srl, mrl: over the sizes (default: as published)")
-    train_layers: str | None = flag(None, "2dmse: layers to sample; 2dmse-v2: layers to train, as 1,2,3")
+    train_layers: str | None = flag(None, "2dmse: layers to sample, as 1,2,3; 2dmse-v2: to train, or last")
     train_dims: str | None = flag(None, "mrl, 2dmse, 2dmse-v2: dims to train, as 32,64,128")
     train_dim: bool | None = flag(None, "separate: take the loss at the size's own dim (default), or at full width")
     sub_model_sampling: bool | None = flag(None, "srl: one layer of the ladder and the last a step, at every dim")

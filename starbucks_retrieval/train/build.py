@@ -82,6 +82,8 @@ def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options
 
 
 def _value(flag: str, value: Any, num_layers: int) -> Any:
+    if flag == "train_layers" and value == "last":
+        return ()
     if flag in ("train_layers", "train_dims"):
         return tuple(integers(value))
     if flag == "score_align":
@@ -102,7 +104,10 @@ def _other_option(word: str, options: type) -> dict[str, Any]:
             f"--objective_options {word}: no such option", f"write name=value; there are {', '.join(hints)}"
         )
     value = yaml.safe_load(text)
-    value = tuple(value) if isinstance(value, list) else float(value) if hints[name] is float else value
+    if isinstance(value, list):
+        value = tuple(value)
+    elif hints[name] is float and type(value) is int:
+        value = float(value)
     kinds = typing.get_args(hints[name]) or (hints[name],)
     if typing.get_origin(hints[name]) is typing.Literal:
         fits = value in kinds

@@ -41,6 +41,13 @@ _REPRODUCED_NLI = _NLI | {
     "warmup_steps": 50,
     "gradient_checkpointing": False,
 }
+_ANGLE = {
+    "objective": "2dmse-v2",
+    "variant": "angle",
+    "pooling": "cls",
+    "query_max_len": 128,
+    "passage_max_len": 128,
+}
 
 RECIPES: dict[str, dict[str, Any]] = {
     # arXiv 2410.13230, Table 6 and the repository's README (bf16 there, fp16 in the table)
@@ -63,6 +70,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "false_negatives": "keep",
         "save_steps": 500,
     },
+    # Its "MSE": the same loss over the last layer alone
+    "mrl-msmarco": _MSMARCO
+    | {"objective": "2dmse-v2", "variant": "retrieval", "train_layers": "last", "false_negatives": "keep"},
     # The same paper's single models: add --sizes 6:128
     "separate-msmarco": _MSMARCO
     | {"objective": "separate", "bf16": True, "false_negatives": "keep", "save_steps": 10000},
@@ -111,14 +121,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mrl-sts-reproduced": _REPRODUCED_NLI | {"objective": "mrl", "train_dims": "8,16,32,64,128,256,512,768"},
     "2dmse-sts-reproduced": _REPRODUCED_NLI
     | {"objective": "2dmse", "variant": "st-3.2", "train_dims": "8,16,32,64,128,256,512,768"},
-    "2dmse-v2-sts": _REPRODUCED_NLI
-    | {
-        "objective": "2dmse-v2",
-        "variant": "angle",
-        "pooling": "cls",
-        "query_max_len": 128,
-        "passage_max_len": 128,
-    },
+    "2dmse-v2-sts": _REPRODUCED_NLI | _ANGLE,
+    # Its "MSE" in the second version: --apply_mrl 1
+    "mrl-v2-sts": _REPRODUCED_NLI | _ANGLE | {"train_layers": "last"},
 }
 
 

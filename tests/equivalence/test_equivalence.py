@@ -27,6 +27,10 @@ COMMON = (
 )
 GROUPS = "--dataset_path rows.jsonl --train_group_size 3"
 NLI = "--task sts --dataset_path nli.jsonl"
+DEV = (
+    "--task sts --dataset_path nli.jsonl --eval_dataset_path pairs.tsv --eval_dataset_split dev --eval_steps 1 "
+    "--save_strategy steps --save_steps 1"
+)
 # By name: the flags, and the loss and gradient norm of the first and the last step.
 CLASSES: dict[str, tuple[str, list[float]]] = {
     "srl": (GROUPS, [3.3506, 2.0067, 3.2378, 1.5143]),
@@ -78,7 +82,7 @@ def folder(tmp_path_factory):
             rows.write(json.dumps(row) + "\n")
             nli.write(json.dumps({"anchor": words(5), "positive": words(5), "negative": words(5)}) + "\n")
     with open(folder / "pairs.tsv", "w") as pairs:
-        pairs.write("score\tsentence1\tsentence2\n")
+        pairs.write("score\tsentence1\tsentence2\n")  # no column for the split: every split has all
         pairs.writelines(f"{rng.integers(0, 6)}\t{words(5)}\t{words(6)}\n" for _ in range(32))
     return folder
 
@@ -118,6 +122,7 @@ def two_processes(folder):
     half = BATCH // 2
     commands = [command(flags, f"two-{name}", half) for name, (flags, _) in CLASSES.items()]
     commands.append(command(f"{GROUPS} --grad_cache --gc_p_chunk_size 5", "two-cached", half))
+    commands.append(command(DEV, "two-dev", half))
     commands.append(command(f"{GROUPS} --lora --lora_r 4", "two-lora", half))
     (folder / "commands.json").write_text(json.dumps(commands))
     (folder / "several.py").write_text(SEVERAL)
@@ -179,6 +184,19 @@ def test_two_processes_with_a_cache_follow_one_without(two_processes, one_proces
 @pytest.mark.slow
 def test_two_processes_follow_one_with_lora(two_processes):
     close(run(two_processes, f"{GROUPS} --lora --lora_r 4", "one-lora"), trajectory(two_processes / "two-lora"), 2e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_score_the_dev_set_as_one_and_choose_the_same_checkpoint(two_processes):
+    run(two_processes, DEV, "one-dev")
+    scores = []
+    for name in ("one-dev", "two-dev"):
+        history = json.loads((two_processes / name / "training.json").read_text())["history"]
+        scores.append([entry["eval_spearman"] for entry in history if "eval_spearman" in entry])
+    assert len(scores[0]) == 4
+    np.testing.assert_allclose(*scores, atol=2e-2)  # ranks of a random model's cosines
+    one, two = (load_file(two_processes / name / "model.safetensors") for name in ("one-dev", "two-dev"))
+    assert all(np.allclose(one[key], two[key], atol=2e-5) for key in one)
 
 
 @pytest.mark.slow
