@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,12 +21,13 @@ from typing import Any
 import common
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.texts import open_groups
+from starbucks_retrieval.texts import open_groups, read_qrels
 
 
 def main() -> None:
     flags = common.parser(__doc__.splitlines()[0])
     flags.add_argument("--dataset", default="scifact", help="BEIR folder, or its name in the shared data")
+    flags.add_argument("--passages", type=int, default=2000, help="of the corpus, the judged ones first")
     flags.add_argument("--model", default=None, help="backbone (default: all-MiniLM-L6-v2 of the demo's package)")
     flags.add_argument("--steps", type=int, default=60, help="training steps of every model")
     flags.add_argument("--queries", type=int, default=16, help="queries of a step")
@@ -39,7 +42,8 @@ def main() -> None:
         print(f"no folder {settings.dataset}, give --dataset: nothing measured", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory() as name:
-        _study(Path(name), dataset, settings.model or _minilm(), settings)
+        part = _part(dataset, Path(name) / "part", settings.passages, settings.seed)
+        _study(Path(name), part, settings.model or _minilm(), settings)
 
 
 def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:
@@ -82,8 +86,25 @@ def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:
         "and of the full size; single runs",
         ndcg10=scores,
         mean_jaccard_of_negatives=round(statistics.mean(shared), 3),
-        dataset=dataset.name,
+        dataset=settings.dataset,
     )
+
+
+def _part(dataset: Path, folder: Path, passages: int, seed: int) -> Path:
+    """A BEIR folder like `dataset` with its judged passages and others up to a number, chosen by seed."""
+    shutil.copytree(dataset / "qrels", folder / "qrels")
+    shutil.copy(dataset / "queries.jsonl", folder)
+    judged = {
+        docid for split in ("train", "test") for grades in read_qrels(str(dataset), split=split).values() for docid in grades
+    }
+    with open(dataset / "corpus.jsonl", encoding="utf-8") as file:
+        lines = {str(json.loads(line)["_id"]): line for line in file}
+    others = sorted(lines.keys() - judged)
+    random.Random(seed).shuffle(others)
+    kept = {*judged, *others[: max(0, passages - len(judged))]}
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(line for docid, line in lines.items() if docid in kept)
+    return folder
 
 
 def _train(output: Path, model: str, data: Path, settings: Any, *more: str) -> None:
