@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import logging
+import os
 import sys
 import time
 import types
@@ -198,6 +199,13 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path} is a folder, a file is needed", "check the path") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
+
+
+def first_speaks(common: CommonArguments) -> CommonArguments:
+    """`common`, made silent in every process but the first of those that a launcher started."""
+    if os.environ.get("RANK", "0") == "0":
+        return common
+    return dataclasses.replace(common, quiet=True, json=False)
 
 
 def setup_logging(common: CommonArguments) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.demo.commands import command
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.sizes import Sizes
@@ -29,7 +29,7 @@ def train_model(
     folder: Path, data: Path, backbone: str, sizes: Sizes, settings: Settings, speed: dict[str, Any]
 ) -> dict[str, Any]:
     """Train on the train split of `data` with in-batch negatives; write the model into `folder`, which must be new."""
-    from starbucks_retrieval.train.api import hugging_face_arguments, train
+    from starbucks_retrieval.train.api import settings_of, train
     from starbucks_retrieval.train.arguments import TrainArguments
 
     words = [len(group.query.split()) for group in itertools.islice(open_groups(str(data)), 200)]
@@ -61,8 +61,8 @@ def train_model(
     log.info("$ %s", command("train", flags, [*more, "--seed", str(settings.seed)]))
     arguments = TrainArguments(**flags)
     with _calm_transformers():
-        show_bar = sys.stderr.isatty() and log.isEnabledFor(logging.INFO)
-        figures = train(arguments, hugging_face_arguments(more, arguments, settings.seed, show_bar))
+        common = CommonArguments(seed=settings.seed, quiet=not log.isEnabledFor(logging.INFO))
+        figures = train(arguments, settings_of(more, arguments, common))
     return {**figures, "planned_steps": steps}
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.recipes import with_recipe
 
@@ -26,14 +24,12 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
         extra=True,
     )
-    if os.environ.get("RANK", "0") != "0":  # of several processes, the first one speaks
-        common = dataclasses.replace(common, quiet=True, json=False)
+    common = first_speaks(common)
     setup_logging(common)
-    from starbucks_retrieval.train.api import hugging_face_arguments, train
-    from starbucks_retrieval.train.gather import leave
+    from starbucks_retrieval.loop.processes import leave
+    from starbucks_retrieval.train.api import settings_of, train
 
-    show_bar = sys.stderr.isatty() and not common.quiet
-    settings = hugging_face_arguments(rest, arguments, common.seed, show_bar)
+    settings = settings_of(rest, arguments, common)
     figures = train(arguments, settings)
     leave()
     summary = f"{figures['steps']} steps in {figures['seconds']} s; model with sizes {figures['sizes']} in {figures['output_dir']}"

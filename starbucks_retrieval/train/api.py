@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.loop.checkpoints import CACHE, claim, same_run
+from starbucks_retrieval.loop.processes import first_process
+from starbucks_retrieval.loop.settings import hugging_face_arguments, kept_settings
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
-from starbucks_retrieval.train.checkpoints import CACHE, claim, same_run
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -30,40 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What must not change between the parts of one run, of transformers' arguments.
-_KEPT = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
-    *("warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "optim"),
-    *("num_train_epochs", "max_steps", "seed", "bf16", "fp16"),
-)
 _FREE = ("overwrite_output_dir", "override", "quiet", "eval_max_passages", "max_tokens_per_chunk")
 
 
-def hugging_face_arguments(argv: list[str], arguments: TrainArguments, seed: int, show_bar: bool) -> TrainingArguments:
-    """transformers' own TrainingArguments from the flags that are not ours, with our defaults."""
-    import torch
-    from transformers import HfArgumentParser, TrainingArguments
-
-    class Parser(HfArgumentParser):
-        def error(self, message: str) -> Any:
-            raise UserError(message, "see train --help, and transformers' TrainingArguments for its flags")
-
-    parser = Parser(TrainingArguments, allow_abbrev=False)
-    defaults: dict[str, Any] = {
-        "warmup_steps": 0.1 if arguments.warmup_ratio is None else arguments.warmup_ratio,
-        "logging_steps": 10,
-        "save_total_limit": 2,
-        "report_to": "none",
-        "use_cpu": not torch.accelerator.is_available(),  # --bf16 is refused on a CPU that was not asked for
-        "seed": seed,
-        "data_seed": seed,
-        "disable_tqdm": not show_bar,
-        "remove_unused_columns": False,
-        "logging_nan_inf_filter": False,
-        "label_names": [],
-        # Every step reaches every weight: looking for others would only cost time.
-        "ddp_find_unused_parameters": False,
-    }
+def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
+    """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
+    defaults: dict[str, Any] = {"warmup_steps": 0.1 if arguments.warmup_ratio is None else arguments.warmup_ratio}
     if arguments.eval_dataset_path:
         defaults |= {
             "eval_strategy": "steps",
@@ -72,14 +47,7 @@ def hugging_face_arguments(argv: list[str], arguments: TrainArguments, seed: int
             "metric_for_best_model": _measures(arguments).split()[0],
             "greater_is_better": True,
         }
-    parser.set_defaults(**defaults)
-    try:
-        (parsed,) = parser.parse_args_into_dataclasses(args=argv)
-    except ValueError as error:
-        raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
-    if not parsed.output_dir:
-        raise UserError("--output_dir is missing", "name the folder for the model")
-    return parsed
+    return hugging_face_arguments(argv, common, defaults)
 
 
 def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, Any]:
@@ -96,9 +64,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     from starbucks_retrieval.train.trainer import StarbucksTrainer
 
     output = Path(str(settings.output_dir))
-    resume = _first_process(
-        settings, lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir)
-    )
+    resume = first_process(lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir))
     set_seed(settings.seed)
     pairs = _are_scored_pairs(arguments)
     with _whole_weights(settings):
@@ -118,7 +84,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     try:
         data = _training_set(arguments, settings, encoder.config, group, pairs, options.distil_weight > 0, cache)
         configuration = _configuration(arguments, settings, len(data))
-        _first_process(settings, lambda: same_run(output, configuration, bool(resume), arguments.override))
+        first_process(lambda: same_run(output, configuration, bool(resume), arguments.override))
         module = _module(arguments, settings, encoder, objective)
         trainer = StarbucksTrainer(
             model=module,
@@ -151,16 +117,6 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
         "loss": done.training_loss,
         "dev": {key: value for key, value in (scores[-1] if scores else {}).items() if key.startswith("eval_")},
     }
-
-
-def _first_process(settings: TrainingArguments, work: Any) -> Any:
-    """The result of `work`, done by the first process alone and told to the others."""
-    import torch
-
-    found = [work() if settings.process_index == 0 else None]
-    if settings.world_size > 1:
-        torch.distributed.broadcast_object_list(found, src=0)
-    return found[0]
 
 
 @contextlib.contextmanager
@@ -303,8 +259,7 @@ def _measures(arguments: TrainArguments) -> str:
 def _configuration(arguments: TrainArguments, settings: TrainingArguments, queries: int) -> dict[str, Any]:
     """What a resumed run must agree in with the run it goes on with."""
     ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
-    theirs = {name: str(getattr(settings, name)) for name in _KEPT}
-    return ours | theirs | {"processes": settings.world_size, "training queries": queries}
+    return ours | kept_settings(settings) | {"training queries": queries}
 
 
 def _recipe(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,21 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
-def world() -> int:
-    """The number of processes that train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def leave() -> None:
-    """End this process' part in the group, once all others have come here."""
-    if dist.is_available() and dist.is_initialized():
-        dist.barrier()
-        gc.collect()
-        dist.destroy_process_group()
-        # Torch keeps threads of a gloo group that DDP has used. One that lets go of its last tensor needs the
-        # interpreter for a moment, and aborts the process if that is already going down.
-        time.sleep(0.1)
+from starbucks_retrieval.loop.processes import world
 
 
 def gather(rows: Tensor) -> Tensor:

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.checkpoints import whole_checkpoints
+from starbucks_retrieval.loop.checkpoints import whole_checkpoints
+from starbucks_retrieval.loop.processes import world
+from starbucks_retrieval.loop.trainer import PartsTrainer
 from starbucks_retrieval.train.dev import DevSet
-from starbucks_retrieval.train.gather import world
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.save import load_model, save_model
 
 log = logging.getLogger(__name__)
 
 
-class StarbucksTrainer(Trainer):
+class StarbucksTrainer(PartsTrainer):
     """Trains a TrainingModule; logs every part of its loss, scores a dev set at every size, saves plain model folders."""
 
     model: TrainingModule
@@ -30,13 +29,6 @@ class StarbucksTrainer(Trainer):
     def __init__(self, *args: Any, dev: DevSet | None = None, **kwargs: Any) -> None:
         super().__init__(*args, eval_dataset=dev, **kwargs)
         self.dev = dev
-        self._parts: dict[str, torch.Tensor] = {}
-        self._parts_count = 0
-        self._micro_step = (-1, 0)
-        self.remove_callback(PrinterCallback)
-        if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(_Bar())
-        self.add_callback(_LogLines())
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return EpochSampler(len(self.train_dataset), self.args.seed, lambda: int(self.state.epoch or 0))
@@ -44,20 +36,13 @@ class StarbucksTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The batch's loss; its parts are kept for the next log line. Raises UserError once the loss is no number."""
+        """The batch's loss. Raises UserError once it is no number."""
         query_ids = inputs.pop("query_ids")
-        step = self.state.global_step
-        self._micro_step = (step, self._micro_step[1] + 1 if self._micro_step[0] == step else 0)
-        # What is sampled follows the step alone: all processes visit the same sizes, and so does a resumed run.
-        self.model.step = (self.args.seed, *self._micro_step)
-        outputs = model(**inputs)
-        loss = outputs["loss"]
-        if not torch.isfinite(loss.detach()).all():
+        found = super().compute_loss(model, inputs, return_outputs)
+        loss = (found[0] if return_outputs else found).detach()
+        if not torch.isfinite(loss).all():
             raise self._not_finite(loss.item(), query_ids)
-        for name, part in outputs["parts"].items():
-            self._parts[name] = self._parts.get(name, 0) + part
-        self._parts_count += 1
-        return (loss, outputs) if return_outputs else loss
+        return found
 
     def _not_finite(self, loss: float, query_ids: list[str]) -> UserError:
         checkpoints = whole_checkpoints(Path(self.args.output_dir or ""))
@@ -67,17 +52,6 @@ class StarbucksTrainer(Trainer):
             f"the loss is {loss} at step {self.state.global_step + 1}, in the batch of queries {shown}; {last}",
             "lower --learning_rate, train with --bf16 instead of --fp16, or look at these queries' texts",
         )
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean parts of the steps since the last line, over all processes."""
-        if "loss" in logs and self._parts_count:
-            values = torch.stack([part.float() for part in self._parts.values()]) / self._parts_count
-            if world() > 1:
-                torch.distributed.all_reduce(values)
-                values = values / world()
-            logs |= dict(zip(self._parts, values.tolist()))
-            self._parts, self._parts_count = {}, 0
-        super().log(logs, start_time)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
@@ -132,21 +106,3 @@ class EpochSampler(torch.utils.data.Sampler):
         epoch = self.epoch()
         order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
         return ((epoch, int(row)) for row in order)
-
-
-class _Bar(ProgressCallback):
-    """transformers' progress bar without its own print of every log."""
-
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-
-class _LogLines(TrainerCallback):
-    """One readable line per log, below the progress bar or instead of it."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if not logs or not state.is_world_process_zero or "train_runtime" in logs:
-            return
-        numbers = {name: value for name, value in logs.items() if name != "epoch" and isinstance(value, float)}
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        log.info("step %d of %d  %s", state.global_step, state.max_steps, shown)

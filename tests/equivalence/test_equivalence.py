@@ -134,9 +134,9 @@ SEVERAL = """
 import json, sys
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.train import __main__ as door
-from starbucks_retrieval.train import gather
+from starbucks_retrieval.loop import processes
 
-leave, gather.leave = gather.leave, lambda: None  # the group is needed again
+leave, processes.leave = processes.leave, lambda: None  # the group is needed again
 for command in json.load(open("commands.json")):
     code = run_door(door.main, command)
     if code:

@@ -1,0 +1,1 @@
+"""What the stages that train share: flags of transformers, checkpoints, processes, and a trainer that logs parts."""
