@@ -95,7 +95,10 @@ def _part(dataset: Path, folder: Path, passages: int, seed: int) -> Path:
     shutil.copytree(dataset / "qrels", folder / "qrels")
     shutil.copy(dataset / "queries.jsonl", folder)
     judged = {
-        docid for split in ("train", "test") for grades in read_qrels(str(dataset), split=split).values() for docid in grades
+        docid
+        for split in ("train", "test")
+        for grades in read_qrels(str(dataset), split=split).values()
+        for docid in grades
     }
     with open(dataset / "corpus.jsonl", encoding="utf-8") as file:
         lines = {str(json.loads(line)["_id"]): line for line in file}

@@ -66,3 +66,36 @@ def srl_loss(model: Any, queries: Any, passages: Any, sizes: Sizes) -> Tensor:
         if size != sizes.full:
             total = total + functional.kl_div(scores.log_softmax(-1), teacher, reduction="batchmean")
     return total
+
+
+def smae_loss(model: Any, decoder: Any, batch: dict[str, Tensor], sizes: Sizes) -> Tensor:
+    """SMAE of a BertForMaskedLM and a one-layer decoder: logits of every token, everything again for every size.
+
+    Half the sum of both losses, averaged over the sizes.
+    """
+    states = model.bert(
+        input_ids=batch["encoder_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True
+    ).hidden_states
+    head = model.cls.predictions
+    mask = batch["attention_mask"][:, None, None].to(states[0].dtype)
+    blocked = (1 - mask) * torch.finfo(states[0].dtype).min  # [batch, 1, 1, tokens]
+
+    def transform(cut: Tensor) -> Tensor:
+        dense = head.transform.dense
+        projected = functional.linear(cut, dense.weight[:, : cut.shape[-1]], dense.bias)
+        return head.transform.LayerNorm(head.transform.transform_act_fn(projected))
+
+    def cross_entropy(vectors: Tensor, labels: Tensor) -> Tensor:
+        logits = functional.linear(vectors, head.decoder.weight, head.decoder.bias)  # [batch, tokens, vocabulary]
+        return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
+
+    total = states[0].new_zeros(())
+    for size in sizes:
+        cut = states[size.layer][:, :, : size.dim]
+        encoder = cross_entropy(transform(cut), batch["encoder_labels"])
+        inputs = model.bert.embeddings(input_ids=batch["decoder_ids"])
+        first = transform(cut)[:, :1]
+        decoded = decoder(torch.cat([first, inputs[:, 1:]], dim=1), blocked)
+        decoded = decoded[0] if isinstance(decoded, tuple) else decoded
+        total = total + (encoder + cross_entropy(transform(decoded), batch["decoder_labels"])) / 2
+    return total / len(sizes)

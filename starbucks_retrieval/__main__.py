@@ -12,6 +12,7 @@ from starbucks_retrieval.version import __version__
 
 # In pipeline order.
 STAGES = {
+    "pretrain": "pre-train a backbone on text, so that its small sizes carry more of it (SMAE, RetroMAE)",
     "mine": "give training queries hard negatives, from BM25, a model or a run",
     "train": "train one encoder for every size (SRL), or by any method of the papers",
     "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",

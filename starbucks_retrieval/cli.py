@@ -12,7 +12,7 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -199,6 +199,17 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path} is a folder, a file is needed", "check the path") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
+
+
+def with_recipe(argv: list[str], recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The command line with the recipe named by --preset put before it, so that explicit flags override it."""
+    for i, word in enumerate(argv):
+        name = argv[i + 1] if word == "--preset" and i + 1 < len(argv) else word.removeprefix("--preset=")
+        if word.startswith("--preset") and name in recipes:
+            recipe = [f"--{key}={value}" for key, value in recipes[name].items()]
+            start = 1 if argv and not argv[0].startswith("-") else 0  # a leading configuration file stays first
+            return argv[:start] + recipe + argv[start:]
+    return argv
 
 
 def first_speaks(common: CommonArguments) -> CommonArguments:

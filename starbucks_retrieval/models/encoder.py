@@ -236,12 +236,16 @@ def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, ladder: Sizes) -
 
 
 def token_limit(encoder: NestedEncoder) -> int:
-    """The longest input, in tokens, that the backbone has positions for and its tokenizer admits."""
-    config = encoder.backbone.config
+    """The longest input of an encoder, in tokens."""
+    return limit_of(encoder.backbone.config, encoder.tokenizer)
+
+
+def limit_of(config: Any, tokenizer: Any) -> int:
+    """The longest input, in tokens, that a backbone has positions for and its tokenizer admits."""
     limit = int(getattr(config, "max_position_embeddings", None) or 8192)
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         limit -= config.pad_token_id + 1  # these number their positions from after the padding token
-    return min(limit, encoder.tokenizer.model_max_length)
+    return min(limit, tokenizer.model_max_length)
 
 
 class _Asked(threading.local):

@@ -5,9 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import (
+    CommonArguments,
+    finish,
+    first_speaks,
+    parse_flags,
+    run_door,
+    setup_logging,
+    with_recipe,
+)
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.recipes import with_recipe
+from starbucks_retrieval.train.recipes import RECIPES
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,
@@ -18,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     """Parse, train, summarise."""
     (arguments, common), rest = parse_flags(
         [TrainArguments, CommonArguments],
-        with_recipe(list(argv)),
+        with_recipe(list(argv), RECIPES),
         "starbucks train",
         "Train one encoder whose embedding can be taken at every size of a ladder.",
         _EPILOG,

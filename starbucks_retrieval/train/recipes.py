@@ -125,14 +125,3 @@ RECIPES: dict[str, dict[str, Any]] = {
     # Its "MSE" in the second version: --apply_mrl 1
     "mrl-v2-sts": _REPRODUCED_NLI | _ANGLE | {"train_layers": "last"},
 }
-
-
-def with_recipe(argv: list[str]) -> list[str]:
-    """The command line with the recipe named by --preset put before it, so that explicit flags override it."""
-    for i, word in enumerate(argv):
-        name = argv[i + 1] if word == "--preset" and i + 1 < len(argv) else word.removeprefix("--preset=")
-        if word.startswith("--preset") and name in RECIPES:
-            recipe = [f"--{key}={value}" for key, value in RECIPES[name].items()]
-            start = 1 if argv and not argv[0].startswith("-") else 0  # a leading configuration file stays first
-            return argv[:start] + recipe + argv[start:]
-    return argv

@@ -10,6 +10,7 @@ SECTIONS = (
     *("seed", "format", "encoder", "srl", "srl_sts_ielab", "mnrl", "metrics"),
     *("mrl", "two_dmse_v1", "two_dmse_st", "ese_align", "two_dmse_v2", "log_weights_12", "two_dmse_v2_retrieval"),
     *("srl_sampled_ielab", "distil_group", "sts_losses"),
+    *("whole_word_masks", "enhanced_decoding", "head_transform", "smae"),
 )
 
 if __name__ == "__main__":

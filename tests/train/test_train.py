@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_door, with_recipe
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.recipes import with_recipe
+from starbucks_retrieval.train.recipes import RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +132,11 @@ def test_old_flags_are_mapped(tiny_bert, dataset, tmp_path):
 
 
 def test_a_recipe_is_overridden_by_flags():
-    argv = with_recipe(["--preset", "starbucks-msmarco", "--learning_rate", "5e-5"])
+    argv = with_recipe(["--preset", "starbucks-msmarco", "--learning_rate", "5e-5"], RECIPES)
     assert argv.index("--learning_rate=0.0001") < argv.index("--learning_rate")
     assert "--per_device_train_batch_size=128" in argv
-    assert "--loss_reduction" not in " ".join(with_recipe(["--preset=starbucks-msmarco"]))
-    assert "--variant=starbucks-released" in with_recipe(["--preset=starbucks-msmarco-released"])
+    assert "--loss_reduction" not in " ".join(with_recipe(["--preset=starbucks-msmarco"], RECIPES))
+    assert "--variant=starbucks-released" in with_recipe(["--preset=starbucks-msmarco-released"], RECIPES)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""The door of `pretrain`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import (
+    CommonArguments,
+    finish,
+    first_speaks,
+    parse_flags,
+    run_door,
+    setup_logging,
+    with_recipe,
+)
+from starbucks_retrieval.pretrain.arguments import RECIPES, PretrainArguments
+
+_EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir and --max_steps (required),
+--per_device_train_batch_size, --learning_rate, --lr_scheduler_type, --bf16, --gradient_checkpointing, --save_steps,
+--resume_from_checkpoint true, --dataloader_num_workers 1 …"""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, pre-train, summarise."""
+    (arguments, common), rest = parse_flags(
+        [PretrainArguments, CommonArguments],
+        with_recipe(list(argv), RECIPES),
+        "starbucks pretrain",
+        "Pre-train a backbone so that its small sizes carry as much of a text as they can.",
+        _EPILOG,
+        extra=True,
+    )
+    common = first_speaks(common)
+    setup_logging(common)
+    from starbucks_retrieval.loop.processes import leave
+    from starbucks_retrieval.pretrain.api import pretrain, settings_of
+
+    figures = pretrain(arguments, settings_of(rest, common))
+    leave()
+    rate = figures["tokens"] / max(figures["seconds"], 1e-9)
+    summary = (
+        f"{figures['steps']} steps in {figures['seconds']} s ({rate:.0f} tokens/s); backbone in {figures['output_dir']}"
+    )
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

@@ -1,0 +1,150 @@
+"""The flags of `pretrain` that are ours; every TrainingArguments flag of transformers works besides them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+from starbucks_retrieval.cli import flag
+from starbucks_retrieval.errors import UserError
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.pretrain.masks import Masking
+    from starbucks_retrieval.pretrain.options import PretrainOptions
+
+_MASKS = {"smae": (0.2, 0.4), "retromae": (0.3, 0.5)}
+
+# Published recipes as flags: ours and those of transformers' TrainingArguments together.
+_SMAE: dict[str, Any] = {
+    "objective": "smae",
+    "max_length": 512,
+    "encoder_mlm_probability": 0.2,
+    "decoder_mlm_probability": 0.4,
+    "per_device_train_batch_size": 32,
+    "learning_rate": 1e-4,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.05,
+    "bf16": True,
+    "save_steps": 10000,
+    "logging_steps": 100,
+}
+_RETROMAE: dict[str, Any] = {
+    "objective": "retromae",
+    "encoder_mlm_probability": 0.3,
+    "decoder_mlm_probability": 0.5,
+    "learning_rate": 1e-4,
+    "warmup_steps": 0.1,
+    "weight_decay": 0.01,
+    "fp16": True,
+    "save_steps": 20000,
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    # arXiv 2410.13230, section 4.1: batches of 512, 32 on each of 8 GPUs accumulated twice
+    "starbucks": _SMAE | {"weight_decay": 0.05, "gradient_accumulation_steps": 2},
+    # its repository: half of each loss, another weight decay
+    "starbucks-released": _SMAE
+    | {"variant": "starbucks-released", "weight_decay": 0.001, "gradient_accumulation_steps": 2},
+    # RetroMAE on general text, 32 on each of 8 GPUs, then on a domain's passages, 128 on each
+    "retromae-stage1": _RETROMAE | {"mode": "blocks", "max_length": 512, "per_device_train_batch_size": 32},
+    "retromae-stage2": _RETROMAE | {"max_length": 150, "per_device_train_batch_size": 128},
+}
+
+
+@dataclasses.dataclass
+class PretrainArguments:
+    """Pre-training."""
+
+    model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
+    dataset_path: list[str] | None = flag(
+        None, "text: .txt files (a document a line), jsonl, parquet, BEIR or Arrow folders, ir: or short names"
+    )
+    dataset_name: str | None = flag(None, "text from the hub (or use --dataset_path)")
+    dataset_config: str | None = flag(None, "configuration of the hub data set")
+    dataset_split: str | None = flag(None, "its split (default: train)")
+    text_column: str | None = flag(None, "column that holds the text (default: text or contents)")
+    paragraphs: bool = flag(False, "documents of .txt files end at blank lines, not at every line")
+    preset: str | None = flag(None, f"a published recipe; flags override it. One of {', '.join(RECIPES)}")
+
+    objective: Literal["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"] = flag(
+        "smae",
+        "smae: encoder and decoder losses at every size; mlm-sizes: without the decoder; mlm: the full size alone too; "
+        "retromae: enhanced decoding from the full size; retromae-basic; smae-enhanced: enhanced decoding from every size",
+    )
+    variant: Literal["starbucks", "starbucks-released"] = flag("starbucks", "smae: the paper's sum, or half of it")
+    sizes: str | None = flag(None, "ladder such as 2:32,6:128,12:768 (default: six rungs in the paper's proportions)")
+    encoder_mlm_probability: float | None = flag(None, "masked for the encoder (default: 0.2; retromae 0.3)")
+    decoder_mlm_probability: float | None = flag(None, "masked for the decoder (default: 0.4; retromae 0.5)")
+    masks: Literal["nested", "independent"] | None = flag(
+        None, "whether the encoder's masked words are among the decoder's (default: nested for smae, else independent)"
+    )
+    replace: Literal["80/10/10", "always_mask"] = flag("80/10/10", "what stands in for a masked token")
+    projection: Literal["transform", "linear"] | None = flag(
+        None, "what a cut state meets: the head's transform on its first inputs (default), or its matrix alone (eq. 7)"
+    )
+    decoder_layers: int | None = flag(None, "of a basic decoder (default: 1)")
+    decoder_init: Literal["first", "random"] | None = flag(
+        None, "decoder from the backbone's first layers, or random (default: first; retromae random)"
+    )
+    decoder_token_fraction: float | None = flag(None, "part of the decoder's targets that each size meets (default: 1)")
+    size_batch: int | None = flag(None, "sizes that the decoder runs at once (default: all)")
+    contrastive_weight: float | None = flag(None, "of InfoNCE between two spans of a document; needs --mode spans")
+    contrastive_temperature: float | None = flag(None, "divides its scores (default: 1)")
+    contrastive_normalize: bool | None = flag(None, "cosines instead of dot products")
+
+    max_length: int = flag(512, "tokens of a sequence, special ones included; the backbone's own limit if that is less")
+    mode: Literal["window", "blocks", "spans"] = flag(
+        "window", "one random window of a long document; blocks of whole sentences; or two spans of each document"
+    )
+    pack: bool = flag(False, "blocks go on into the next document")
+    shuffle: int = flag(10000, "documents that are permuted among themselves; 0 keeps the order of the files")
+    dropout: float | None = flag(None, "replaces the backbone's own everywhere")
+    max_skipped_steps: int = flag(100, "stop after so many steps with a gradient that is no number; each is left out")
+    overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
+    override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
+
+    def __post_init__(self) -> None:
+        if self.preset and self.preset not in RECIPES:
+            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        if self.variant != "starbucks" and self.objective != "smae":
+            raise UserError(f"--variant {self.variant} is one of --objective smae", "drop one of the two")
+        if self.contrastive_weight and self.mode != "spans":
+            raise UserError("--contrastive_weight compares two spans of a document", "add --mode spans")
+        if self.sizes and self.objective in ("mlm", "retromae", "retromae-basic"):
+            raise UserError(f"--objective {self.objective} trains the full size alone", "drop --sizes")
+        if self.shuffle < 0 or self.max_skipped_steps < 0:
+            raise UserError("--shuffle and --max_skipped_steps are not negative", "0 switches them off")
+        _ = self.collections
+
+    @property
+    def collections(self) -> list[str]:
+        """What the text is read from."""
+        found = [*(self.dataset_path or []), *([self.dataset_name] if self.dataset_name else [])]
+        if not found:
+            raise UserError("no text to train on", "name it with --dataset_path or --dataset_name")
+        return found
+
+    def options(self) -> PretrainOptions:
+        """The loss: the objective's, then the flags."""
+        from starbucks_retrieval.pretrain.options import PRESETS
+
+        chosen = PRESETS[self.variant if self.objective == "smae" else self.objective]
+        names = (
+            *("projection", "decoder_layers", "decoder_init", "decoder_token_fraction", "size_batch"),
+            *("contrastive_weight", "contrastive_temperature", "contrastive_normalize"),
+        )
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return dataclasses.replace(chosen, **given)
+
+    def masking(self, options: PretrainOptions) -> Masking:
+        """The masks: those of the objective's family, then the flags."""
+        from starbucks_retrieval.pretrain.masks import Masking
+
+        retromae = self.objective.startswith("retromae")
+        encoder, decoder = _MASKS["retromae" if retromae else "smae"]
+        return Masking(
+            encoder_probability=encoder if self.encoder_mlm_probability is None else self.encoder_mlm_probability,
+            decoder_probability=decoder if self.decoder_mlm_probability is None else self.decoder_mlm_probability,
+            masks=self.masks or ("nested" if self.objective == "smae" else "independent"),
+            replace=self.replace,
+            decoder=options.decoder if options.mae else "none",
+        )

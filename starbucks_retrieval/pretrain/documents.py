@@ -1,0 +1,214 @@
+"""Raw documents for pre-training: streams of strings without ids, endless, sharded, and readable from any position."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.texts import Passage, Records, join_text
+from starbucks_retrieval.texts.fields import TEXT, TITLE, as_text, string
+from starbucks_retrieval.texts.files import decode, raw_lines
+from starbucks_retrieval.texts.sources import find_path, find_rows
+
+log = logging.getLogger(__name__)
+
+_TSV = {1: ("text",), 2: ("docid", "text"), 3: ("docid", "title", "text")}
+_ORDER = 3  # sets this file's generators apart from those of windows and masks
+
+
+class Document(NamedTuple):
+    """One document of a stream.
+
+    position counts all documents of all processes before it, over all epochs; number counts those of its epoch.
+    """
+
+    position: int
+    epoch: int
+    number: int
+    text: str
+
+
+def open_documents(
+    collection: str,
+    *,
+    column: str | None = None,
+    paragraphs: bool = False,
+    separator: str = " ",
+    config: str | None = None,
+    split: str | None = None,
+) -> Records[str]:
+    """Open raw documents; nothing is read yet but the name.
+
+    A .txt or .txt.gz file holds a document a line, or with `paragraphs` one between blank lines. Everything else is
+    spelled as a corpus is (jsonl, Parquet, tsv, BEIR or Arrow folder, `ir:` id, short name, Hugging Face data set), but
+    needs no ids: a document is title + separator + text, the text taken from `column` (default: text or contents).
+    Raises UserError for a missing file, for a format nobody reads, and for `paragraphs` of anything but plain text.
+    """
+    if _is_plain_text(collection):
+        path = find_path(collection)
+        assert path is not None  # a name with such an ending is a file or an error
+        read = partial(_paragraphs if paragraphs else _lines, path)
+        return Records(collection, str(path), read, _line)
+    if paragraphs:
+        raise UserError(f"{collection} has no paragraphs: it is not a .txt file", "leave --paragraphs out for it")
+    rows = find_rows(collection, "corpus", _TSV, config, split)
+    return Records(collection, rows.source, rows.read, partial(_joined, (column,) if column else TEXT, separator))
+
+
+class DocumentStream:
+    """Several sources one after the other, again and again: an endless stream in a fixed order.
+
+    A position in it is one integer, the documents before it over all epochs. Of `world` processes, number `rank` is
+    given documents rank, rank + world, … of each epoch. With `shuffle` above 0, blocks of so many documents (which are
+    held in memory) are permuted, by a generator seeded with (seed, epoch, block); sources of one block mix.
+
+    `lengths` are the documents of each source, None until it was read to its end once; handing those of an earlier
+    run over saves counting them again when a position lies beyond the first source.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Records[str]],
+        *,
+        seed: int = 0,
+        shuffle: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        lengths: Sequence[int | None] | None = None,
+    ) -> None:
+        if not sources:
+            raise UserError("no documents to read", "name at least one file or data set")
+        self.sources = list(sources)
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world = world
+        self.lengths: list[int | None] = list(lengths or [None] * len(self.sources))
+        if len(self.lengths) != len(self.sources):
+            raise UserError(
+                f"{len(self.sources)} sources of documents, where the run began with {len(self.lengths)}",
+                "name the same sources in the same order, or start afresh",
+            )
+
+    def count(self) -> int:
+        """The documents of one epoch, empty ones included; reads what was not read to its end yet."""
+        for i, source in enumerate(self.sources):
+            if self.lengths[i] is None:
+                self.lengths[i] = sum(1 for _ in source)
+        return sum(length or 0 for length in self.lengths)
+
+    def read(self, position: int = 0) -> Iterator[Document]:
+        """This process' documents from `position` on, without end; those before it are not parsed.
+
+        Raises UserError for sources without documents, for fewer documents than processes, and for a source that has
+        not as many documents as it had.
+        """
+        epoch, start = self._place(position)
+        first = position - start  # position of the epoch's first document
+        while True:
+            found = False
+            for number, text in self._order(epoch, start):
+                if number % self.world == self.rank:
+                    found = True
+                    yield Document(first + number, epoch, number, text)
+            total = self.count()
+            if not found and total <= self.rank:
+                raise UserError(
+                    f"{self.world} processes share {total} documents", "use fewer processes, or name more documents"
+                )
+            epoch, start, first = epoch + 1, 0, first + total
+            log.info("all %d documents were read; epoch %d begins", total, epoch + 1)
+
+    def _place(self, position: int) -> tuple[int, int]:
+        """(epoch, number within it) of a position, counting no source that lies beyond it."""
+        before = 0
+        for i, source in enumerate(self.sources):
+            start = position - before
+            if self.lengths[i] is None and next(source.rows(start, start + 1), None) is None:
+                self.lengths[i] = sum(1 for _ in source)
+            length = self.lengths[i]
+            if length is None or start < length:
+                return 0, position
+            before += length
+        if not before:
+            raise UserError(f"{', '.join(source.name for source in self.sources)}: no documents", "check the files")
+        return divmod(position, before)
+
+    def _order(self, epoch: int, number: int) -> Iterator[tuple[int, str]]:
+        """(number, text) of an epoch's documents from `number` on."""
+        if not self.shuffle:
+            yield from enumerate(self._texts(number), number)
+            return
+        block = number // self.shuffle
+        texts = self._texts(block * self.shuffle)
+        while held := list(islice(texts, self.shuffle)):
+            order = np.random.default_rng([_ORDER, self.seed, epoch, block]).permutation(len(held))
+            first = block * self.shuffle
+            for place in range(max(number - first, 0), len(held)):
+                yield first + place, held[order[place]]
+            block += 1
+
+    def _texts(self, start: int) -> Iterator[str]:
+        """The texts of one epoch from its document number `start` on, in the order of the sources."""
+        before = 0
+        for i, source in enumerate(self.sources):
+            length = self.lengths[i]
+            if length is None or before + length > start:
+                count = max(start - before, 0)
+                for text in source.rows(count):
+                    yield text
+                    count += 1
+                if length is not None and count != length:
+                    raise UserError(
+                        f"{source.name} holds {count} documents, and held {length} before",
+                        "a source must not change under a run: put the old one back, or start afresh",
+                    )
+                self.lengths[i] = length = count
+            before += length
+
+
+def _is_plain_text(collection: str) -> bool:
+    return Path(collection.removesuffix(".gz")).suffix == ".txt" and not collection.startswith("ir:")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return row["text"]
+
+
+def _joined(names: tuple[str, ...], separator: str, row: dict[str, Any]) -> str:
+    title = "" if names == TITLE else as_text(row.get(TITLE[0]), TITLE[0])
+    return join_text(Passage("", title, string(row, names)), separator)
+
+
+def _lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, raw in islice(raw_lines(path), start, stop):
+        yield number, {"text": decode(raw, path, number)}
+
+
+def _paragraphs(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, raw in islice(_groups(path), start, stop):
+        yield number, {"text": decode(raw, path, number)}
+
+
+def _groups(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(number of its first line, bytes) of each run of lines that are not blank."""
+    first = last = 0
+    held: list[bytes] = []
+    for number, raw in raw_lines(path):
+        blank = not raw.strip()
+        if held and (blank or number != last + 1):  # raw_lines leaves empty lines out: a gap is one
+            yield first, b"\n".join(held)
+            held = []
+        if not blank:
+            first = first if held else number
+            held.append(raw)
+        last = number
+    if held:
+        yield first, b"\n".join(held)

@@ -1,0 +1,128 @@
+"""The language-modelling head of a backbone, applied to states that were cut to their first d numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.load import load_backbone, quiet_transformers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Attribute paths inside a masked language model. An activation of None is GELU, which the model calls by name."""
+
+    dense: str
+    norm: str
+    activation: str | None = None
+
+
+_ROBERTA = HeadLayout("lm_head.dense", "lm_head.layer_norm")
+
+# Keyed by the `model_type` of a Hugging Face configuration. tests/pretrain checks each line against the model's logits.
+HEADS: dict[str, HeadLayout] = {
+    "bert": HeadLayout(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.transform.transform_act_fn",
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "mpnet": _ROBERTA,
+    "electra": HeadLayout(
+        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_predictions.activation"
+    ),
+    "distilbert": HeadLayout("vocab_transform", "vocab_layer_norm", "activation"),
+    "modernbert": HeadLayout("head.dense", "head.norm", "head.act"),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The parts of a language-modelling head. It owns nothing: they belong to the model.
+
+    The vocabulary is as wide as the word embeddings, E, which is the backbone's width D everywhere but in ELECTRA.
+    """
+
+    dense: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    norm: nn.Module
+    vocabulary: nn.Linear
+
+    def transform(self, states: Tensor) -> Tensor:
+        """[..., d] -> [..., E]: norm(act(x @ W[:, :d]ᵀ + b)), the whole head's own computation at d = D.
+
+        Source: the released code of Starbucks (arXiv 2410.13230).
+        """
+        weight = self.dense.weight[:, : states.shape[-1]]
+        return self.norm(self.activation(functional.linear(states, weight, self.dense.bias)))
+
+    def linear(self, states: Tensor) -> Tensor:
+        """[..., d] -> [..., E]: x @ W[:, :d]ᵀ alone. Source: Starbucks (arXiv 2410.13230), eq. 7."""
+        return functional.linear(states, self.dense.weight[:, : states.shape[-1]])
+
+
+def head_of(model: Any) -> Head:
+    """The head of a Hugging Face masked language model."""
+    layout = head_layout_of(model.config)
+    activation = attrgetter(layout.activation)(model) if layout.activation else functional.gelu
+    return Head(
+        model.get_submodule(layout.dense),
+        activation,
+        model.get_submodule(layout.norm),
+        model.get_output_embeddings(),
+    )
+
+
+def head_layout_of(config: Any) -> HeadLayout:
+    """The layout of a configuration's head. Raises UserError for an architecture without one."""
+    if config.model_type not in HEADS:
+        raise UserError(
+            f"the architecture {config.model_type!r} has no language-modelling head over masked tokens",
+            f"pre-training supports {', '.join(sorted(HEADS))}",
+        )
+    return HEADS[config.model_type]
+
+
+def load_masked_lm(
+    name_or_path: str, *, attn_implementation: str | None = None, dropout: float | None = None, seed: int = 0
+) -> tuple[Any, Any, EncoderConfig]:
+    """A masked language model in float32, its tokenizer, and our configuration.
+
+    A checkpoint without a head, such as a sentence-transformers model, gets a new transform drawn from `seed`, over the
+    vocabulary of its word embeddings. `dropout` replaces the model's own. Raises UserError as `load_backbone` does.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    # Everything about the backbone is checked and explained there; here, only the head can still be missing.
+    backbone, tokenizer, config = load_backbone(name_or_path, attn_implementation=attn_implementation, dropout=dropout)
+    hf_config = backbone.config
+    del backbone
+    head_layout_of(hf_config)
+    options = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            name_or_path,
+            config=hf_config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    if report["missing_keys"]:
+        names = ", ".join(sorted(report["missing_keys"]))
+        log.info("%s has no whole language-modelling head; new from seed %d: %s", name_or_path, seed, names)
+    return model, tokenizer, config

@@ -1,0 +1,215 @@
+"""What is pre-trained: a masked language model at every size, and a decoder that each size must satisfy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.stack import layout_of
+from starbucks_retrieval.pretrain.decoders import Decoder, Rows, new_decoder, sampled_labels
+from starbucks_retrieval.pretrain.heads import head_of, load_masked_lm
+from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entropies, span_contrast
+from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
+from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings, widened
+from starbucks_retrieval.sizes import Sizes
+
+
+class PretrainingModule(nn.Module):
+    """From a batch of masked texts to the loss L = mean over sizes of (L_enc + L_dec), or a variant of it.
+
+    L_enc(n, d): the masked tokens of the encoder's input, from the states after layer n cut to d numbers, through the
+    head. L_dec(n, d): tokens of the decoder's input, from a decoder that is given the first of these states. Each is a
+    mean over all targets of the batch. Only targets meet the vocabulary, all sizes and both losses in the same products.
+
+    In ELECTRA the head ends in the width of the word embeddings; what the decoder is given passes the projection that
+    all its embeddings pass. Raises UserError where sizes or options do not fit the backbone.
+    Sources: Starbucks (arXiv 2410.13230), eq. 6-9; RetroMAE (arXiv 2205.12035).
+    """
+
+    accepts_loss_kwargs = False  # tells transformers' Trainer that our loss is a mean over the batch
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        encoder_config: EncoderConfig,
+        sizes: Sizes | None = None,
+        options: PretrainOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.options = options = options or PretrainOptions()
+        self.head = head_of(model)
+        self.layout = layout_of(model.config)
+        depth, width = int(model.config.num_hidden_layers), int(model.config.hidden_size)
+        ladder = sizes or encoder_config.sizes or Sizes.default(depth, width)
+        self.sizes = visited_sizes(options, ladder, depth, width)
+        self.encoder_config = stored_config(encoder_config, self.sizes, options)
+        self.decoder: Decoder | None = new_decoder(self.backbone, self.layout, options, seed) if options.mae else None
+        self.max_logits: int | None = None  # logits that may exist at once; None: a default by device
+        self.step: tuple[int, ...] = (0,)  # what the sampling of the decoder's targets is seeded by
+        self._checkpointing = False
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str,
+        sizes: Sizes | None = None,
+        options: PretrainOptions | None = None,
+        *,
+        attn_implementation: str | None = None,
+        dropout: float | None = None,
+        seed: int = 0,
+    ) -> PretrainingModule:
+        """Load a Hugging Face or sentence-transformers folder or hub name; see `load_masked_lm`."""
+        model, tokenizer, config = load_masked_lm(
+            name_or_path, attn_implementation=attn_implementation, dropout=dropout, seed=seed
+        )
+        return cls(model, tokenizer, config, sizes, options, seed)
+
+    @property
+    def backbone(self) -> Any:
+        """The bare Hugging Face model under the head."""
+        return getattr(self.model, self.model.base_model_prefix)
+
+    @property
+    def config(self) -> Any:
+        """The backbone's Hugging Face configuration, which transformers' Trainer looks for."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        """Recompute each layer, and the decoder, in the backward pass instead of keeping their activations."""
+        if not self.model.supports_gradient_checkpointing:
+            raise UserError(
+                f"{self.model.config.model_type!r} has no gradient checkpointing", "drop --gradient_checkpointing"
+            )
+        # The re-entrant kind runs layers without a graph, and would cut states below the last from theirs.
+        kwargs = {**(gradient_checkpointing_kwargs or {}), "use_reentrant": False}
+        self.model.gradient_checkpointing_enable(kwargs, **others)
+        self._checkpointing = True
+
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor,
+        encoder_ids: Tensor,
+        encoder_labels: Tensor,
+        decoder_ids: Tensor | None = None,
+        decoder_labels: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """{"loss": scalar, "parts": {"enc/2:32", "dec/2:32", …, "ctr"}} of a batch of texts padded to the right.
+
+        ids, encoder_ids, decoder_ids [batch, tokens]: the text, and the same masked for the encoder and the decoder;
+        labels, of the same shape, hold the tokens to predict and -100 elsewhere. Basic decoding reads decoder_ids;
+        enhanced decoding reads ids and visible, bool [batch, tokens, tokens]: True where a row may attend to a column.
+        """
+        states = hidden_states(self.backbone, self.layout, self.sizes.layers, encoder_ids, attention_mask)
+        terms = self._encoder_terms(states, encoder_labels)
+        if self.decoder is not None:
+            assert decoder_labels is not None
+            if self.decoder.enhanced:
+                assert visible is not None
+                terms += self._decoder_terms(states, ids, visible, decoder_labels)
+            else:
+                assert decoder_ids is not None
+                terms += self._decoder_terms(states, decoder_ids, attention_mask.bool(), decoder_labels)
+        loss, parts = mean_cross_entropies(terms, self.head.vocabulary, self.max_logits)
+        if self.options.contrastive_weight:
+            contrast = self._contrast(states[self.sizes.full.layer][:, 0, : self.sizes.full.dim])
+            loss = loss + self.options.contrastive_weight * contrast
+            parts["ctr"] = contrast.detach()
+        return {"loss": loss, "parts": parts}
+
+    def _encoder_terms(self, states: dict[int, Tensor], labels: Tensor) -> list[Term]:
+        flat = labels.flatten()
+        places = (flat != IGNORED).nonzero().squeeze(1)
+        targets = flat[places]
+        masked = {layer: state.flatten(0, 1).index_select(0, places) for layer, state in states.items()}
+        project = self.head.linear if self.options.projection == "linear" else self.head.transform
+        return [
+            Term(f"enc/{size}", project(masked[size.layer][:, : size.dim]), targets, self._weight)
+            for size in self.sizes
+        ]
+
+    def _decoder_terms(self, states: dict[int, Tensor], ids: Tensor, mask: Tensor, labels: Tensor) -> list[Term]:
+        """The decoder's means; mask [batch, tokens], or [batch, tokens, tokens] for enhanced decoding."""
+        tokens = embedded(self.backbone, ids)
+        if self.options.decoder_token_fraction < 1:
+            rng = np.random.default_rng(self.step)
+            by_size = sampled_labels(labels, len(self.sizes), self.options.decoder_token_fraction, rng)
+        else:
+            by_size = labels[None]
+        rows = Rows.labelled(by_size)
+        count = self.options.size_batch or len(self.sizes)
+        terms: list[Term] = []
+        for start in range(0, len(self.sizes), count):
+            sizes = self.sizes[start : start + count]
+            first = torch.stack([self._bottleneck(states[size.layer][:, 0, : size.dim]) for size in sizes])
+            these = rows.some(start, start + count)
+            found = self._decode(first, tokens, mask, these)
+            targets = these.targets[these.valid].reshape(len(these.index), these.count)
+            terms += [
+                Term(f"dec/{size}", vectors, wanted, self._weight)
+                for size, vectors, wanted in zip(sizes, found, targets.expand(len(sizes), -1))
+            ]
+        return terms
+
+    def _decode(self, first: Tensor, tokens: Tensor, mask: Tensor, rows: Rows) -> Tensor:
+        """What meets the vocabulary, for every size of `first`: [sizes, targets, E]."""
+
+        def run(first: Tensor, tokens: Tensor) -> Tensor:
+            assert self.decoder is not None
+            queries = None
+            if self.decoder.enhanced:
+                queries = position_embeddings(self.backbone, tokens.shape[1]).expand(len(tokens), -1, -1)
+            return self.head.transform(self.decoder(self.backbone, first, tokens, mask, rows, queries))
+
+        if self._checkpointing and torch.is_grad_enabled():
+            return checkpoint(run, first, tokens, use_reentrant=False)
+        return run(first, tokens)
+
+    def _bottleneck(self, state: Tensor) -> Tensor:
+        """What the decoder is given of the first state cut to d numbers: [batch, d] -> [batch, D]."""
+        if self.options.projection == "identity":
+            return state
+        if self.options.projection == "transform":
+            return widened(self.backbone, self.head.transform(state))
+        vector = widened(self.backbone, self.head.linear(state))
+        # Enhanced decoding adds positions to it, and takes the sum for a layer's input: it must have their scale.
+        return functional.layer_norm(vector, vector.shape[-1:]) if self.options.decoder == "enhanced" else vector
+
+    @property
+    def _weight(self) -> float:
+        """What one mean counts in the loss."""
+        halved = self.options.mae and self.options.loss_scale == "half"
+        return (0.5 if halved else 1.0) / len(self.sizes)
+
+    def _contrast(self, vectors: Tensor) -> Tensor:
+        with torch.autocast(vectors.device.type, enabled=False):
+            wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+            return span_contrast(wide, self.options.contrastive_temperature, self.options.contrastive_normalize)
+
+
+def stored_config(config: EncoderConfig, sizes: Sizes, options: PretrainOptions) -> EncoderConfig:
+    """What the saved folder says of itself: the ladder, and the pooling that the decoder trained."""
+    if options.mae:
+        config = dataclasses.replace(config, pooling="cls")
+    return dataclasses.replace(config, sizes=sizes) if options.sizes == "ladder" else config

@@ -1,0 +1,165 @@
+"""From documents to sequences of at most the model's length: windows, blocks of sentences, or pairs of spans."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.pretrain.documents import Document
+from starbucks_retrieval.pretrain.tokens import Pieces, WholeWordTokenizer, join
+
+Mode = Literal["window", "blocks", "spans"]
+
+_WINDOWS = 1  # sets this file's generators apart from those of documents and masks
+_CHUNK = (64, 1 << 20)  # documents, characters: what is tokenised at once
+# The white space stays in front of the sentence that follows, where tokenizers that keep it look for it.
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)|(?=\n)")
+
+
+class Sequence(NamedTuple):
+    """What becomes one row of a batch; `after` is where to go on reading: (document position, part of that document)."""
+
+    pieces: Pieces
+    after: tuple[int, int]
+
+
+class Cutter:
+    """Cuts documents into sequences; what is random follows from (seed, epoch, document number) alone.
+
+    mode window: a document that is too long gives one window, every place of which is as likely; a short one is taken
+    whole. blocks: whole sentences (ends are . ! ? before white space, and line breaks), as many as fit, one that fits
+    nowhere cut into several; with `pack`, a block goes on into the next document. spans: two sequences a document,
+    random spans on either side of a random place in its middle half, so that they never overlap.
+
+    A text is tokenised once and its ids are cut. The released code turns the ids of a window back into a string, which
+    is tokenised a second time and may come out longer. Source: METHODS 4.4 and 5.3; ielab/Starbucks smae/data.py.
+
+    `dropped` counts what is left out: "empty" documents, and "short" ones (and blocks) of fewer than `least` pieces; a
+    document for spans needs twice as many. Raises UserError for an epoch that leaves nothing.
+    """
+
+    def __init__(
+        self,
+        tokenizer: WholeWordTokenizer,
+        max_length: int,
+        mode: Mode = "window",
+        *,
+        seed: int = 0,
+        pack: bool = False,
+        least: int = 5,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise UserError(f"documents cannot be cut into {mode!r}", f"take {', '.join(get_args(Mode))}")
+        if pack and mode != "blocks":
+            raise UserError(f"packing joins blocks of sentences, not {mode}", "use blocks, or do not pack")
+        self.tokenizer = tokenizer
+        self.room = max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
+        if self.room < 2 * least:  # of two neighbouring blocks one is always long enough, so that no document is lost
+            raise UserError(f"a length of {max_length} tokens leaves no room for text", "raise --max_length")
+        self.mode = mode
+        self.seed = seed
+        self.pack = pack
+        self.least = least
+        self.dropped: Counter[str] = Counter()
+
+    def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[Sequence]:
+        """The sequences of `documents`, leaving out the first `part` parts (sentences) of the first one."""
+        parts = self._parts(documents)
+        found = self._blocks(parts, part) if self.mode == "blocks" else self._random(parts)
+        for sequence in found:
+            if len(sequence.pieces.ids) >= self.least:
+                yield sequence
+            else:
+                self.dropped["short"] += 1
+
+    def _parts(self, documents: Iterator[Document]) -> Iterator[tuple[Document, list[Pieces]]]:
+        """Each document that is long enough, as the pieces of its sentences (blocks) or of its whole text."""
+        least = 2 * self.least if self.mode == "spans" else self.least
+        kept, whole, epoch = False, False, -1
+        for chunk in _chunks(documents):
+            texts = [_sentences(document.text) if self.mode == "blocks" else [document.text] for document in chunk]
+            pieces = iter(self.tokenizer([text for of_document in texts for text in of_document]))
+            for document, of_document in zip(chunk, texts):
+                if document.epoch != epoch:
+                    if whole and not kept:
+                        raise self._nothing_left()
+                    # A first epoch that a resumed run enters in its middle proves nothing.
+                    kept, whole, epoch = False, epoch >= 0 or document.position == document.number == 0, document.epoch
+                parts = [next(pieces) for _ in of_document]
+                if not document.text.strip():
+                    self.dropped["empty"] += 1
+                elif sum(len(part.ids) for part in parts) < least:
+                    self.dropped["short"] += 1
+                else:
+                    kept = True
+                    yield document, parts
+
+    def _random(self, documents: Iterator[tuple[Document, list[Pieces]]]) -> Iterator[Sequence]:
+        for document, (pieces,) in documents:
+            after = (document.position + 1, 0)
+            rng = np.random.default_rng([_WINDOWS, self.seed, document.epoch, document.number])
+            if self.mode == "window":
+                yield Sequence(self._window(pieces, 0, len(pieces.ids), rng), after)
+                continue
+            length = len(pieces.ids)
+            edge = max(self.least, length // 4)
+            middle = int(rng.integers(edge, length - edge + 1))
+            yield Sequence(self._window(pieces, 0, middle, rng), after)
+            yield Sequence(self._window(pieces, middle, length, rng), after)
+
+    def _window(self, pieces: Pieces, first: int, last: int, rng: np.random.Generator) -> Pieces:
+        if last - first > self.room:
+            first = int(rng.integers(first, last - self.room + 1))
+        return pieces.cut(first, min(first + self.room, last))
+
+    def _blocks(self, documents: Iterator[tuple[Document, list[Pieces]]], skip: int) -> Iterator[Sequence]:
+        held: list[Pieces] = []
+        length = 0
+        for document, sentences in documents:
+            for place, part in enumerate(self._fitting(sentences)):
+                if place < skip:
+                    continue
+                if length + len(part.ids) > self.room:
+                    yield Sequence(join(held), (document.position, place))
+                    held, length = [], 0
+                held.append(part)
+                length += len(part.ids)
+            skip = 0
+            if held and not self.pack:
+                yield Sequence(join(held), (document.position + 1, 0))
+                held, length = [], 0
+
+    def _fitting(self, sentences: list[Pieces]) -> Iterator[Pieces]:
+        """The sentences, those too long for any block in several parts."""
+        for sentence in sentences:
+            for first in range(0, len(sentence.ids), self.room):
+                yield sentence.cut(first, first + self.room)
+
+    def _nothing_left(self) -> UserError:
+        return UserError(
+            f"no document is long enough: {self.dropped['empty']} are empty, {self.dropped['short']} too short",
+            f"give documents of at least {self.least} word pieces"
+            + (f" ({2 * self.least} for two spans)" if self.mode == "spans" else ""),
+        )
+
+
+def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    held: list[Document] = []
+    characters = 0
+    for document in documents:
+        held.append(document)
+        characters += len(document.text)
+        if len(held) >= _CHUNK[0] or characters >= _CHUNK[1]:
+            yield held
+            held, characters = [], 0
+    if held:
+        yield held
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]

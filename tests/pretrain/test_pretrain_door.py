@@ -1,0 +1,210 @@
+"""pretrain through its door: a backbone that train takes, exact resume, skipped steps, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import save_model
+from safetensors.torch import load_file
+
+from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.pretrain.__main__ import main
+from starbucks_retrieval.pretrain.arguments import RECIPES
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Documents in which a word is followed by the next one, so that there is something to learn; some are too short."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    rng = np.random.default_rng(0)
+    lines = [" ".join(f"w{(start + i) % 95}" for i in range(14)) for start in rng.integers(0, 95, 60)]
+    path.write_text("\n".join([*lines, "", "w1 w2"]) + "\n")
+    return path
+
+
+def door(model, text, output, *words):
+    fixed = "--max_steps 4 --per_device_train_batch_size 4 --logging_steps 1 --save_strategy no --max_length 32 --quiet"
+    flags = ["--model_name_or_path", str(model), "--dataset_path", str(text), "--output_dir", str(output)]
+    return run_door(main, [*flags, *fixed.split(), *map(str, words)])
+
+
+def history(output):
+    return [e for e in json.loads((output / "training.json").read_text())["history"] if "loss" in e]
+
+
+@pytest.mark.parametrize("objective", ["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"])
+def test_every_objective_trains_a_backbone_that_train_takes(tiny_bert, text, tmp_path, objective):
+    from transformers import AutoModelForMaskedLM
+
+    from starbucks_retrieval.train.__main__ import main as train
+
+    assert door(tiny_bert, text, tmp_path / "m", "--objective", objective) == 0
+    losses = history(tmp_path / "m")
+    assert len(losses) == 4 and all(np.isfinite(entry["loss"]) for entry in losses)
+    decoder = objective not in ("mlm", "mlm-sizes")
+    assert any(name.startswith("dec/") for name in losses[0]) == decoder
+    assert (len([n for n in losses[0] if n.startswith("enc/")]) == 1) == (
+        objective in ("mlm", "retromae", "retromae-basic")
+    )
+    assert (tmp_path / "m" / "decoder" / "decoder.safetensors").is_file() == decoder
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "m")
+    assert "| enc/" in (tmp_path / "m" / "README.md").read_text()
+    (tmp_path / "rows.jsonl").write_text('{"query": "w1", "positive": "w1 w2"}\n{"query": "w5", "positive": "w5 w6"}\n')
+    words = f"--model_name_or_path {tmp_path}/m --dataset_path {tmp_path}/rows.jsonl --output_dir {tmp_path}/trained"
+    fixed = "--train_group_size 1 --max_steps 1 --save_strategy no --quiet"
+    assert run_door(train, f"{words} {fixed}".split()) == 0
+    trained = NestedEncoder.from_pretrained(tmp_path / "trained")
+    assert trained.sizes == NestedEncoder.from_pretrained(tmp_path / "m").sizes or objective in (
+        "mlm",
+        "retromae",
+        "retromae-basic",
+    )
+
+
+def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
+    words = (
+        "--max_steps",
+        150,
+        "--learning_rate",
+        3e-3,
+        "--sizes",
+        "1:8,2:16,4:32",
+        "--per_device_train_batch_size",
+        16,
+    )
+    assert door(tiny_bert, text, tmp_path / "m", *words) == 0
+    losses = history(tmp_path / "m")
+    for name in ("enc/1:8", "dec/1:8", "enc/2:16", "dec/2:16", "enc/4:32", "dec/4:32"):
+        first, last = (np.mean([entry[name] for entry in part]) for part in (losses[:10], losses[-10:]))
+        assert last < 0.9 * first, name
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, text, tmp_path, workers):
+    words = (
+        "--max_steps",
+        6,
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        3,
+        "--learning_rate",
+        1e-3,
+        "--sizes",
+        "2:8,4:32",
+    )
+    words += ("--dataloader_num_workers", workers, "--gradient_accumulation_steps", 2)
+    for name in ("whole", "cut"):
+        assert door(tiny_bert, text, tmp_path / name, *words) == 0
+    cut = tmp_path / "cut"
+    (cut / "model.safetensors").unlink()
+    (cut / "checkpoint-6" / "trainer_state.json").unlink()  # killed while it was written
+    assert door(tiny_bert, text, cut, *words, "--resume_from_checkpoint", "true") == 0
+    for file in ("model.safetensors", "decoder/decoder.safetensors"):
+        whole, resumed = (load_file(folder / file) for folder in (tmp_path / "whole", cut))
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole), file
+    assert door(tiny_bert, text, cut, *words, "--learning_rate", 1e-2, "--resume_from_checkpoint", "true") == 2
+
+
+def test_a_step_with_a_broken_gradient_is_left_out_whole(tiny_bert, text, tmp_path, monkeypatch, capfd):
+    from starbucks_retrieval.pretrain.module import PretrainingModule
+
+    forward, broken = PretrainingModule.forward, {2, 3}
+
+    def sometimes(self, **batch):
+        output = forward(self, **batch)
+        return output | {"loss": output["loss"] * (float("nan") if self.step[1] in broken else 1)}
+
+    monkeypatch.setattr(PretrainingModule, "forward", sometimes)
+    words = (
+        "--learning_rate",
+        1e-3,
+        "--lr_scheduler_type",
+        "constant",
+        "--warmup_steps",
+        0,
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        1,
+    )
+    assert door(tiny_bert, text, tmp_path / "m", *words, "--save_total_limit", 9) == 0
+    saved = [load_file(tmp_path / "m" / f"checkpoint-{step}" / "model.safetensors") for step in (1, 2, 3, 4)]
+    same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(saved)]
+    assert same == [False, True, True]
+    assert all(torch.isfinite(weight).all() for weight in saved[3].values())
+    assert "left out for a gradient that is no number: 2" in (tmp_path / "m" / "README.md").read_text()
+    broken.update(range(10))
+    assert door(tiny_bert, text, tmp_path / "n", "--max_skipped_steps", 2) == 2
+    assert "3 steps had a gradient that is no number" in capfd.readouterr().err
+
+
+def test_short_documents_are_dropped_and_counted_and_the_text_wraps(tiny_bert, text, tmp_path):
+    rows = [{"text": line} for line in text.read_text().splitlines()]  # an empty one among them
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert door(tiny_bert, tmp_path / "text.jsonl", tmp_path / "m", "--max_steps", 20) == 0
+    figures = json.loads((tmp_path / "m" / "training.json").read_text())["figures"]
+    assert figures["dropped_documents"]["empty"] >= 1 and figures["dropped_documents"]["short"] >= 1
+    assert figures["tokens"] > 20 * 4 * 10
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_preset_trains(tiny_bert, text, tmp_path, name):
+    words = (
+        "--preset",
+        name,
+        "--bf16",
+        "false",
+        "--fp16",
+        "false",
+        "--gradient_accumulation_steps",
+        1,
+        "--max_length",
+        32,
+    )
+    assert door(tiny_bert, text, tmp_path / "m", *words, "--max_steps", 1, "--per_device_train_batch_size", 4) == 0
+
+
+def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path):
+    words = ("--objective", "retromae", "--contrastive_weight", 1, "--mode", "spans")
+    assert door(tiny_bert, text, tmp_path / "m", *words) == 0
+    assert "ctr" in history(tmp_path / "m")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--max_steps -1", "no end"),
+        ("--sizes 9:8", "layer 9"),
+        ("--sizes 1:8,4:64", "64"),
+        ("--objective mlm --sizes 1:8", "full size alone"),
+        ("--objective mlm --decoder_layers 2", "decoder"),
+        ("--objective retromae --decoder_layers 2", "second layer"),
+        ("--objective retromae --variant starbucks-released", "smae"),
+        ("--contrastive_weight 1", "spans"),
+        ("--encoder_mlm_probability 2", "between 0 and 1"),
+        ("--preset nonsense", "no preset"),
+        ("--dataset_path absent.txt", "absent.txt"),
+        ("--deepspeed x.json", ""),
+        ("--max_length 8", "no room"),
+    ],
+)
+def test_bad_input_is_refused_at_the_door(tiny_bert, text, tmp_path, capfd, words, message):
+    assert door(tiny_bert, text, tmp_path / "m", *words.split()) == 2
+    printed = capfd.readouterr().err
+    assert message in printed and "Traceback" not in printed
+    assert not (tmp_path / "m" / "model.safetensors").exists()
+
+
+def test_text_without_documents_and_models_without_masks_are_refused(text, tmp_path, capfd):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    assert door(save_model(tmp_path / "bert"), empty, tmp_path / "m") == 2
+    assert door(save_model(tmp_path / "llama", "llama"), text, tmp_path / "n") == 2
+    assert "Traceback" not in capfd.readouterr().err
