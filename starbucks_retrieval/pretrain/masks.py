@@ -111,7 +111,7 @@ def choose(words: Words, orders: tuple[np.ndarray, np.ndarray], masking: Masking
     """The words masked for encoder and decoder, both bool [batch, W], by a walk through each one's order [batch, W].
 
     Nested: words are admitted up to the larger budget; those that fit the decoder's are its own, and those of them that
-    fit the encoder's are the encoder's too. Source: METHODS 4.3; ielab/Starbucks smae/data.py:109-155.
+    fit the encoder's are the encoder's too. Source: the released code of Starbucks (arXiv 2410.13230).
     """
     encoder, decoder = (
         budgets(words.lengths, probability, masking.max_predictions)

@@ -11,7 +11,7 @@ def visibility(hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """bool [batch, T, T]: may row i attend to column j. hidden bool [batch, T, T]: columns that are drawn away from i.
 
     Column 0, which holds the embedding, is seen by all rows but row 0; no row sees itself; rows and columns of padding
-    (from lengths [batch] on) see nothing and are not seen. Source: METHODS 5.2, eq. 6; RetroMAE src/pretrain/data.py.
+    (from lengths [batch] on) see nothing and are not seen. Source: RetroMAE (arXiv 2205.12035), eq. 6, and its code.
     """
     visible = ~hidden
     visible[:, :, 0] = True

@@ -37,7 +37,7 @@ class Cutter:
     random spans on either side of a random place in its middle half, so that they never overlap.
 
     A text is tokenised once and its ids are cut. The released code turns the ids of a window back into a string, which
-    is tokenised a second time and may come out longer. Source: METHODS 4.4 and 5.3; ielab/Starbucks smae/data.py.
+    is tokenised a second time and may come out longer. Sources: Starbucks (arXiv 2410.13230) and its code; spans: RetroMAE's second stage.
 
     `dropped` counts what is left out: "empty" documents, and "short" ones (and blocks) of fewer than `least` pieces; a
     document for spans needs twice as many. Raises UserError for an epoch that leaves nothing.

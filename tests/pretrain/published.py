@@ -141,7 +141,7 @@ def enhanced_decoder(model, layer, first, tokens, visible):
 
 
 def loss(model, layers, batch, sizes, projection="transform", enhanced=False, half=False):
-    """{name: mean} and their total, METHODS: mean over sizes of encoder's plus decoder's loss."""
+    """{name: mean} and their total, the mean over sizes of encoder's plus decoder's loss."""
     parts, total = {}, 0.0
     for size in sizes:
         states = states_of(model, batch)[size.layer]

@@ -83,7 +83,7 @@ def test_streams_keep_their_budgets_and_whole_words(masks, encoder, decoder):
 
 
 def slow_nested(sizes, order, budget_encoder, budget_decoder):
-    """Both streams in one walk word by word, as METHODS 4.3 tells it."""
+    """Both streams in one walk, word by word, as the released code goes."""
     encoder, decoder, used = set(), set(), 0
     spent = {"encoder": 0, "decoder": 0}
     for word in order:
