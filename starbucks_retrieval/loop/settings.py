@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
     """TrainingArguments from flags, over `defaults`, over those that all stages share."""
     import torch
     from transformers import HfArgumentParser, TrainingArguments
+
+    if gives(argv, "deepspeed") and not importlib.util.find_spec("deepspeed"):
+        raise UserError("--deepspeed needs deepspeed", "pip install 'starbucks-retrieval[deepspeed]'")
 
     class Parser(HfArgumentParser):
         def error(self, message: str) -> Any:
@@ -51,6 +55,11 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
     if not parsed.output_dir:
         raise UserError("--output_dir is missing", "name the folder for the model")
     return parsed
+
+
+def gives(argv: list[str], flag: str) -> bool:
+    """Whether a flag is among the words of a command line."""
+    return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in argv)
 
 
 def kept_settings(settings: TrainingArguments) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.loop.checkpoints import claim, same_run
 from starbucks_retrieval.loop.processes import first_process
-from starbucks_retrieval.loop.settings import hugging_face_arguments, kept_settings
+from starbucks_retrieval.loop.settings import gives, hugging_face_arguments, kept_settings
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Sizes
@@ -27,12 +27,12 @@ _FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch")
 
 def settings_of(argv: list[str], common: CommonArguments) -> TrainingArguments:
     """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
+    if gives(argv, "deepspeed") or gives(argv, "fsdp"):
+        raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
     defaults = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
     settings = hugging_face_arguments(argv, common, defaults)
     if settings.max_steps < 1:
         raise UserError("a stream of text has no end", "say with --max_steps how long to train")
-    if settings.deepspeed or settings.fsdp:
-        raise UserError("pre-training runs on one process or with DDP", "drop --deepspeed and --fsdp")
     return settings
 
 

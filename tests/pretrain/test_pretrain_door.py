@@ -191,7 +191,8 @@ def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path)
         ("--encoder_mlm_probability 2", "between 0 and 1"),
         ("--preset nonsense", "no preset"),
         ("--dataset_path absent.txt", "absent.txt"),
-        ("--deepspeed x.json", ""),
+        ("--deepspeed x.json", "DDP"),
+        ("--fsdp", "DDP"),
         ("--max_length 8", "no room"),
     ],
 )

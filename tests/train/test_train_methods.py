@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import numpy as np
@@ -329,6 +330,13 @@ def test_contradictions_are_refused_at_the_door(tiny_bert, data, tmp_path, capfd
     printed = capfd.readouterr().err
     assert message in printed and "Traceback" not in printed
     assert not (tmp_path / "m" / "model.safetensors").exists()
+
+
+def test_deepspeed_that_is_not_installed_is_named(tiny_bert, data, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ("--dataset_path", data / "rows.jsonl", "--train_group_size", 2, "--deepspeed", "zero.json")
+    assert door(tiny_bert, tmp_path / "m", *words) == 2
+    assert "starbucks-retrieval[deepspeed]" in capfd.readouterr().err
 
 
 def test_other_options_reach_the_objective(tiny_bert, data, tmp_path):
