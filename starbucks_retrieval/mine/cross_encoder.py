@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.models.encoder import token_limit
-from starbucks_retrieval.models.load import _explained, quiet_transformers
+from starbucks_retrieval.models.encoder import limit_of
+from starbucks_retrieval.models.load import explained, quiet_transformers
 from starbucks_retrieval.texts import Passage, join_text
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class CrossEncoder:
         self.dtype = precision.choose(arguments.dtype, self.device)
         self.budget = arguments.token_budget(self.device.type)
         # It reads a configuration and a tokenizer, which every model has.
-        limit = token_limit(SimpleNamespace(backbone=self.model, tokenizer=self.tokenizer))  # type: ignore[arg-type]
+        limit = limit_of(self.model.config, self.tokenizer)
         self.max_len = arguments.teacher_max_len or min(_MAX_LEN, limit)
         self._special = self.tokenizer.num_special_tokens_to_add(pair=True)
         if not self._special + 2 <= self.max_len <= limit:
@@ -104,7 +103,7 @@ def _load(name_or_path: str, config: Any) -> tuple[Any, Any]:
     """Tokenizer, and model in float32. Raises UserError for what is missing."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    with _explained(name_or_path), quiet_transformers():
+    with explained(name_or_path), quiet_transformers():
         model, report = AutoModelForSequenceClassification.from_pretrained(
             name_or_path,
             config=config,

@@ -41,9 +41,9 @@ def load_teacher(arguments: MineArguments) -> Teacher:
 def _load(name: str, arguments: MineArguments) -> Teacher:
     from transformers import AutoConfig
 
-    from starbucks_retrieval.models.load import _explained
+    from starbucks_retrieval.models.load import explained
 
-    with _explained(name):
+    with explained(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if any(architecture.endswith("ForSequenceClassification") for architecture in config.architectures or ()):
         from starbucks_retrieval.mine.cross_encoder import CrossEncoder

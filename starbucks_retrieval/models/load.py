@@ -35,7 +35,7 @@ def load_backbone(
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    with _explained(name_or_path):
+    with explained(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path, **options)
     layout = layout_of(hf_config)
     depth = int(hf_config.num_hidden_layers)
@@ -56,7 +56,7 @@ def load_backbone(
         options["attn_implementation"] = attn_implementation
     if hf_config.model_type in _NO_POOLER:
         options["add_pooling_layer"] = False
-    with _explained(name_or_path), quiet_transformers():
+    with explained(name_or_path), quiet_transformers():
         backbone, report = AutoModel.from_pretrained(
             name_or_path,
             config=hf_config,
@@ -84,7 +84,7 @@ def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
 
 
 @contextlib.contextmanager
-def _explained(name_or_path: str) -> Iterator[None]:
+def explained(name_or_path: str) -> Iterator[None]:
     """Turn transformers' own refusals into one line what, one line remedy."""
     from huggingface_hub.errors import StrictDataclassError
 
