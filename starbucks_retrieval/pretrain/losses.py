@@ -14,7 +14,7 @@ from starbucks_retrieval.objectives import info_nce
 IGNORED = -100
 
 # Logits that exist at once: enough rows to keep a processor's matrix units busy, and no more.
-_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
+_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,11 @@ class _WeightedCrossEntropy(torch.autograd.Function):
                     bias_grad += (error.t() @ weight).squeeze(1)
                 error = error.to(dtype)
                 row_grad[some] = (error @ words.t()) * weight
-                word_grad += error.t() @ (rows[some] * weight).to(dtype)
+                scaled = (rows[some] * weight).to(dtype)
+                if word_grad.dtype == dtype:
+                    word_grad.addmm_(error.t(), scaled)
+                else:
+                    word_grad += error.t() @ scaled
         losses_sum = (losses * weights).sum()
         ctx.mark_non_differentiable(losses)
         if training:
@@ -114,9 +118,9 @@ class _WeightedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        row_grad, word_grad, bias_grad = ctx.saved_tensors
-        scaled_bias = None if bias_grad is None else bias_grad * grad
-        return row_grad * grad, None, None, word_grad * grad, scaled_bias, None, None, None
+        # In place: the vocabulary's is large. A second pass over a kept graph is refused by torch, not wrong.
+        row_grad, word_grad, bias_grad = (kept if kept is None else kept.mul_(grad) for kept in ctx.saved_tensors)
+        return row_grad, None, None, word_grad, bias_grad, None, None, None
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0, normalize: bool = False) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.loop.recompute import Recomputing
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.stack import layout_of
 from starbucks_retrieval.pretrain.decoders import Decoder, Rows, new_decoder, sampled_labels
@@ -22,7 +22,7 @@ from starbucks_retrieval.pretrain.states import embedded, hidden_states, positio
 from starbucks_retrieval.sizes import Sizes
 
 
-class PretrainingModule(nn.Module):
+class PretrainingModule(Recomputing):
     """From a batch of masked texts to the loss L = mean over sizes of (L_enc + L_dec), or a variant of it.
 
     L_enc(n, d): the masked tokens of the encoder's input, from the states after layer n cut to d numbers, through the
@@ -58,7 +58,6 @@ class PretrainingModule(nn.Module):
         self.decoder: Decoder | None = new_decoder(self.backbone, self.layout, options, seed) if options.mae else None
         self.max_logits: int | None = None  # logits that may exist at once; None: a default by device
         self.step: tuple[int, ...] = (0,)  # what the sampling of the decoder's targets is seeded by
-        self._checkpointing = False
 
     @classmethod
     def from_pretrained(
@@ -83,6 +82,10 @@ class PretrainingModule(nn.Module):
         return getattr(self.model, self.model.base_model_prefix)
 
     @property
+    def hf_model(self) -> Any:
+        return self.model
+
+    @property
     def config(self) -> Any:
         """The backbone's Hugging Face configuration, which transformers' Trainer looks for."""
         return self.model.config
@@ -91,19 +94,6 @@ class PretrainingModule(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.model.device
-
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
-    ) -> None:
-        """Recompute each layer, and the decoder, in the backward pass instead of keeping their activations."""
-        if not self.model.supports_gradient_checkpointing:
-            raise UserError(
-                f"{self.model.config.model_type!r} has no gradient checkpointing", "drop --gradient_checkpointing"
-            )
-        # The re-entrant kind runs layers without a graph, and would cut states below the last from theirs.
-        kwargs = {**(gradient_checkpointing_kwargs or {}), "use_reentrant": False}
-        self.model.gradient_checkpointing_enable(kwargs, **others)
-        self._checkpointing = True
 
     def forward(
         self,
@@ -182,7 +172,7 @@ class PretrainingModule(nn.Module):
                 queries = position_embeddings(self.backbone, tokens.shape[1]).expand(len(tokens), -1, -1)
             return self.head.transform(self.decoder(self.backbone, first, tokens, mask, rows, queries))
 
-        if self._checkpointing and torch.is_grad_enabled():
+        if self.recomputing and torch.is_grad_enabled():
             return checkpoint(run, first, tokens, use_reentrant=False)
         return run(first, tokens)
 

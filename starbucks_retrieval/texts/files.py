@@ -24,6 +24,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Only `\\n` and `\\r\\n` end a line: U+2028, form feeds and their like are text. A byte order mark is dropped.
     """
     number = 0
+    damaged = EOFError, zlib.error, gzip.BadGzipFile  # a local: readers may outlive modules when the interpreter ends
     try:
         with open_bytes(path) as handle:
             for number, line in enumerate(handle, 1):
@@ -32,7 +33,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 line = line.rstrip(b"\r\n")
                 if line:
                     yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except damaged as error:
         raise UserError(
             f"{path}:{number + 1}: damaged gzip ({error})", f"fetch or make the file again; test it: gzip -t {path}"
         ) from None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from starbucks_retrieval.loop.processes import world
+from starbucks_retrieval.loop.recompute import Recomputing
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.objectives import Batch, Loss, Objective
@@ -32,7 +33,7 @@ class Chunks:
     cached: bool = False
 
 
-class TrainingModule(nn.Module):
+class TrainingModule(Recomputing):
     """Encodes a batch without computing padding, and applies an objective to its taps.
 
     Texts are sorted by length into chunks; their pooled taps go back to batch order, so the loss and its gradient are
@@ -65,6 +66,10 @@ class TrainingModule(nn.Module):
         self.step: tuple[int, ...] = (0,)  # what the sampling of sizes is seeded by, the same in every process
 
     @property
+    def hf_model(self) -> Any:
+        return self.encoder.backbone
+
+    @property
     def config(self) -> Any:
         """The backbone's Hugging Face configuration, which transformers' Trainer looks for."""
         return self.encoder.backbone.config
@@ -73,14 +78,6 @@ class TrainingModule(nn.Module):
     def _no_split_modules(self) -> Any:
         # The names of the backbone's layer classes, by which FSDP wraps when its configuration names none.
         return self.encoder.backbone._no_split_modules
-
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
-    ) -> None:
-        """Recompute each layer in the backward pass instead of keeping its activations."""
-        # The re-entrant kind runs layers without a graph, and would cut the taps off from theirs.
-        kwargs = {**(gradient_checkpointing_kwargs or {}), "use_reentrant": False}
-        self.encoder.backbone.gradient_checkpointing_enable(kwargs, **others)
 
     def forward(
         self,
