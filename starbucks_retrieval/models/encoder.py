@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import unpadded
+from starbucks_retrieval.models.asked import Asked, Lock
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests
@@ -45,8 +46,8 @@ class NestedEncoder(nn.Module):
         self.hidden_size = int(backbone.config.hidden_size)
         if config.sizes is not None:
             config.sizes.check(self.num_layers, self.hidden_size)
-        self._asked = _Asked()
-        self._tokenizer_lock = _Lock()
+        self._asked = Asked()
+        self._tokenizer_lock = Lock()
         layers = layers_of(backbone, self.layout)
         layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)
         for number, layer in enumerate(layers, 1):
@@ -66,15 +67,18 @@ class NestedEncoder(nn.Module):
         """Load a Hugging Face or sentence-transformers folder or hub name, in float32.
 
         With `layers`, only the weights up to that layer are read; `dropout` replaces the model's own for
-        training. Raises UserError when the path, the architecture or the weights do not fit.
+        training. Attention "unpadded" lays texts end to end where a GPU computes in half precision. Raises UserError when the path, the architecture or the weights do not fit.
         """
+        end_to_end = attn_implementation == unpadded.NAME
         backbone, tokenizer, config = load_backbone(
             str(name_or_path),
             layers,
-            attn_implementation=attn_implementation,
+            attn_implementation=None if end_to_end else attn_implementation,
             dropout=dropout,
             trust_remote_code=trust_remote_code,
         )
+        if end_to_end:
+            unpadded.switch(backbone)
         encoder = cls(backbone, tokenizer, config, name=str(name_or_path)).eval()
         return encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
@@ -115,17 +119,34 @@ class NestedEncoder(nn.Module):
 
         Layer 0, the embedding layer's output, can be asked beside others: a published training method visits it.
         """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return self._taps(inputs, partial(pool, mask=attention_mask, pooling=self.config.pooling), layers)
+
+    def forward_unpadded(self, rows: Sequence[Sequence[int]], layers: Sequence[int]) -> dict[int, Tensor]:
+        """The same taps of tokenised texts laid end to end; the encoder was loaded with attention "unpadded"."""
+        start = unpadded.first_position(self.backbone.config)
+        packing = unpadded.Packing.of(rows, start, self.device)
+        inputs = {"input_ids": packing.ids, "position_ids": packing.positions}
+
+        def pooled(hidden: Tensor) -> Tensor:
+            return pool(packing.padded(hidden), packing.mask, self.config.pooling)
+
+        with unpadded.using(packing):
+            return self._taps(inputs, pooled, layers)
+
+    def _taps(
+        self, inputs: dict[str, Tensor], pooled: Callable[[Tensor], Tensor], layers: Sequence[int]
+    ) -> dict[int, Tensor]:
         deepest = max(layers)
         if not (min(layers) >= 0 and 1 <= deepest <= self.num_layers):
             raise UserError(f"layers {sorted(layers)} asked of a model with {self.num_layers}", "layers start at 1")
         below = set(layers) - {deepest}
         model = self.backbone if deepest == self.num_layers else truncated_view(self.backbone, self.layout, deepest)
-        with self._asked.collect(below, partial(self._finish, attention_mask)) as states:
-            output = model(input_ids=input_ids, attention_mask=attention_mask)
-        taps = {
-            layer: self._finish(attention_mask, state) if _is_raw(state) else state for layer, state in states.items()
-        }
-        taps[deepest] = pool(output.last_hidden_state, attention_mask, self.config.pooling)
+        finish = partial(self._finish, pooled)
+        with self._asked.collect(below, finish) as states:
+            output = model(**inputs)
+        taps = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
+        taps[deepest] = pooled(output.last_hidden_state)
         return {layer: taps[layer] for layer in sorted(set(layers))}
 
     def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:
@@ -142,10 +163,10 @@ class NestedEncoder(nn.Module):
         # would be missing when that layer is recomputed. Otherwise it is pooled at once, so that it can be freed.
         asked.states[number] = hidden if torch.is_grad_enabled() else asked.finish(hidden)
 
-    def _finish(self, attention_mask: Tensor, hidden: Tensor) -> Tensor:
+    def _finish(self, pooled: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         if self.layout.final_norm is not None:
             hidden = self.backbone.get_submodule(self.layout.final_norm)(hidden)
-        return pool(hidden, attention_mask, self.config.pooling)
+        return pooled(hidden)
 
     # ------------------------------------------------------------------ texts
 
@@ -188,10 +209,16 @@ class NestedEncoder(nn.Module):
         precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
         steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
         pad_id = _first_not_none(self.tokenizer.pad_token_id, 0)
+        # Torch's kernel knows half precision on GPUs alone; elsewhere padding between texts of one length costs little.
+        end_to_end = unpadded.can_run(self.backbone) and self.device.type == "cuda" and dtype is not None
         # One autocast region for all batches: it casts each weight once and keeps the copy until it is left.
         with precision:
             for batch in steps:
-                taps = self(**pad([rows[i] for i in batch], pad_id, self.device), layers=sizes.layers)
+                some = [rows[i] for i in batch]
+                if end_to_end:
+                    taps = self.forward_unpadded(some, sizes.layers)
+                else:
+                    taps = self(**pad(some, pad_id, self.device), layers=sizes.layers)
                 for size in sizes:
                     results[size][batch] = embedding(taps[size.layer], size.dim, self.config.normalize).cpu().numpy()
         return results
@@ -246,42 +273,6 @@ def limit_of(config: Any, tokenizer: Any) -> int:
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         limit -= config.pad_token_id + 1  # these number their positions from after the padding token
     return min(limit, tokenizer.model_max_length)
-
-
-class _Asked(threading.local):
-    """What the forward pass running in this thread wants from the layers below its deepest one."""
-
-    def __init__(self) -> None:
-        self.layers: set[int] = set()
-        self.states: dict[int, Tensor] = {}
-        self.finish: Any = None
-
-    @contextlib.contextmanager
-    def collect(self, layers: set[int], finish: Any) -> Iterator[dict[int, Tensor]]:
-        self.layers, self.states, self.finish = layers, {}, finish
-        try:
-            yield self.states
-        finally:
-            self.layers, self.states, self.finish = set(), {}, None
-
-    def __reduce__(self) -> Any:
-        return (_Asked, ())  # copies of a model start with nothing asked
-
-
-class _Lock:
-    """A lock that a copied model gets anew."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> Any:
-        return (_Lock, ())
 
 
 def _is_raw(state: Tensor) -> bool:

@@ -1,0 +1,71 @@
+"""Texts laid end to end give the taps of padded batches, for every architecture that can run so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import DECODERS, FAMILIES, save_model
+
+from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import unpadded
+from starbucks_retrieval.models.batching import pad
+
+
+def encoder_of(folder, family, pooling):
+    save_model(folder, family)
+    encoder = NestedEncoder.from_pretrained(folder, attn_implementation=unpadded.NAME, device="cpu")
+    encoder.config = encoder.config.__class__(pooling=pooling)
+    return encoder
+
+
+@pytest.mark.parametrize("family", unpadded.FAMILIES)
+def test_taps_are_those_of_padded_batches(tmp_path, family):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]
+    for pooling in ["last"] if family in DECODERS else ["cls", "mean", "last"]:
+        encoder = encoder_of(tmp_path / pooling, family, pooling)
+        with torch.no_grad():
+            expected = encoder(**pad(rows, 1 if "roberta" in family or family == "camembert" else 0), layers=[1, 2, 4])
+            found = encoder.forward_unpadded(rows, [1, 2, 4])
+        assert list(found) == [1, 2, 4]
+        for layer, tap in expected.items():
+            torch.testing.assert_close(found[layer], tap, rtol=1e-5, atol=1e-5)
+
+
+def test_no_text_sees_another(tmp_path):
+    encoder = encoder_of(tmp_path, "bert", "mean")
+    with torch.no_grad():
+        both = encoder.forward_unpadded([[5, 6, 7], [8, 9]], [4])[4]
+        alone = encoder.forward_unpadded([[8, 9]], [4])[4]
+    torch.testing.assert_close(both[1], alone[0])
+
+
+def test_other_architectures_are_refused(tmp_path):
+    assert set(FAMILIES) - set(unpadded.FAMILIES) == {"distilbert", "mpnet"}
+    save_model(tmp_path, "mpnet")
+    with pytest.raises(UserError, match="mpnet"):
+        NestedEncoder.from_pretrained(tmp_path, attn_implementation=unpadded.NAME)
+
+
+def test_where_the_kernel_cannot_run_batches_are_padded_as_ever(tmp_path):
+    encoder = encoder_of(tmp_path, "bert", "mean")
+    plain = NestedEncoder.from_pretrained(tmp_path, device="cpu")
+    plain.config = encoder.config
+    rows = [[5, 6, 7], [8, 9]]
+    for size, vectors in plain.embed(rows, plain.sizes).items():
+        np.testing.assert_allclose(encoder.embed(rows, plain.sizes)[size], vectors, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_kernel_gives_what_padding_gives(tmp_path):
+    encoder = encoder_of(tmp_path, "bert", "mean").to("cuda")
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        expected = encoder(**pad(rows, 0, "cuda"), layers=[2, 4])
+        found = encoder.forward_unpadded(rows, [2, 4])
+    for layer, tap in expected.items():
+        torch.testing.assert_close(found[layer], tap, rtol=3e-2, atol=3e-2)
