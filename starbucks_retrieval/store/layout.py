@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.places import Where, place
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
@@ -32,9 +33,9 @@ def folder_size(name: str) -> Size | None:
     return Size(int(match[1]), int(match[2])) if match else None
 
 
-def output_folder(output: str | Path, size: Size, parts: int = 1, part: int = 0) -> Path:
-    """Where the store of one size (and one part of several) lives under an output folder."""
-    root = Path(output)
+def output_folder(output: Where, size: Size, parts: int = 1, part: int = 0) -> Path:
+    """Where the store of one size (and one part of several) lives under an output folder; for a URL, a UPath."""
+    root = place(output)
     if parts > 1:
         root = root / f"part-{part:05d}-of-{parts:05d}"
     return root / size_folder(size)
@@ -48,11 +49,6 @@ def is_part(name: str) -> bool:
 def shard_file(shard: int, what: str) -> str:
     """`what`: `vectors.npy`, `ids.npy` or `json`."""
     return f"{shard:05d}.{what}"
-
-
-def temporary(name: str) -> str:
-    """The name under which a file is written before it is renamed to `name`; the same as provenance.write_json's."""
-    return f".{name}.tmp"
 
 
 def is_own(name: str) -> bool:

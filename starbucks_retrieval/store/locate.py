@@ -1,54 +1,117 @@
-"""From what a user names (a size's folder, its parent, a pattern, parts) to one open store."""
+"""From what a user names (a size's folder, its parent, a pattern, parts) to open stores."""
 
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import MANIFEST, folder_size, is_part, size_folder
+from starbucks_retrieval.store.places import Where, entries, exists, is_folder, matching, place
 from starbucks_retrieval.store.reader import EmbeddingStore
 
 
-def open_store(path: str | Path, size: Size | None = None) -> EmbeddingStore:
+def open_store(path: Where, size: Size | None = None) -> EmbeddingStore:
     """Open a size's folder, an encode output with one or several sizes and parts, or a pattern of those.
 
-    `size` chooses among several sizes. Raises UserError that lists the sizes there are when it is needed, or absent.
+    Local or at a URL. `size` chooses among several sizes. Raises UserError that lists the sizes there are when it is
+    needed, or absent.
     """
-    if not Path(path).exists() and glob.has_magic(str(path)):
-        return open_stores(str(path), size)
-    return _join(_folders(Path(path), size), size)
+    where = place(path)
+    if _is_pattern(where):
+        return open_stores(path, size)
+    return _join(_folders(where, size), size)
 
 
-def open_stores(pattern: str, size: Size | None = None) -> EmbeddingStore:
+def open_stores(pattern: Where, size: Size | None = None) -> EmbeddingStore:
     """Open all folders that match a pattern such as `emb/part-*` as one store. Raises UserError as `open_store`."""
-    matches = [Path(match) for match in sorted(glob.glob(pattern)) if Path(match).is_dir()]
-    if not matches:
-        raise UserError(f"no folder matches {pattern}", "check the pattern; quote it so that the shell leaves it alone")
-    if all(folder_size(match.name) and (match / MANIFEST).exists() for match in matches):
+    matches = _matches(place(pattern))
+    if all(folder_size(match.name) and MANIFEST in entries(match) for match in matches):
         # `emb/*` matches the sizes of one output: choose among them as if `emb` had been named.
-        matches = _of_one_size(matches, size, pattern)
+        matches = _of_one_size(matches, size, str(pattern))
     return _join([folder for match in matches for folder in _folders(match, size)], size)
 
 
+def store_folders(paths: Sequence[Where]) -> list[Path]:
+    """The folders of all stores in what `paths` name, of every size and part, finished or not, each once.
+
+    Raises UserError for a path without any.
+    """
+    found: list[Path] = []
+    for path in paths:
+        where = place(path)
+        for match in _matches(where) if _is_pattern(where) else [where]:
+            found += _all_folders(match)
+    return list(dict.fromkeys(found))
+
+
+def open_each_size(paths: Sequence[Where], size: Size | None = None) -> dict[Size, EmbeddingStore]:
+    """One store a size from all that `paths` name, parts joined; of `size` alone if that is given.
+
+    Raises UserError for parts that do not belong together or are missing, and for a size that is not there.
+    """
+    groups: dict[Size, list[EmbeddingStore]] = {}
+    for folder in store_folders(paths):
+        if size is None or folder_size(folder.name) in (None, size):
+            store = EmbeddingStore.open(folder)
+            groups.setdefault(store.spec.size, []).append(store)
+    if size is not None and size not in groups:
+        raise UserError(f"{', '.join(map(str, paths))}: no size {size} there", "`starbucks store info` lists the sizes")
+    wanted = sorted(groups) if size is None else [size]
+    return {one: EmbeddingStore.join(groups[one]) for one in wanted}
+
+
+def _is_pattern(path: Path) -> bool:
+    return glob.has_magic(str(path)) and not exists(path)
+
+
+def _matches(pattern: Path) -> list[Path]:
+    matches = [match for match in matching(pattern) if is_folder(match)]
+    if not matches:
+        raise UserError(f"no folder matches {pattern}", "check the pattern; quote it so that the shell leaves it alone")
+    return matches
+
+
+def _all_folders(path: Path) -> list[Path]:
+    sizes, parts = _children(path)
+    if path in sizes:
+        return sizes
+    found = sizes + [folder for part in parts for folder in _all_folders(part)]
+    if not found:
+        raise _no_store(path)
+    return found
+
+
 def _folders(path: Path, size: Size | None) -> list[Path]:
-    if not path.exists():
-        raise UserError(f"no such folder: {path}", "check the path")
-    if not path.is_dir():
-        raise UserError(f"{path} is a file, the folder of an embedding store is needed", "name what encode wrote")
-    if (path / MANIFEST).exists():
-        return [path]
-    children = sorted(child for child in path.iterdir() if child.is_dir())
-    parts = [child for child in children if is_part(child.name)]
-    sizes = [child for child in children if folder_size(child.name)]
+    sizes, parts = _children(path)
+    if path in sizes:
+        return sizes
     if parts and sizes:
         raise UserError(f"{path} holds a whole store and parts of one", "name the folder that you mean")
     if parts:
         return [folder for part in parts for folder in _folders(part, size)]
     if not sizes:
-        raise UserError(f"{path} is not an embedding store: it has no {MANIFEST}", "check the path")
+        raise _no_store(path)
     return _of_one_size(sizes, size, str(path))
+
+
+def _children(path: Path) -> tuple[list[Path], list[Path]]:
+    """The folders of sizes and of parts inside `path`; `path` itself as the only one if it is a store."""
+    if not exists(path):
+        raise UserError(f"no such folder: {path}", "check the path")
+    if not is_folder(path):
+        raise UserError(f"{path} is a file, the folder of an embedding store is needed", "name what encode wrote")
+    listed = entries(path)
+    if MANIFEST in listed:
+        return [path], []
+    names = sorted(name for name, length in listed.items() if length is None)
+    return [path / name for name in names if folder_size(name)], [path / name for name in names if is_part(name)]
+
+
+def _no_store(path: Path) -> UserError:
+    return UserError(f"{path} is not an embedding store: it has no {MANIFEST}", "check the path")
 
 
 def _of_one_size(folders: list[Path], size: Size | None, where: str) -> list[Path]:

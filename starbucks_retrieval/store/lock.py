@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from functools import cache
 from pathlib import Path
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store.layout import LOCK
+from starbucks_retrieval.store.places import is_remote
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -17,12 +19,16 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 class FolderLock:
     """An advisory lock on a folder, held until `release` or the death of the process.
 
-    Raises UserError when another process holds it. A file system without locks gets a warning instead.
+    Raises UserError when another process holds it. Where there are no locks, a warning has to do.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
-        self._descriptor: int | None = self._take()
+        self._descriptor: int | None = None
+        if is_remote(folder):
+            _warn_of_no_lock(getattr(folder, "protocol", ""))
+        else:
+            self._descriptor = self._take()
 
     def _take(self) -> int:
         while True:
@@ -57,3 +63,9 @@ class FolderLock:
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = None
+
+
+@cache
+def _warn_of_no_lock(protocol: str) -> None:
+    """Once is enough: a job writes many folders."""
+    log.warning("%s:// has no locks: run one job at a time on a folder there", protocol)

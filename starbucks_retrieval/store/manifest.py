@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.store import places
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.shards import ShardRecord
 from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
@@ -38,11 +38,11 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read a store's manifest. Raises UserError for no store, a damaged one, or one of a newer version."""
     path = folder / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{folder} is not an embedding store: it has no {MANIFEST}", "check the path")
     damaged = UserError(f"{path} is damaged", "delete the folder and encode again")
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(places.read_text(path))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise UserError(f"{folder} is not an embedding store: it has no {MANIFEST}", "check the path") from None
     except ValueError:
         raise damaged from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.store import places
+from starbucks_retrieval.store.cache import local_file
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.store.shards import ShardRecord, load_shard
+from starbucks_retrieval.store.places import Where
+from starbucks_retrieval.store.shards import FileRecord, ShardRecord, load_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 
 
@@ -32,10 +35,14 @@ class _Shard:
     # Mapped anew at each use: a store of a thousand shards must not hold two thousand open files, and pages that
     # nobody maps any more are not counted as ours.
     def vectors(self) -> np.ndarray:
-        return np.load(self.folder / self.record.vectors.name, mmap_mode="r", allow_pickle=False)
+        return self._map(self.record.vectors)
 
     def ids(self) -> np.ndarray:
-        return np.load(self.folder / self.record.ids.name, mmap_mode="r", allow_pickle=False)
+        return self._map(self.record.ids)
+
+    def _map(self, file: FileRecord) -> np.ndarray:
+        path = local_file(self.folder / file.name, file.bytes, file.blake2b)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 class EmbeddingStore:
@@ -58,13 +65,18 @@ class EmbeddingStore:
         """The type of the stored vectors."""
         return np.dtype(self.spec.store_dtype)
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folders that are read, in the order of their rows."""
+        return list(dict.fromkeys(shard.folder for shard in self._shards))
+
     @classmethod
-    def open(cls, folder: str | Path) -> EmbeddingStore:
+    def open(cls, folder: Where) -> EmbeddingStore:
         """Open a finished store. Lengths of files are checked here; `verify` checks their content.
 
-        Raises UserError for no store, an unfinished one, a missing or damaged shard.
+        Arrays at a URL are fetched, checked and kept in a local cache when they are first read. Raises UserError for no store, an unfinished one, a missing or damaged shard.
         """
-        folder = Path(folder)
+        folder = places.place(folder)
         manifest = read_manifest(folder)
         spec = manifest.spec
         if not manifest.complete:
@@ -76,8 +88,9 @@ class EmbeddingStore:
         expected = [(shard, *spec.shard_rows(shard)) for shard in range(spec.shards)]
         if [(r.shard, r.start, r.start + r.rows) for r in manifest.shards] != expected:
             raise UserError(f"{folder / MANIFEST} is damaged", "delete the folder and encode again")
+        lengths = places.entries(folder)
         for record in manifest.shards:
-            _refuse(record.problem(folder, checksums=False))
+            _refuse(record.problem(folder, lengths, checksums=False))
         return cls(spec, [_Shard(folder, record, record.start) for record in manifest.shards])
 
     @classmethod
@@ -128,6 +141,13 @@ class EmbeddingStore:
                 filled += high - low
             yield start, buffer[:filled]
 
+    def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
+        """Ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
+        pieces = list(self._pieces(start, stop))
+        ids = [docid.decode() for shard, low, high in pieces for docid in shard.ids()[low:high].tolist()]
+        vectors = [shard.vectors()[low:high] for shard, low, high in pieces]
+        return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Vectors of the given rows, in their order: [len(rows), dim], in the stored type."""
         rows = self._checked(rows)
@@ -152,8 +172,9 @@ class EmbeddingStore:
 
     def verify(self) -> None:
         """Read every file and compare its checksum. Raises UserError naming the first damaged file."""
+        lengths = {folder: places.entries(folder) for folder in self.folders}
         for shard in self._shards:
-            _refuse(shard.record.problem(shard.folder))
+            _refuse(shard.record.problem(shard.folder, lengths[shard.folder]))
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Shard, int, int]]:
         """The shards that hold rows [start, stop), each with its own first and last row."""

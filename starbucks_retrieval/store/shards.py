@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest, sync_folder, write_json
-from starbucks_retrieval.store.layout import shard_file, temporary
+from starbucks_retrieval.store import places
+from starbucks_retrieval.store.layout import shard_file
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,19 @@ class ShardRecord:
         files = {name: FileRecord(**values[name]) for name in ("vectors", "ids")}
         return cls(**(values | files))
 
-    def problem(self, folder: Path, checksums: bool = True) -> str | None:
-        """What is wrong with the shard's files, in words, or None. Without `checksums` only lengths are looked at."""
+    def problem(self, folder: Path, lengths: Mapping[str, int | None], checksums: bool = True) -> str | None:
+        """What is wrong with the shard's files, in words, or None.
+
+        `lengths` is the folder as places.entries lists it. Without `checksums` nothing else is looked at.
+        """
         for record in (self.vectors, self.ids):
             path = folder / record.name
-            try:
-                length = path.stat().st_size
-            except FileNotFoundError:
+            length = lengths.get(record.name)
+            if length is None:
                 return f"{path} is missing"
             if length != record.bytes:
                 return f"{path} has {length} bytes instead of {record.bytes}"
-            if checksums and file_digest(path) != record.blake2b:
+            if checksums and places.digest(path) != record.blake2b:
                 return f"{path} does not match its checksum"
         return None
 
@@ -75,15 +77,15 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
-    sync_folder(folder)  # the arrays' names must be on the disk before the file that vouches for them
-    write_json(folder / shard_file(shard, "json"), record.to_json())
+    places.settle(folder)  # the arrays' names must be on the disk before the file that vouches for them
+    places.write_json(folder, shard_file(shard, "json"), record.to_json())
     return record
 
 
 def load_shard(folder: Path, shard: int) -> ShardRecord | None:
     """The record of a shard, or None when there is none that can be read."""
     try:
-        return ShardRecord.from_json(json.loads((folder / shard_file(shard, "json")).read_text(encoding="utf-8")))
+        return ShardRecord.from_json(json.loads(places.read_text(folder / shard_file(shard, "json"))))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -91,9 +93,7 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
 def remove_shard(folder: Path, shard: int) -> None:
     """Delete whatever there is of a shard; first the file that vouches for the others."""
     for what in ("json", "vectors.npy", "ids.npy"):
-        name = shard_file(shard, what)
-        (folder / name).unlink(missing_ok=True)
-        (folder / temporary(name)).unlink(missing_ok=True)
+        places.remove(folder, shard_file(shard, what))
 
 
 def id_array(ids: list[str]) -> np.ndarray:
@@ -118,25 +118,16 @@ def _largest_norm(vectors: np.ndarray) -> float:
 
 
 def _save_array(folder: Path, name: str, array: np.ndarray) -> FileRecord:
-    """Write a plain .npy under a temporary name, flush it to the disk, rename it."""
+    """Write a plain .npy, whole or not at all."""
     array = np.ascontiguousarray(array)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    # Not np.save: on a full disk it raises an error that does not say so.
     parts = (header.getvalue(), array.view(np.uint8).data)
     digest = hashlib.blake2b(digest_size=16)
-    path = folder / temporary(name)
-    try:
-        # Not np.save: on a full disk it raises an error that does not say so.
-        with open(path, "wb") as handle:
-            for part in parts:
-                handle.write(part)
-                digest.update(part)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(path, folder / name)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(folder / name)) from None
+    for part in parts:
+        digest.update(part)
+    places.write_file(folder, name, parts)
     return FileRecord(
         name, sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts), digest.hexdigest()
     )

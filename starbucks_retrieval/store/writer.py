@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import write_json
+from starbucks_retrieval.store import places
 from starbucks_retrieval.store.layout import LOCK, MANIFEST, is_own
 from starbucks_retrieval.store.lock import FolderLock
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
+from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 
@@ -27,9 +29,12 @@ class StoreWriter:
             start, stop = spec.shard_rows(shard)
             writer.write_shard(shard, ids, vectors)
         writer.finish()
+
+    Processes that share the work: one opens the store, and only then the others `join` it and write shards that no
+    other writes; when they are done, the first one calls `collect` and `finish`.
     """
 
-    def __init__(self, folder: Path, spec: StoreSpec, lock: FolderLock) -> None:
+    def __init__(self, folder: Path, spec: StoreSpec, lock: FolderLock | None) -> None:
         self.folder = folder
         self.spec = spec
         self.complete = False
@@ -37,15 +42,15 @@ class StoreWriter:
         self._done: dict[int, ShardRecord] = {}
 
     @classmethod
-    def open(cls, folder: str | Path, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
+    def open(cls, folder: Where, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
         """Start a store, or resume the same job half done; the spec of the first start is kept.
 
         Raises UserError when the folder holds something else, or another process writes it. With `overwrite` a store
         of ours is replaced; files that are not ours are never touched.
         """
-        folder = Path(folder)
+        folder = places.place(folder)
         _refuse_foreign(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        places.make_folder(folder)
         lock = FolderLock(folder)
         try:
             writer = cls(folder, spec, lock)
@@ -54,6 +59,29 @@ class StoreWriter:
             lock.release()
             raise
         return writer
+
+    @classmethod
+    def join(cls, folder: Where, spec: StoreSpec) -> StoreWriter:
+        """Help the process that opened a store: write shards into it, with no lock, no cleaning up and no `finish`.
+
+        Raises UserError when no such process has started the store, or it holds another job.
+        """
+        folder = places.place(folder)
+        if MANIFEST not in places.entries(folder):
+            raise UserError(
+                f"{folder} is not started: it has no {MANIFEST}", "let the first process open it, then join"
+            )
+        manifest = read_manifest(folder)
+        if difference := job_difference(manifest.spec, spec):
+            raise UserError(f"{folder} holds another job: {difference}", "start all processes with the same flags")
+        writer = cls(folder, manifest.spec, None)
+        writer.collect()
+        writer.complete = manifest.complete
+        return writer
+
+    def collect(self) -> None:
+        """Take in the shards that other processes have finished. Lengths of files are checked, not checksums."""
+        self._done |= self._records(checksums=False, known=self._done)
 
     def done_shards(self) -> list[int]:
         """The shards that are on the disk, whole, ascending."""
@@ -81,18 +109,21 @@ class StoreWriter:
         self._done[shard] = save_shard(self.folder, shard, start, ids, stored)
 
     def finish(self) -> None:
-        """Declare the store complete. Raises ValueError while shards are missing."""
+        """Declare the store complete. Raises ValueError while shards are missing, and for a writer that joined."""
+        if self._lock is None:
+            raise ValueError("a writer that joined cannot finish the store; the one that opened it does")
         if self.complete:
             return
         if missing := self.missing_shards():
             raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
         shards = [self._done[shard] for shard in range(self.spec.shards)]
-        write_json(self.folder / MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
+        places.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
         self.complete = True
 
     def close(self) -> None:
         """Let other writers in."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -104,23 +135,24 @@ class StoreWriter:
         manifest = self._old_manifest(overwrite)
         if manifest is not None:
             self.spec = manifest.spec
-        self._done = {} if manifest is None else self._verified()
+        # An object elsewhere is never half there, and reading all of them again could take as long as the job.
+        self._done = {} if manifest is None else self._records(checksums=not places.is_remote(self.folder))
         done = [self._done[shard] for shard in self.done_shards()]
         whole = manifest is not None and manifest.complete and done == manifest.shards
         if manifest is None or (manifest.complete and not whole):
-            write_json(self.folder / MANIFEST, Manifest(self.spec, [], complete=False).to_json())
+            places.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
         self.complete = whole
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
         """The manifest of the same job; None for an empty folder, or one emptied because of `overwrite`."""
-        path = self.folder / MANIFEST
+        started = MANIFEST in places.entries(self.folder)
         shards = _shards_seen(self.folder)
-        if not path.exists() and not shards:
+        if not started and not shards:
             return None
         problem: str | None
-        if path.exists():
+        if started:
             try:
                 manifest = read_manifest(self.folder)
                 problem = job_difference(manifest.spec, self.spec)
@@ -137,18 +169,21 @@ class StoreWriter:
         log.info("overwriting the store in %s", self.folder)
         for shard in shards:
             remove_shard(self.folder, shard)
-        path.unlink(missing_ok=True)
+        places.remove(self.folder, MANIFEST)
         return None
 
-    def _verified(self) -> dict[int, ShardRecord]:
+    def _records(self, checksums: bool, known: Container[int] = ()) -> dict[int, ShardRecord]:
         """Records of the shards whose files are what their record says; the others are told of and left out."""
         done = {}
-        for shard in sorted(_shards_seen(self.folder)):
+        lengths = places.entries(self.folder)
+        for shard in sorted(_shards_of(lengths)):
+            if shard in known:
+                continue
             record = load_shard(self.folder, shard)
             if record is None or shard >= self.spec.shards:
                 continue
             start, stop = self.spec.shard_rows(shard)
-            problem = record.problem(self.folder)
+            problem = record.problem(self.folder, lengths, checksums)
             if problem is None and (record.shard, record.start, record.rows) == (shard, start, stop - start):
                 done[shard] = record
             else:
@@ -157,9 +192,9 @@ class StoreWriter:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
+    if places.exists(folder) and not places.is_folder(folder):
         raise UserError(f"{folder} is a file, a folder is needed", "choose another output folder")
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    names = sorted(places.entries(folder))
     foreign = next((name for name in names if not is_own(name)), None)
     if foreign is None and MANIFEST in names and not _is_our_manifest(folder / MANIFEST):
         foreign = MANIFEST
@@ -172,7 +207,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _is_our_manifest(path: Path) -> bool:
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(places.read_text(path))
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == Manifest.FORMAT
@@ -180,8 +215,12 @@ def _is_our_manifest(path: Path) -> bool:
 
 def _shards_seen(folder: Path) -> set[int]:
     """Numbers of all shards of which any file is there, temporary ones included."""
-    names = (re.match(r"\.?(\d{5,})\.", entry.name) for entry in folder.iterdir() if entry.name != LOCK)
-    return {int(match[1]) for match in names if match}
+    return _shards_of(places.entries(folder))
+
+
+def _shards_of(names: Iterable[str]) -> set[int]:
+    matches = (re.match(r"\.?(\d{5,})\.", name) for name in names if name != LOCK)
+    return {int(match[1]) for match in matches if match}
 
 
 def _to_store_dtype(ids: list[str], vectors: np.ndarray, spec: StoreSpec) -> np.ndarray:

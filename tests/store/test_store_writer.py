@@ -9,7 +9,6 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreWriter, output_folder, size_folder
-from starbucks_retrieval.store import shards as shards_module
 
 
 def test_files_are_plain_numpy(tmp_path, make_spec, write_store, rows_of):
@@ -172,7 +171,7 @@ def test_a_disk_that_fills_up(tmp_path, make_spec, write_store, fill, contents, 
         real(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards_module.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(OSError) as caught, StoreWriter.open(tmp_path / "s", make_spec()) as writer:
             fill(writer)
     assert caught.value.errno == errno.ENOSPC

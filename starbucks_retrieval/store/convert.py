@@ -1,0 +1,104 @@
+"""Stores for other programs: Parquet, Arrow, plain numpy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from starbucks_retrieval.cli import progress
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.locate import open_store
+from starbucks_retrieval.store.places import Where, is_remote, place
+from starbucks_retrieval.store.reader import EmbeddingStore
+from starbucks_retrieval.texts.files import atomic_writer
+
+_BLOCK = 16 << 20  # bytes of vectors that are held at a time; a row group of Parquet
+
+
+def export_store(
+    path: Where,
+    output: Where,
+    to: str,
+    size: Size | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write a store for other programs, in constant memory; it appears whole or not at all.
+
+    `to`: `parquet` or `arrow` (the Arrow file format), one file with the columns `id` (string) and `embedding`
+    (fixed_size_list of float16 or float32, as stored) and the store's spec as JSON in the schema's metadata; or `npy`,
+    a folder with `ids.txt` and, written last, `vectors.npy` [rows, dim]. Returns figures. Raises UserError for an
+    output that is there already, unless `overwrite`.
+    """
+    source = open_store(path, size)
+    target = place(output)
+    if is_remote(target):
+        raise UserError(f"{output} is a URL, exports are written locally", "export to a folder here, and copy it")
+    taken = target.is_dir() and any(target.iterdir()) if to == "npy" else target.exists()
+    if taken and not overwrite:
+        raise UserError(f"{target} is there already", "name another output, or give --overwrite")
+    _WRITERS[to](source, target)
+    return {
+        "output": str(output),
+        "to": to,
+        "size": str(source.spec.size),
+        "rows": source.count,
+        "dtype": source.spec.store_dtype,
+    }
+
+
+def _blocks(store: EmbeddingStore) -> Iterator[tuple[list[str], np.ndarray]]:
+    rows = max(1, _BLOCK // (store.spec.size.dim * store.dtype.itemsize))
+    starts = range(0, store.count, rows)
+    for start in progress(starts, len(starts), "blocks", "export"):
+        yield store.consecutive(start, min(start + rows, store.count))
+
+
+def _columns(store: EmbeddingStore, target: Path, opener: Callable[[BinaryIO, Any], Any]) -> None:
+    import pyarrow as pa
+
+    kind = pa.list_(pa.from_numpy_dtype(store.dtype), store.spec.size.dim)
+    described = {"starbucks_retrieval.store": json.dumps(store.spec.to_json(), ensure_ascii=False, sort_keys=True)}
+    schema = pa.schema([("id", pa.string()), ("embedding", kind)], described)
+    with atomic_writer(target) as handle, opener(handle, schema) as writer:
+        for ids, vectors in _blocks(store):
+            flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+            arrays = [pa.array(ids, pa.string()), pa.FixedSizeListArray.from_arrays(flat, store.spec.size.dim)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+
+
+def _parquet(store: EmbeddingStore, target: Path) -> None:
+    import pyarrow.parquet as pq
+
+    # Ids that are all different make a dictionary as long as themselves.
+    _columns(store, target, lambda handle, schema: pq.ParquetWriter(handle, schema, use_dictionary=False))
+
+
+def _arrow(store: EmbeddingStore, target: Path) -> None:
+    import pyarrow as pa
+
+    _columns(store, target, pa.ipc.new_file)
+
+
+def _npy(store: EmbeddingStore, target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target} is a file, --to npy writes a folder", "name another output")
+    (target / "vectors.npy").unlink(missing_ok=True)  # or new ids would stand beside old vectors
+    with atomic_writer(target / "ids.txt") as handle:
+        for ids, _ in _blocks(store):
+            if broken := [docid for docid in ids if "\n" in docid or "\r" in docid]:
+                raise UserError(f"the id {broken[0]!r} holds a line break", "export to parquet or arrow")
+            handle.write("".join(f"{docid}\n" for docid in ids).encode())
+    shape = (store.count, store.spec.size.dim)
+    header = {"descr": np.lib.format.dtype_to_descr(store.dtype), "fortran_order": False, "shape": shape}
+    with atomic_writer(target / "vectors.npy") as handle:
+        np.lib.format.write_array_header_1_0(handle, header)
+        for _, vectors in _blocks(store):
+            handle.write(np.ascontiguousarray(vectors).data)
+
+
+_WRITERS: dict[str, Callable[[EmbeddingStore, Path], None]] = {"parquet": _parquet, "arrow": _arrow, "npy": _npy}
