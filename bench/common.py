@@ -30,6 +30,8 @@ _PASSAGE_PROFILE = (4.343, 0.382, 14, 258)
 _QUERY_PROFILE = (2.144, 0.295, 4, 23)
 
 
+_MATMUL_ROWS, _PRODUCTS = 4096, 8
+
 # ---------------------------------------------------------------- flags and figures
 
 
@@ -163,6 +165,35 @@ def autocast(dtype: str) -> contextlib.AbstractContextManager:
     return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
 
 
+def matmul_flops(width: int) -> float:
+    """Floating-point operations of one call of `matmul`."""
+    return 2.0 * _PRODUCTS * _MATMUL_ROWS * width * 4 * width
+
+
+def matmul(width: int, dtype: str) -> Callable[[int], object]:
+    """A contender that only multiplies, in the shape of a feed-forward layer: its rate is the peak to compare with."""
+    import torch
+
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    left, right = torch.randn(_MATMUL_ROWS, width).to(kind), torch.randn(width, 4 * width).to(kind)
+    out = torch.empty(_MATMUL_ROWS, 4 * width, dtype=kind)
+
+    def multiply(number: int) -> None:
+        for _ in range(_PRODUCTS):
+            torch.mm(left, right, out=out)
+
+    multiply(0)
+    return multiply
+
+
+def encoder_flops(rows: Sequence[int], layers: int, width: int) -> float:
+    """Multiplications and additions of BERT's layers over texts of so many tokens, nothing else counted.
+
+    A layer has 12 width² weights; attention adds two products of [tokens, width] with [width, tokens].
+    """
+    return float(sum(layers * (24 * tokens * width**2 + 4 * tokens**2 * width) for tokens in rows))
+
+
 # ---------------------------------------------------------------- texts
 
 
@@ -198,14 +229,18 @@ def _synthetic(profile: tuple[float, float, int, int], count: int, rng: random.R
 
 def describe_texts(texts: Sequence[str], source: str, max_length: int) -> dict[str, Any]:
     """Source and token counts after truncation, for the report."""
-    rows = tokenizer()(list(texts), truncation=True, max_length=max_length)["input_ids"]
-    lengths = [len(row) for row in rows]
+    lengths = token_counts(texts, max_length)
     return {
         "source": source,
         "count": len(texts),
         "mean_tokens": round(statistics.mean(lengths), 1),
         "max_tokens": max(lengths),
     }
+
+
+def token_counts(texts: Sequence[str], max_length: int) -> list[int]:
+    """Tokens of each text after truncation."""
+    return [len(row) for row in tokenizer()(list(texts), truncation=True, max_length=max_length)["input_ids"]]
 
 
 # ---------------------------------------------------------------- models

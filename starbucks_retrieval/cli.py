@@ -280,8 +280,13 @@ def run_door(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
                 f"no space left on the disk for {error.filename or 'the output'}",
                 "free some space and run the same command again; finished parts are kept",
             )
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
-            return _complain(f"{error.filename} may not be written or read", "check its permissions")
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            return _complain(
+                f"{error.filename or 'a file or folder'} may not be written or read",
+                "check its permissions, or choose another folder",
+            )
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE, errno.EMFILE) and error.filename:
+            return _complain(f"{error.filename}: {error.strerror}", "check the path and the file system it lies on")
         raise
 
 

@@ -92,9 +92,9 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, target)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(target)) from None  # a full disk does not say where
     sync_folder(target.parent)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
 from starbucks_retrieval.encode.arguments import EncodeArguments
 
 
@@ -17,6 +17,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks encode",
         "Write the embeddings of a corpus or of queries at every asked size, in one pass; resumes by itself.",
     )
+    common = first_speaks(common)
     setup_logging(common)
     from starbucks_retrieval.encode.api import encode
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     parts = ", ".join(f"{name} {seconds} s" for name, seconds in figures["seconds_by_part"].items())
     summary = (
         f"{figures['encoded']} of {figures['texts']} texts encoded at {len(figures['sizes'])} sizes, "
-        f"{figures['texts_per_second']} texts/s ({parts}); in {figures['output']}"
+        f"{figures['texts_per_second']} texts/s in {figures['runtime']} ({parts}); in {figures['output']}"
     )
     finish(common, summary, figures)
 

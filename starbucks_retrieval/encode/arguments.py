@@ -45,13 +45,25 @@ class EncodeArguments:
     layer: int | None = flag(None, "one size: its layer (with --dim; default: the last)")
     dim: int | None = flag(None, "one size: its dimensions (default: all)")
 
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 on GPUs and AMX, else fp32")
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
+        "auto", "arithmetic; auto: bf16 on GPUs and AMX, else fp32; int8: with --backend openvino"
+    )
+    backend: Literal["torch", "onnx", "openvino", "auto"] = flag(
+        "torch", "what computes; auto: the fastest on the first texts, which may differ from run to run"
+    )
+    torch_compile: bool = flag(False, "compile the layers (backend torch)")
     store_dtype: Literal["float16", "float32"] = flag("float16", "numbers on disk")
     max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
     per_device_eval_batch_size: int | None = flag(None, "Tevatron: a batch of so many longest texts, in tokens")
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
-    attn_implementation: str | None = flag(None, "transformers' attention (default: sdpa where the model has it)")
+    attn_implementation: str | None = flag(
+        None, "transformers' attention, or unpadded (default: sdpa where the model has it)"
+    )
 
+    num_processes: int = flag(1, "processes of this machine that share the work, one a GPU (elsewhere: torchrun)")
+    engine: Literal["local", "ray"] = flag("local", "ray: Ray Data's workers take the shards; all must see the folders")
+    ray_address: str | None = flag(None, "a running Ray cluster (default: that of the environment, else a local one)")
+    ray_workers: int | None = flag(None, "workers that encode (default: the GPUs of the cluster, or one)")
     shard_size: int = flag(16384, "rows of a shard, the unit of resuming")
     dataset_number_of_shards: int = flag(1, "cut the data into so many jobs")
     dataset_shard_index: int = flag(0, "which of those jobs this is, from 0")
@@ -72,10 +84,14 @@ class EncodeArguments:
     def __post_init__(self) -> None:
         if self.sizes and (self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --layer/--dim contradict each other", "give one of them")
-        for name in ("max_tokens_per_batch", "per_device_eval_batch_size"):
+        for name in ("max_tokens_per_batch", "per_device_eval_batch_size", "num_processes", "ray_workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"--{name} {value} is below 1", "take 4096 tokens, say, or 64 rows")
+                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        if self.engine == "ray" and self.num_processes > 1:
+            raise UserError("--engine ray starts its own workers", "take --ray_workers for --num_processes")
+        if self.torch_compile and self.backend != "torch":
+            raise UserError("--torch_compile belongs to --backend torch", "drop one of the two")
 
     @property
     def collection(self) -> str:

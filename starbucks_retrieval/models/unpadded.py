@@ -167,12 +167,12 @@ def _text_by_text(
     out = torch.empty_like(query)
     bounds = packing.bounds.tolist()
     for start, stop in itertools.pairwise(bounds):
-        some = [states[start:stop].transpose(0, 1) for states in (query, key, value)]
+        q, k, v = (states[start:stop].transpose(0, 1) for states in (query, key, value))
         away = torch.arange(stop - start, device=query.device)
         away = away[None] - away[:, None]  # of a key from a query
         left, right = (stop if side < 0 else side for side in window)
         seen = (away >= -left) & (away <= right)
         grouped = query.shape[1] != key.shape[1]
-        found = functional.scaled_dot_product_attention(*some, attn_mask=seen, scale=scale, enable_gqa=grouped)
+        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
         out[start:stop] = found.transpose(0, 1)
     return out

@@ -1,0 +1,96 @@
+"""Figures of encoding on a GPU: passages a second at each size, share of the matmul peak, unpadded over padded.
+
+BERT-base's shape in bf16 over passages of MS MARCO's lengths cut at 196 tokens; tokenised beforehand, so that the figure is
+the GPU's. Skips with a line on a machine without a CUDA device.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import common
+import numpy as np
+import torch
+
+from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.models.unpadded import NAME
+from starbucks_retrieval.sizes import Size, Sizes
+
+
+def main() -> None:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--texts", type=int, default=16384, help="passages a round")
+    flags.add_argument("--max_tokens_per_batch", type=int, default=65536, help="rows x longest of a batch")
+    flags.add_argument("--layers", type=int, default=12, help="layers of the model")
+    flags.add_argument("--width", type=int, default=768, help="width of the model")
+    settings = flags.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing measured", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = common.save_bert(Path(folder), settings.layers, settings.width, settings.seed)
+        encoders = {
+            "padded": NestedEncoder.from_pretrained(folder, device="cuda"),
+            "unpadded": NestedEncoder.from_pretrained(folder, device="cuda", attn_implementation=NAME),
+        }
+    texts, source = common.passages(settings.texts, settings.seed)
+    rows = encoders["padded"].tokenize(texts, 196)
+    left = torch.randn(16384, settings.width, device="cuda", dtype=torch.bfloat16)
+    right = torch.randn(settings.width, 4 * settings.width, device="cuda", dtype=torch.bfloat16)
+    products = 64
+
+    def multiply(number: int) -> None:
+        for _ in range(products):
+            left @ right
+        torch.cuda.synchronize()
+
+    def embed(kind: str, asked: Sizes, number: int) -> dict[Size, np.ndarray]:
+        return encoders[kind].embed(rows, asked, max_tokens=settings.max_tokens_per_batch, dtype=torch.bfloat16)
+
+    contenders = {"matmul": multiply}
+    for kind in encoders:
+        contenders |= {f"{kind} {size}": partial(embed, kind, Sizes([size])) for size in sizes}
+        contenders |= {f"{kind} all": partial(embed, kind, sizes)}
+    for run in contenders.values():
+        run(0)
+    one, other = (embed(kind, Sizes([sizes.full]), 0)[sizes.full] for kind in encoders)
+    cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    if cosine.min() < 0.99:
+        sys.exit(f"padded and unpadded embeddings differ: cosine {cosine.min()}")
+    seconds = common.interleaved(contenders, settings.rounds)
+    report = common.Report(
+        "encode_gpu",
+        settings,
+        texts=common.describe_texts(texts, source, 196),
+        device=torch.cuda.get_device_name(),
+    )
+    lengths = [len(row) for row in rows]
+    product = products * 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
+    for size in sizes:
+        work = common.encoder_flops(lengths, size.layer, settings.width) / product
+        for kind in encoders:
+            mine = seconds[f"{kind} {size}"]
+            report.line(
+                f"{size} {kind}, share of the matmul peak",
+                "operations a second of the layers over real tokens / of large bf16 products; higher is better",
+                **common.ratio([work * lap for lap in seconds["matmul"]], mine),
+                passages_per_second=common.per_second(len(rows), mine),
+            )
+        report.line(
+            f"{size} unpadded over padded",
+            "passages/s without padding / with; higher is better",
+            **common.ratio(seconds[f"padded {size}"], seconds[f"unpadded {size}"]),
+        )
+    for kind in encoders:
+        report.line(
+            f"all sizes in one pass over the full size alone, {kind}",
+            "seconds / seconds; lower is better",
+            **common.ratio(seconds[f"{kind} all"], seconds[f"{kind} {sizes.full}"]),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""One process' share of an encoding job: read and tokenise, compute, write, each in its own thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.runtime import Runtime
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.store import StoreWriter
+from starbucks_retrieval.texts import Passage, Query, Records, join_text
+
+
+@dataclasses.dataclass
+class Tally:
+    """What was done, and seconds by part. The parts overlap; `wait` is the time in which nothing was computed."""
+
+    texts: int = 0
+    tokens: int = 0
+    seconds: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(("read", "tokenize", "compute", "write", "wait"), 0.0)
+    )
+
+    def add(self, other: Mapping[str, Any]) -> None:
+        """Count another process' tally, as a mapping."""
+        self.texts += other["texts"]
+        self.tokens += other["tokens"]
+        for part, seconds in other["seconds"].items():
+            self.seconds[part] += seconds
+
+
+class _Tokenised(NamedTuple):
+    shard: int
+    ids: list[str]
+    rows: list[list[int]]
+
+
+class Worker:
+    """Encodes shards of a collection into the stores of all sizes.
+
+    A shard is the window that is sorted by length, so equal shards give equal bytes, whoever encodes them.
+    """
+
+    def __init__(
+        self,
+        encoder: NestedEncoder,
+        records: Records[Any],
+        runtime: Runtime,
+        writers: Mapping[Size, StoreWriter],
+        max_tokens: int,
+    ) -> None:
+        self.encoder = encoder
+        self.records = records
+        self.runtime = runtime
+        self.writers = writers
+        self.max_tokens = max_tokens
+        self.sizes = Sizes(sorted(writers))
+        self.spec = next(iter(writers.values())).spec
+        self.tally = Tally()
+
+    def run(self, shards: Iterable[int]) -> Tally:
+        """Encode shards as they come; while one is computed, the next is tokenised and the last one written."""
+        seconds = self.tally.seconds
+        texts = self._tokenised(shards)
+        writing: Future[None] | None = None
+        with ThreadPoolExecutor(1, "tokenise") as reader, ThreadPoolExecutor(1, "write") as writer:
+            coming = reader.submit(next, texts, None)
+            while True:
+                lap = time.perf_counter()
+                tokenised = coming.result()
+                seconds["wait"] += time.perf_counter() - lap
+                if tokenised is None:
+                    break
+                coming = reader.submit(next, texts, None)
+                lap = time.perf_counter()
+                label = f"shard {tokenised.shard + 1} of {self.spec.shards}"
+                vectors = self.runtime.embed(tokenised.rows, self.sizes, max_tokens=self.max_tokens, label=label)
+                seconds["compute"] += -lap + (lap := time.perf_counter())
+                self.tally.texts += len(tokenised.ids)
+                self.tally.tokens += sum(map(len, tokenised.rows))
+                if writing is not None:
+                    writing.result()
+                seconds["wait"] += time.perf_counter() - lap
+                writing = writer.submit(self._write, tokenised.shard, tokenised.ids, vectors)
+                del tokenised, vectors
+            if writing is not None:
+                lap = time.perf_counter()
+                writing.result()
+                seconds["wait"] += time.perf_counter() - lap
+        return self.tally
+
+    def _write(self, shard: int, ids: list[str], vectors: Mapping[Size, np.ndarray]) -> None:
+        lap = time.perf_counter()
+        for size, writer in self.writers.items():
+            if shard not in writer.done_shards():
+                writer.write_shard(shard, ids, vectors[size])
+        self.tally.seconds["write"] += time.perf_counter() - lap
+
+    def _tokenised(self, shards: Iterable[int]) -> Iterator[_Tokenised]:
+        seconds = self.tally.seconds
+        lap = time.perf_counter()
+        for shard, records in self._read(shards):
+            ids, texts = texts_of(records, self.encoder.config)
+            seconds["read"] += -lap + (lap := time.perf_counter())
+            rows = self.encoder.tokenize(texts, self.spec.max_length)
+            seconds["tokenize"] += time.perf_counter() - lap
+            del records, texts
+            yield _Tokenised(shard, ids, rows)
+            lap = time.perf_counter()
+
+    def _read(self, shards: Iterable[int]) -> Iterator[tuple[int, list[Any]]]:
+        """The records of every shard. Shards that ascend cost one pass over the data, from the first of them."""
+        position, stream = 0, iter(())
+        for shard in shards:
+            start, stop = (self.spec.first_row + row for row in self.spec.shard_rows(shard))
+            if not 0 < position <= start:
+                position, stream = start, self.records.rows(start)
+            part = list(itertools.islice(stream, start - position, stop - position))
+            if len(part) != stop - start:
+                raise UserError(f"{self.spec.data_name} has become shorter while it was read", "run the command again")
+            yield shard, part
+            position = stop
+
+
+def texts_of(records: list[Passage] | list[Query], config: Any) -> tuple[list[str], list[str]]:
+    """Ids, and the texts given to the model, of passages or of queries."""
+    if isinstance(records[0], Query):
+        return [q.query_id for q in records], [(config.query_prefix + q.text).strip() for q in records]
+    separator, prefix = config.passage_field_separator, config.passage_prefix
+    return [p.docid for p in records], [join_text(p, separator, prefix) for p in records]

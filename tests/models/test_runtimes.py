@@ -1,0 +1,410 @@
+"""Runtimes other than torch: the same numbers, any shape, any thread, and files that can be trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import DECODERS, FAMILIES, save_model
+
+from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
+from starbucks_retrieval.models import graph as graphs
+from starbucks_retrieval.models import onnx_runtime, openvino_runtime
+from starbucks_retrieval.models.drift import drift
+from starbucks_retrieval.models.graph import (
+    CONVERTIBLE,
+    EmbeddingGraph,
+    TapsGraph,
+    taps_onnx,
+    write_onnx,
+    write_openvino,
+)
+from starbucks_retrieval.models.runtime import TorchRuntime, choose_runtime, open_runtime
+
+SIZES = Sizes.parse("1:4,1:8,2:32")
+BACKENDS = ("onnx", "openvino")
+
+
+def token_rows(count=40, longest=50, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, 100, length).tolist() for length in [*rng.integers(1, longest + 1, count - 2), 1, longest]]
+
+
+def needs(backend):
+    for module in {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino", "nncf")}.get(backend, ()):
+        pytest.importorskip(module, reason=f"needs starbucks-retrieval[{backend}]")
+
+
+def load(folder, family="bert", **config):
+    layers = {"n_layers": 2} if family == "distilbert" else {"num_hidden_layers": 2}
+    encoder = NestedEncoder.from_pretrained(save_model(folder, family, **layers), device="cpu")
+    encoder.config = dataclasses.replace(encoder.config, **config)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return load(tmp_path_factory.mktemp("encoder"), pooling="mean", normalize=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def conversions():
+    """Converting takes seconds: keep what was made of a graph for the next test that wants the same."""
+    kept = {}
+
+    def keep(module, name, copy):
+        convert = getattr(module, name)
+
+        def kept_or_made(graph):
+            key = (name, graph.encoder, type(graph), str(graph.outputs), str(getattr(graph, "size", "")))
+            if key not in kept:
+                kept[key] = convert(graph)
+            return copy(kept[key])
+
+        patch.setattr(module, name, kept_or_made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        keep(onnx_runtime, "onnx_bytes", bytes)
+        keep(openvino_runtime, "converted", lambda model: model.clone())
+        yield
+
+
+@pytest.fixture(scope="module")
+def runtimes(encoder):
+    """Runtimes of the encoder, made when first asked for."""
+    made = {}
+
+    def get(backend, dtype="fp32"):
+        needs(backend)
+        if (backend, dtype) not in made:
+            made[backend, dtype] = open_runtime(backend, encoder, SIZES, dtype, token_rows(16))
+        return made[backend, dtype]
+
+    return get
+
+
+@pytest.mark.parametrize("backend", ["torch", *BACKENDS])
+def test_every_size_equals_torch_for_any_shape_of_batch(encoder, runtimes, backend):
+    runtime = runtimes(backend)
+    assert runtime.name == {"torch": "fp32", "onnx": "onnx-fp32", "openvino": "openvino-fp32"}[backend]
+    for count, longest, max_tokens in [(40, 50, 200), (40, 7, 4096), (3, 1, 4096)]:
+        rows = token_rows(count, longest)
+        found = runtime.embed(rows, SIZES, max_tokens=max_tokens)
+        assert list(found) == list(SIZES)
+        for size, expected in encoder.embed(rows, SIZES).items():
+            assert found[size].dtype == np.float32
+            assert found[size].shape == (count, size.dim)
+            np.testing.assert_allclose(found[size], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_fewer_sizes_and_no_rows_are_fine_and_a_layer_that_was_not_converted_is_refused(runtimes, backend):
+    rows = token_rows(5)
+    some = runtimes(backend).embed(rows, Sizes.parse("1:6"), max_tokens=100)
+    all_of_layer = runtimes(backend).embed(rows, Sizes.parse("1:8"), max_tokens=100)[Size(1, 8)][:, :6]
+    np.testing.assert_allclose(
+        some[Size(1, 6)], all_of_layer / np.linalg.norm(all_of_layer, axis=1, keepdims=True), atol=1e-6
+    )
+    assert runtimes(backend).embed([], SIZES, max_tokens=100)[Size(2, 32)].shape == (0, 32)
+    with pytest.raises(UserError, match="layer 3"):
+        runtimes(backend).embed(rows, Sizes.parse("3:8"), max_tokens=100)
+
+
+def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
+    runtime = onnx_runtime.OnnxRuntime(encoder, Sizes.parse("2:8"), session=None)
+    with pytest.raises(UserError, match="layer 1 asked of onnx-fp32, made for 2"):
+        runtime.embed(token_rows(5), Sizes.parse("1:8"), max_tokens=100)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equal_calls_give_equal_bits_from_any_number_of_threads(runtimes, backend):
+    runtime = runtimes(backend)
+    inputs = [token_rows(60, 50, seed) for seed in range(4)]
+    expected = [runtime.embed(rows, SIZES, max_tokens=300) for rows in inputs]
+    found: dict[int, dict] = {}
+
+    def work(i):
+        for _ in range(3):
+            found[i] = runtime.embed(inputs[i], SIZES, max_tokens=300)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, vectors in enumerate(expected):
+        for size in SIZES:
+            assert np.array_equal(found[i][size], vectors[size])
+
+
+def test_bf16_is_near_and_says_so(encoder, runtimes):
+    needs("openvino")
+    import openvino
+
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this CPU has no bf16")
+    runtime = runtimes("openvino", "bf16")
+    assert runtime.name == "openvino-bf16"
+    exact, found = encoder.embed(token_rows(), SIZES), runtime.embed(token_rows(), SIZES, max_tokens=300)
+    for size in SIZES:
+        assert 1e-5 < np.abs(found[size] - exact[size]).max() < 0.1
+
+
+def test_int8_reports_its_drift_and_exact_runtimes_report_none(encoder, runtimes):
+    int8 = runtimes("openvino", "int8")
+    assert int8.name == "openvino-int8"
+    rows = token_rows(60)
+    for figures in drift(int8, encoder, rows, SIZES).values():
+        assert 0.8 < figures["cosine"] < 1 - 1e-6
+        assert 0.2 < figures["top10"] < 1
+    for figures in drift(runtimes("openvino"), encoder, rows, SIZES).values():
+        assert figures["cosine"] == pytest.approx(1, abs=1e-6)
+        assert figures["top10"] > 0.98
+    with pytest.raises(UserError, match="no neighbours"):
+        drift(int8, encoder, rows[:1], SIZES)
+
+
+def test_drift_counts_shared_neighbours(encoder):
+    class Flipped(TorchRuntime):
+        def embed(self, rows, sizes, **options):
+            return {size: -vectors for size, vectors in super().embed(rows, sizes, **options).items()}
+
+    figures = drift(TorchRuntime(encoder), encoder, token_rows(30), SIZES)
+    assert all(f["cosine"] == pytest.approx(1) and f["top10"] == 1 for f in figures.values())
+    figures = drift(Flipped(encoder), encoder, token_rows(30), SIZES)
+    # Scores of pairs do not change when both change sign.
+    assert all(f["cosine"] == pytest.approx(-1) and f["top10"] == 1 for f in figures.values())
+
+
+# ------------------------------------------------------------------ architectures and poolings
+
+
+def check(encoder, backend):
+    """Same numbers as torch, from a text of one token to one of all, and no NaN from padding."""
+    runtime = open_runtime(backend, encoder, SIZES, "fp32")
+    rows = token_rows(20)
+    found = runtime.embed(rows, SIZES, max_tokens=400)
+    for size, expected in encoder.embed(rows, SIZES).items():
+        np.testing.assert_allclose(found[size], expected, atol=1e-5)
+    ids, mask = np.zeros((3, 50), dtype=np.int64), np.zeros((3, 50), dtype=np.int64)
+    ids[1:], mask[1, :3], mask[2] = 7, 1, 1
+    run = runtime.runner()
+    together = [np.array(tap) for tap in run(ids, mask)]
+    assert all(np.isfinite(tap).all() for tap in together)
+    for tap, alone in zip(together, run(ids[1:2, :3], mask[1:2, :3])):
+        np.testing.assert_allclose(tap[1], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "family"),
+    # Local attention beside global is the hardest to convert; the others take minutes together.
+    [
+        pytest.param(b, f, marks=() if (b, f) == ("openvino", "modernbert") else pytest.mark.slow)
+        for b in BACKENDS
+        for f in sorted(FAMILIES)
+    ],
+)
+def test_architectures(tmp_path, backend, family):
+    needs(backend)
+    assert family in CONVERTIBLE
+    check(load(tmp_path, family, pooling="mean" if family in DECODERS else "cls"), backend)
+
+
+@pytest.mark.parametrize("backend", ["openvino", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_last_token_pooling(tmp_path, backend):
+    needs(backend)
+    check(load(tmp_path, pooling="last"), backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_mean_pooling(encoder, backend):
+    needs(backend)
+    check(encoder, backend)
+
+
+def test_an_architecture_that_was_not_checked_is_refused_with_those_that_were(encoder, monkeypatch):
+    assert set(CONVERTIBLE) == set(FAMILIES)
+    monkeypatch.setattr(graphs, "CONVERTIBLE", ("electra", "mpnet"))
+    with pytest.raises(UserError, match=r"'bert' has not been checked.*\n.*electra, mpnet"):
+        graphs.trace(TapsGraph(encoder, [1]))
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_onnx_file_has_dynamic_axes_and_no_layer_above_the_size(encoder, tmp_path):
+    needs("onnx")
+    import onnx
+    import onnxruntime
+
+    path = tmp_path / "new" / "model.onnx"
+    write_onnx(encoder, Size(1, 8), path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model)
+    assert [i.name for i in model.graph.input] == ["input_ids", "attention_mask"]
+    assert [o.name for o in model.graph.output] == ["embedding"]
+    stored = sum(np.prod(tensor.dims) for tensor in model.graph.initializer)
+    assert stored < sum(p.numel() for p in EmbeddingGraph(encoder, Size(1, 8)).parameters()) + 1000  # a layer has 7,000
+    assert b"site-packages" not in path.read_bytes()
+    session = onnxruntime.InferenceSession(path)
+    for row in token_rows(4):
+        asked = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
+        expected = encoder.embed([row], Sizes.parse("1:8"))[Size(1, 8)]
+        np.testing.assert_allclose(session.run(["embedding"], asked)[0], expected, atol=1e-5)
+    assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_taps_file_names_its_layers(encoder, tmp_path):
+    needs("onnx")
+    import onnxruntime
+
+    taps_onnx(encoder, [1, 2], tmp_path / "taps.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "taps.onnx")
+    ids = torch.tensor(token_rows(3, 9)[-1:])
+    mask = torch.ones_like(ids)
+    found = session.run(["tap_2", "tap_1"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    with torch.no_grad():
+        expected = encoder(ids, mask, [1, 2])
+    np.testing.assert_allclose(found[0], expected[2].numpy(), atol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_openvino_folder(encoder, tmp_path, calibrated):
+    needs("openvino")
+    import openvino
+
+    rows = token_rows(16)
+    (tmp_path / "openvino_model.xml").write_text("an older one")
+    write_openvino(encoder, Size(1, 8), tmp_path, rows if calibrated else None)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["openvino_model.bin", "openvino_model.xml"]
+    model = openvino.Core().read_model(tmp_path / "openvino_model.xml")
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    assert any(node.get_type_name() == "FakeQuantize" for node in model.get_ops()) == calibrated
+    for row in rows[:4]:
+        asked = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
+        expected = encoder.embed([row], Sizes.parse("1:8"))[Size(1, 8)]
+        np.testing.assert_allclose(compiled(asked)["embedding"], expected, atol=0.5 if calibrated else 1e-5)
+
+
+def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch):
+    for backend in BACKENDS:
+        needs(backend)
+    monkeypatch.setattr(EmbeddingGraph, "expected", lambda self, batch: [np.zeros((len(batch["input_ids"]), 8))])
+    with pytest.raises(RuntimeError, match="embedding of ONNX Runtime differs from torch by"):
+        write_onnx(encoder, Size(1, 8), tmp_path / "model.onnx")
+    with pytest.raises(RuntimeError, match="embedding of OpenVINO differs from torch by"):
+        write_openvino(encoder, Size(1, 8), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------ asking for what is not there
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "message"),
+    [
+        ("torch", "int8", "torch has no int8"),
+        ("torch", "fp16", "fp16 is for GPUs"),
+        ("onnx", "bf16", "onnx computes in fp32"),
+        ("onnx", "int8", "onnx computes in fp32"),
+        ("openvino", "fp16", "not fp16"),
+        ("jax", "fp32", "unknown backend 'jax'"),
+        ("torch", "fp8", "unknown dtype 'fp8'"),
+    ],
+)
+def test_refuses_what_a_backend_lacks(encoder, backend, dtype, message):
+    with pytest.raises(UserError, match=message):
+        open_runtime(backend, encoder, SIZES, dtype)
+
+
+def test_int8_needs_calibration(encoder):
+    needs("openvino")
+    for nothing in (None, []):
+        with pytest.raises(UserError, match="calibrate"):
+            open_runtime("openvino", encoder, SIZES, "int8", nothing)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_refuses_a_model_that_is_not_on_the_cpu(tmp_path, backend):
+    encoder = load(tmp_path).to("meta")
+    with pytest.raises(UserError, match=f"{backend} runs on CPUs, and the model is on meta"):
+        open_runtime(backend, encoder, SIZES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_absent_package_is_named_with_its_extra(encoder, backend, monkeypatch):
+    monkeypatch.setitem(sys.modules, {"onnx": "onnxruntime"}.get(backend, backend), None)
+    with pytest.raises(UserError, match=r"is not installed") as caught:
+        open_runtime(backend, encoder, SIZES)
+    assert f"starbucks-retrieval[{backend}]" in caught.value.hint
+
+
+# ------------------------------------------------------------------ choosing
+
+
+class Slept:
+    """A runtime that takes its time, and notes what it was given."""
+
+    def __init__(self, name, seconds_per_token):
+        self.name = name
+        self.seconds_per_token = seconds_per_token
+        self.seen = []
+
+    def embed(self, rows, sizes, *, max_tokens, label=None):
+        assert len(rows) * max(map(len, rows)) <= max_tokens or len(rows) == 1
+        self.seen.append(rows)
+        time.sleep(self.seconds_per_token * sum(map(len, rows)))
+        return {}
+
+
+def test_the_fastest_of_equal_arithmetic_is_chosen_on_equal_work():
+    candidates = [
+        Slept("fp32", 2e-5),
+        Slept("onnx-fp32", 1e-5),
+        Slept("openvino-fp32", 4e-5),
+        Slept("openvino-int8", 0),
+    ]
+    rows = token_rows(400, 50)
+    started = time.perf_counter()
+    best, rates = choose_runtime(candidates, rows, SIZES, 2000)
+    assert time.perf_counter() - started < 10
+    assert best is candidates[1]
+    assert set(rates) == {"fp32", "onnx-fp32", "openvino-fp32"}
+    assert rates["onnx-fp32"] > 1.3 * rates["fp32"] > 1.69 * rates["openvino-fp32"]
+    assert candidates[0].seen == candidates[1].seen == candidates[2].seen
+    timed = candidates[0].seen[2:]
+    assert len(timed) == 5
+    assert all(len(a[0]) > len(b[0]) for a, b in itertools.pairwise(timed))
+
+
+def test_nothing_is_timed_where_there_is_no_choice():
+    only = Slept("bf16", 0)
+    assert choose_runtime([only, Slept("onnx-fp32", 0)], token_rows(), SIZES, 100) == (only, {})
+    assert not only.seen
+    with pytest.raises(UserError, match="no backend"):
+        choose_runtime([], token_rows(), SIZES, 100)
+
+
+def test_real_candidates(encoder, runtimes):
+    candidates = [runtimes("torch"), runtimes("onnx")]
+    best, rates = choose_runtime(candidates, token_rows(), SIZES, 400)
+    assert best in candidates
+    assert set(rates) == {"fp32", "onnx-fp32"}
+    assert all(rate > 0 for rate in rates.values())
+
+
+def test_compiled_torch_gives_the_same_numbers(encoder, tmp_path):
+    calls = []
+    other = load(tmp_path, pooling="mean", normalize=True)
+    other.compile_layers = lambda: calls.append(1)  # compiling itself takes a C++ compiler and half a minute
+    found = TorchRuntime(other, compiled=True).embed(token_rows(), SIZES, max_tokens=300)
+    assert calls == [1]
+    for size, expected in encoder.embed(token_rows(), SIZES, max_tokens=300).items():
+        assert np.array_equal(found[size], expected)
