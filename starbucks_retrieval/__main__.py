@@ -17,6 +17,8 @@ STAGES = {
     "train": "train one encoder for every size (SRL), or by any method of the papers",
     "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",
     "search": "find the nearest passages of every query; write a TREC run, or answer a typed query",
+    "store": "verify, describe, slice, merge, export and import embedding stores",
+    "export": "one size of a model for sentence-transformers, transformers, ONNX or OpenVINO",
     "evaluate": "score runs against qrels, and check that they can be trusted",
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }

@@ -28,6 +28,9 @@ _PACKAGES = (
     "peft",
     "deepspeed",
     "bm25s",
+    "onnxruntime",
+    "openvino",
+    "nncf",
     "pyserini",
 )
 

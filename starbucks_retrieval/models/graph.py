@@ -166,7 +166,7 @@ def check_similar(graph: Graph, run: Run, runtime: str, rows: Sequence[Sequence[
     if not mean >= _SIMILAR:
         raise UserError(
             f"{runtime} gives embeddings whose mean cosine with torch's is {mean:.2f}",
-            "take --dtype fp32, or more calibration texts of the kind that are encoded",
+            "stay with fp32, or give more calibration texts of the kind that are encoded",
         )
 
 

@@ -17,7 +17,8 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     elif pooling == "last":
         positions = torch.arange(mask.shape[1], device=mask.device)
         last = (mask * positions).argmax(dim=1)
-        pooled = hidden[torch.arange(len(hidden), device=hidden.device), last]
+        # shape[0] and not len(), which would fix the batch of a traced graph
+        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
     else:
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         wide = torch.promote_types(hidden.dtype, torch.float32)

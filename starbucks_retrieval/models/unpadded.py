@@ -138,10 +138,10 @@ def _attention(
     causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", False))
     left = -1 if sliding_window is None else sliding_window - 1
     window = (left, 0 if causal else left)
-    flat = [states[0].transpose(0, 1) for states in (query, key, value)]  # [tokens, heads, width]
+    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))  # [tokens, heads, width]
     half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
     attend = _with_kernel if half else _text_by_text
-    return attend(*flat, packing, window, scaling)[None], None
+    return attend(q, k, v, packing, window, scaling)[None], None
 
 
 def _with_kernel(

@@ -1,0 +1,35 @@
+"""The door of `export`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.export.arguments import ExportArguments
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, export, summarise."""
+    (arguments, common), _ = parse_flags(
+        [ExportArguments, CommonArguments],
+        argv,
+        "starbucks export",
+        "Write one size of a model as a folder that sentence-transformers, transformers, ONNX Runtime or OpenVINO loads.",
+    )
+    setup_logging(common)
+    from starbucks_retrieval.export.api import export
+
+    figures = export(arguments)
+    kept, total = figures["parameters_kept"], figures["parameters_total"]
+    summary = (
+        f"size {figures['size']} for {figures['to']}: {kept:,} of {total:,} parameters, "
+        f"{len(figures['files'])} files, {figures['bytes'] / 1e6:.1f} MB; in {figures['output']}"
+    )
+    if figures["hub"]:
+        summary += f", and at {figures['hub']}"
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))
