@@ -1,9 +1,9 @@
-"""Search stores of queries against stores of passages, and write a run."""
+"""Search stores of queries against stores of passages, and write runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,27 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import exact_search, import_faiss
+from starbucks_retrieval.search.funnel import Funnel, Step, check_together
+from starbucks_retrieval.search.funnel_choice import Choice, choose_funnel
+from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
+from starbucks_retrieval.search.index import RESCORE, open_index, recall, sample_rows
 from starbucks_retrieval.search.plan import parse_bytes
+from starbucks_retrieval.search.ways import Way, by_funnel, by_index, by_milvus, by_ray, exactly, proposer_of
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store
+from starbucks_retrieval.texts.qrels import read_qrels
 from starbucks_retrieval.texts.runs import SaveFormat, write_run
 
 Results = list[tuple[str, np.float32]]
+DEPTH = 1000
 
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """What one search did. `depth`: passages per query in the run; `seconds`: reading and writing included."""
+    """What one search did. `depth`: passages per query in the run; `seconds`: reading and writing included.
+
+    `funnel`, `index`: what was used besides exact search, or None; `recall`: share of the exact results found.
+    """
 
     queries: int
     passages: int
@@ -31,58 +40,157 @@ class SearchSummary:
     depth: int
     seconds: float
     path: str
+    funnel: str | None = None
+    index: str | None = None
+    recall: dict[str, float] | None = None
 
     def __str__(self) -> str:
+        through = f" through {self.funnel}" if self.funnel else f" through {self.index}" if self.index else ""
+        found = "".join(f"; {name} {share:.4f}" for name, share in (self.recall or {}).items())
         return (
-            f"{self.queries} queries against {self.passages} passages at {self.size}: "
-            f"{self.depth} each in {self.seconds:.1f} s, written to {self.path}"
+            f"{self.queries} queries against {self.passages} passages at {self.size}{through}: "
+            f"{self.depth} each in {self.seconds:.1f} s, written to {self.path}{found}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready mapping."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def search(
     query_reps: str | Path,
     passage_reps: str | Path,
     save_ranking_to: str | Path,
-    depth: int = 1000,
+    depth: int | None = None,
     *,
     layer: int | None = None,
     dim: int | None = None,
     size: Size | str | None = None,
+    funnel: Funnel | str | None = None,
+    index: str | Path | None = None,
+    index_search: Mapping[str, Any] | None = None,
+    rescore: int = RESCORE,
+    index_checksum: bool = True,
+    measure_recall: int | None = None,
+    engine: str = "faiss",
+    device: str | None = None,
+    dtype: str = "auto",
+    ray_workers: int | None = None,
+    ray_address: str | None = None,
+    uri: str | None = None,
+    collection: str = "starbucks",
+    milvus_index: str = "FLAT",
     save_format: SaveFormat = "trec",
     batch_size: int = 1024,
     max_memory: str | int = "2GB",
     threads: int | None = None,
 ) -> SearchSummary:
-    """Find the `depth` passages of highest inner product for every stored query and write them as a run.
+    """Find the `depth` (default 1000) passages of highest inner product for every stored query; write them as a run.
 
     `query_reps` and `passage_reps` name what encode wrote: a size's folder, its parent together with `size` (or
     `layer` and `dim`), or a pattern. Passages are streamed and results written as they come: memory stays under about
-    `max_memory`. Raises UserError for stores that do not belong together, and for anything `exact_search` refuses.
+    `max_memory`. Search is exact unless `index` names the folder of a saved index or `funnel` the steps of a funnel;
+    with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, or
+    milvus at `uri`. Raises UserError for stores that do not belong together, and for what the engines refuse.
     """
     began = time.monotonic()
     wanted = asked_size(size, layer, dim)
-    parse_bytes(max_memory)
-    import_faiss()
-    queries, passages = open_store(query_reps, wanted), open_store(passage_reps, wanted)
-    if (queries.spec.kind, passages.spec.kind) == ("passages", "queries"):
-        raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
-    check_same(queries.spec, passages.spec)
-    if depth > passages.count:
-        log.warning("depth %d is more than the %d passages there are: each query gets all", depth, passages.count)
-    results = _search(queries, passages, depth, batch_size, max_memory, threads)
-    write_run(save_ranking_to, results, "starbucks", save_format)
+    memory = parse_bytes(max_memory)
+    steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
+    if steps is not None and wanted is not None:
+        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    if (steps or index) and engine == "ray":
+        raise UserError("--engine ray searches exactly at one size", "leave out --funnel and the index, or the engine")
+    if measure_recall is not None and (index is None or steps is not None):
+        raise UserError("--measure_recall compares an index with exact search", "give --index or --load_index alone")
+    if index and engine == "milvus":
+        raise UserError("--engine milvus has indexes of its own", "take --milvus_index")
+    if steps is None:
+        passages = {(one := open_store(passage_reps, wanted)).spec.size: one}
+        queries = {(one := open_store(query_reps, wanted)).spec.size: one}
+    else:
+        steps = steps.at_depth(depth, DEPTH)
+        passages, queries = open_sizes(passage_reps, steps.sizes), open_sizes(query_reps, steps.sizes)
+    _check(queries, passages)
+    last = steps.last if steps is not None else next(iter(passages))
+    count = passages[last].count
+    asked = steps.depth if steps is not None else depth
+    kept = DEPTH if asked is None else asked
+    if kept > count:
+        log.warning("depth %d is more than the %d passages there are: each query gets all", kept, count)
+    first = passages[steps.sizes[0]] if steps is not None else passages[last]
+    saved = open_index(Path(index), first, checksum=index_checksum) if index is not None else None
+    at_once = batch_size if batch_size > 0 else queries[last].count
+    options: dict[str, Any] = {"max_memory": memory, "threads": threads}
+    parameters = index_search or {}
+    if engine == "milvus":
+        if uri is None:
+            raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
+        # All stored sizes go into one collection, so that the next search finds its own there.
+        loaded = open_sizes(passage_reps, sorted({*stored_sizes(passage_reps), *passages}))
+        way = by_milvus(loaded, steps or Funnel((Step(last, kept),)), uri, collection, milvus_index)
+    elif engine == "ray":
+        ray = {"workers": ray_workers, "address": ray_address, "device": device}
+        way = by_ray(passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
+    elif steps is not None:
+        proposer = proposer_of(engine, device, dtype, threads)
+        way = by_funnel(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
+    elif saved is not None:
+        way = by_index(saved, kept, rescore, parameters, **options)
+    else:
+        proposer = proposer_of(engine, device, dtype, threads)
+        way = exactly(passages[last], kept, proposer, batch_size=batch_size, **options)
+    write_run(save_ranking_to, _results(way, queries, at_once), "starbucks", save_format)
+    found = None
+    if measure_recall is not None and saved is not None:
+        some = queries[last].vectors(sample_rows(queries[last].count, measure_recall, 42)).astype(np.float32)
+        found = recall(saved, some, min(kept, count), parameters=parameters, rescore=rescore, **options)
     return SearchSummary(
-        queries=queries.count,
-        passages=passages.count,
-        size=str(passages.spec.size),
-        depth=min(depth, passages.count),
+        queries=queries[last].count,
+        passages=count,
+        size=str(last),
+        depth=min(kept, count),
         seconds=time.monotonic() - began,
         path=str(save_ranking_to),
+        funnel=str(steps) if steps is not None else None,
+        index=saved.manifest.factory if saved is not None else None,
+        recall=found,
     )
+
+
+def choose(
+    query_reps: str | Path,
+    passage_reps: str | Path,
+    qrels: str,
+    *,
+    target: float = 0.99,
+    depth: int = 10,
+    max_memory: str | int = "2GB",
+    threads: int | None = None,
+) -> Choice:
+    """The cheapest funnel over the stored sizes that keeps `target` of the full size's nDCG@10 on judged queries."""
+    sizes = [size for size in stored_sizes(passage_reps) if size in stored_sizes(query_reps)]
+    if not sizes:
+        raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
+    passages, queries = open_sizes(passage_reps, sizes), open_sizes(query_reps, sizes)
+    _check(queries, passages)
+    every = np.arange(queries[sizes[-1]].count)
+    vectors = {size: store.vectors(every).astype(np.float32) for size, store in queries.items()}
+    ids = queries[sizes[-1]].ids(every)
+    return choose_funnel(
+        vectors, ids, passages, read_qrels(qrels), target=target, depth=depth, max_memory=max_memory, threads=threads
+    )
+
+
+def _check(queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore]) -> None:
+    """Raise UserError unless these are queries and passages of one model at the same sizes."""
+    for size, store in passages.items():
+        own = queries.get(size) or next(iter(queries.values()))
+        if (own.spec.kind, store.spec.kind) == ("passages", "queries"):
+            raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
+        check_same(own.spec, store.spec)
+    check_together(queries, queries)
+    check_together(passages, passages)
 
 
 def asked_size(size: Size | str | None, layer: int | None, dim: int | None) -> Size | None:
@@ -96,26 +204,21 @@ def asked_size(size: Size | str | None, layer: int | None, dim: int | None) -> S
     return named or pair
 
 
-def _search(
-    queries: EmbeddingStore,
-    passages: EmbeddingStore,
-    depth: int,
-    batch_size: int,
-    max_memory: str | int,
-    threads: int | None,
+def _results(
+    way: Way, queries: Mapping[Size, EmbeddingStore], at_once: int
 ) -> Iterator[tuple[str, Iterable[tuple[str, np.float32]]]]:
-    at_once = batch_size if batch_size > 0 else queries.count
     done = 0
-    for _, block in queries.blocks(at_once, np.float32):
-        label = f"queries {done + 1} to {done + len(block)} of {queries.count}"
-        found = exact_search(
-            block, passages, depth, batch_size=batch_size, max_memory=max_memory, threads=threads, label=label
-        )
-        for rows, scores in found:
-            query_ids = queries.ids(np.arange(done, done + len(rows)))
+    total = queries[way.sizes[-1]].count
+    for blocks in zip(*(queries[size].blocks(at_once, np.float32) for size in way.sizes), strict=True):
+        block = {size: vectors for size, (_, vectors) in zip(way.sizes, blocks)}
+        stop = done + len(next(iter(block.values())))
+        for found_rows, scores in way.find(block, f"queries {done + 1} to {stop} of {total}"):
+            rows = list(found_rows)
+            query_ids = queries[way.sizes[-1]].ids(np.arange(done, done + len(rows)))
             # Queries share many of their passages: each id is read and decoded once.
-            distinct, places = np.unique(rows, return_inverse=True)
-            docids = np.array(passages.ids(distinct), dtype=object)[places.reshape(rows.shape)]
-            for query_id, own_ids, own_scores in zip(query_ids, docids.tolist(), scores):
-                yield query_id, zip(own_ids, own_scores)
+            distinct, places = np.unique(np.concatenate(rows), return_inverse=True)
+            docids = np.array(way.names.ids(distinct), dtype=object)[places]
+            edges = np.cumsum([len(own) for own in rows])[:-1]
+            for query_id, own_ids, own_scores in zip(query_ids, np.split(docids, edges), scores):
+                yield query_id, zip(own_ids.tolist(), own_scores)
             done += len(rows)

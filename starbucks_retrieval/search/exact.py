@@ -1,11 +1,13 @@
-"""Exact search by inner product: FAISS proposes, exact scores decide."""
+"""Exact search by inner product: FAISS or another engine proposes, exact scores decide."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
@@ -14,6 +16,25 @@ from starbucks_retrieval.search.scores import best, double_error, score_candidat
 from starbucks_retrieval.store import EmbeddingStore
 
 Results = tuple[np.ndarray, np.ndarray]
+
+
+class Proposer(Protocol):
+    """What looks at every passage quickly. It decides how long a search takes, never what is found.
+
+    `widening`: how many times `depth` candidates it wants to keep while it looks.
+    """
+
+    widening: int
+
+    def propose(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One pass over the store for queries [queries, dim], all finite.
+
+        Returns for each query distinct rows [queries, from depth to plan.candidates] and what no other row's exact
+        inner product exceeds [queries]; where there is no other row, the second is not looked at.
+        """
+        ...
 
 
 def exact_search(
@@ -25,23 +46,23 @@ def exact_search(
     max_memory: str | int = "2GB",
     threads: int | None = None,
     label: str = "",
+    proposer: Proposer | None = None,
 ) -> Iterator[Results]:
     """The `depth` passages of highest inner product for each query, in batches of queries, in order.
 
     `queries`: [queries, dim]. Yields (rows of the store [batch, depth], scores [batch, depth] float32), ordered by
     score, then docid, both descending; a corpus smaller than `depth` gives as many as it has. A score is the inner
     product in double precision, rounded: results are the same bits for every `batch_size` (-1: as many as fit),
-    `max_memory`, `threads` and shard size. `label` shows progress. Raises UserError for a depth below 1, queries of
-    another dim, NaN or infinity, and when FAISS is not installed.
+    `max_memory`, `threads`, `proposer` (FAISS by default) and shard size. `label` shows progress. Raises UserError for
+    a depth below 1, queries of another dim, NaN or infinity, and when FAISS is needed and not installed.
     """
     queries = np.ascontiguousarray(queries, np.float32)
-    _check(queries, store, depth, batch_size)
+    check_queries(queries, store, depth, batch_size)
     depth = min(depth, store.count)
-    plan = make_plan(parse_bytes(max_memory), batch_size, depth, store.count, store.spec.size.dim)
-    faiss = import_faiss()
-    if threads is not None:
-        faiss.omp_set_num_threads(threads)
-    return _batches(queries, store, depth, plan, faiss, label)
+    proposer = proposer or FaissProposer(threads)
+    wanted = min(depth * proposer.widening, store.count)
+    plan = make_plan(parse_bytes(max_memory), batch_size, wanted, store.count, store.spec.size.dim)
+    return _batches(queries, store, depth, plan, proposer, label)
 
 
 def import_faiss() -> Any:
@@ -56,7 +77,8 @@ def import_faiss() -> Any:
     return faiss
 
 
-def _check(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int) -> None:
+def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int) -> None:
+    """Raise UserError for queries that cannot be searched for: another dim, NaN, a depth below 1."""
     if depth < 1:
         raise UserError(f"--depth {depth} is below 1", "ask for at least one passage per query")
     if batch_size < 1 and batch_size != -1:
@@ -75,16 +97,17 @@ def _check(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: i
 
 
 def _batches(
-    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, faiss: Any, label: str
+    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, proposer: Proposer, label: str
 ) -> Iterator[Results]:
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
-        rows, lowest = _candidates(batch, store, plan, faiss, label)
+        rows, ceiling = proposer.propose(batch, store, plan, depth, label)
+        complete = rows.shape[1] == store.count
         scores = score_candidates(batch, rows, store, plan.gathered)
         rows, scores = best(rows, scores, depth, store)
-        if plan.candidates < store.count:
-            # A passage outside the list scores at most this; where it might reach the last place, look again.
-            outside = lowest + single_error(batch, store.largest_norm) + double_error(batch, store.largest_norm)
+        if not complete:
+            # Where a passage outside the list might reach the last place, look again.
+            outside = ceiling + double_error(batch, store.largest_norm)
             close = np.flatnonzero(outside.astype(np.float32) >= scores[:, -1])
             for first in range(0, len(close), plan.close):
                 some = close[first : first + plan.close]
@@ -92,22 +115,93 @@ def _batches(
         yield rows, scores
 
 
-def _candidates(queries: np.ndarray, store: EmbeddingStore, plan: Plan, faiss: Any, label: str) -> Results:
-    """One pass over the store: FAISS's best rows for each query [queries, candidates], and the lowest score of each."""
-    scores = np.empty((len(queries), 0), np.float32)
-    rows = np.empty((len(queries), 0), np.int64)
-    blocks: Any = store.blocks(plan.block, np.float32)
-    if label:
-        blocks = progress(blocks, -(-store.count // plan.block), "blocks", label)
-    for start, block in blocks:
-        count = min(plan.candidates, len(block))
-        block_scores, block_rows = faiss.knn(queries, block, count, metric=faiss.METRIC_INNER_PRODUCT)
-        scores = np.concatenate([scores, block_scores], axis=1)
-        rows = np.concatenate([rows, block_rows + start], axis=1)
-        if scores.shape[1] > plan.candidates:
-            kept = np.argpartition(-scores, plan.candidates - 1, axis=1)[:, : plan.candidates]
-            scores, rows = np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
-    return rows, scores.min(axis=1)
+class FaissProposer:
+    """FAISS in single precision: its `plan.candidates` best rows for each query."""
+
+    widening = 1
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.faiss = import_faiss()
+        if threads is not None:
+            self.faiss.omp_set_num_threads(threads)
+
+    def propose(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See Proposer."""
+        scores = np.empty((len(queries), 0), np.float32)
+        rows = np.empty((len(queries), 0), np.int64)
+        for start, block in shown_blocks(store, plan.block, np.float32, label):
+            count = min(plan.candidates, len(block))
+            block_scores, block_rows = self.knn(queries, block, count)
+            scores = np.concatenate([scores, block_scores], axis=1)
+            rows = np.concatenate([rows, block_rows + start], axis=1)
+            if scores.shape[1] > plan.candidates:
+                kept = np.argpartition(-scores, plan.candidates - 1, axis=1)[:, : plan.candidates]
+                scores, rows = np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
+        return rows, scores.min(axis=1) + single_error(queries, store.largest_norm)
+
+    def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and rows of the `count` best of a block: both [queries, count]."""
+        return self.faiss.knn(queries, block, count, metric=self.faiss.METRIC_INNER_PRODUCT)
+
+
+class GpuFaissProposer(FaissProposer):
+    """The same on a GPU, by faiss-gpu, whose products are in single precision too. `index`: which GPU."""
+
+    most = 2048  # what its selection can keep
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        gpus = self.faiss.get_num_gpus() if hasattr(self.faiss, "get_num_gpus") else 0
+        if index >= gpus:
+            raise UserError(
+                f"FAISS sees {gpus} GPUs, number {index} is asked for", "pip install faiss-gpu, or say --device cpu"
+            )
+        self.index = index
+        self.resources = self.faiss.StandardGpuResources()
+
+    def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As on a CPU. Raises UserError for more than FAISS can keep there."""
+        if count > self.most:
+            raise UserError(
+                f"FAISS keeps at most {self.most} candidates on a GPU, this depth needs {count}",
+                "lower --depth, or take --engine torch",
+            )
+        metric = self.faiss.METRIC_INNER_PRODUCT
+        return self.faiss.knn_gpu(self.resources, queries, block, count, metric=metric, device=self.index)
+
+
+def make_proposer(
+    engine: str = "faiss", device: str | None = None, dtype: str = "auto", threads: int | None = None
+) -> Proposer:
+    """What `--engine`, `--device`, `--dtype` and `--threads` ask for.
+
+    `engine`: faiss or torch; `device`: cpu, cuda or cuda:1 (FAISS takes the CPU if none is given, torch a GPU when there
+    is one); `dtype`: of torch's products. Raises UserError for what is not known, not installed or not there.
+    """
+    if engine == "torch":
+        from starbucks_retrieval.search.torch_engine import torch_proposer
+
+        return torch_proposer(device, dtype, threads)
+    if engine != "faiss":
+        raise UserError(f"--engine {engine} is not known", "take faiss or torch")
+    if dtype not in ("auto", "fp32"):
+        raise UserError(f"FAISS does not multiply in {dtype}", "take --engine torch")
+    if device is None or device == "cpu":
+        return FaissProposer(threads)
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise UserError(f"no device {device}", "take cpu, cuda or cuda:1")
+    return GpuFaissProposer(int(match[1] or 0))
+
+
+def shown_blocks(
+    store: EmbeddingStore, rows: int, dtype: npt.DTypeLike, label: str
+) -> Iterator[tuple[int, np.ndarray]]:
+    """`store.blocks`, with progress where there is a label."""
+    blocks: Any = store.blocks(rows, dtype)
+    return iter(progress(blocks, -(-store.count // rows), "blocks", label) if label else blocks)
 
 
 def _search_closely(queries: np.ndarray, floor: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan) -> Results:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import exact_search, import_faiss
+from starbucks_retrieval.search.exact import import_faiss
+from starbucks_retrieval.search.funnel import Funnel, Step, funnel_search
+from starbucks_retrieval.search.funnel_slice import open_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 from starbucks_retrieval.texts import Passage, open_corpus
@@ -39,12 +47,31 @@ class Hit:
         return asdict(self)
 
 
-class Searcher:
-    """Answers typed queries from a store of passages, exactly.
+@dataclass(frozen=True)
+class Answer:
+    """The hits of one query, best first, and where its time went, in milliseconds."""
 
-    `model` is a folder, a hub name or an open encoder; `passage_reps` and `size` are as for `search`; `corpus` is the
-    collection that was encoded, held in memory for its titles and texts. Raises UserError when the model or the corpus
-    is not the one behind the store.
+    hits: list[Hit]
+    encode_ms: float
+    search_ms: float
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How queries are answered: replaced as a whole, so that a query under way keeps the one that it began with."""
+
+    funnel: Funnel
+    stores: Mapping[Size, EmbeddingStore]
+    encoder: Encoder
+
+
+class Searcher:
+    """Answers typed queries from stores of passages: exactly at one size, or through a funnel.
+
+    `model` is a folder, a hub name or an open encoder; `passage_reps` and `size` are as for `search`; `funnel` names
+    the steps instead of one size. A query is encoded once for all sizes that it needs. `corpus` is the collection that
+    was encoded, read once; its texts wait in a temporary file. Several threads may search at a time. Raises UserError
+    when the model or the corpus is not the one behind the store.
     """
 
     def __init__(
@@ -54,65 +81,153 @@ class Searcher:
         corpus: str | None = None,
         *,
         size: Size | None = None,
+        funnel: Funnel | str | None = None,
         max_memory: str | int = "2GB",
     ) -> None:
         import_faiss()
-        self.store = passage_reps if isinstance(passage_reps, EmbeddingStore) else open_store(passage_reps, size)
-        self.size = self.store.spec.size
         self.max_memory = max_memory
-        self.encoder: Encoder = _load(model, self.size.layer) if isinstance(model, str | Path) else model
-        self._check_model()
-        self._passages = self._read(corpus) if corpus is not None else None
+        self._model, self._reps = model, passage_reps
+        self._encoding = threading.Lock()  # an encoder keeps the taps of the pass that it is in
+        self._loaded: tuple[int, Encoder] | None = None  # how many layers are there
+        self._way: _Way | None = None
+        if size is None and funnel is None:
+            size = _only_size(passage_reps)
+        self.use(size, funnel)
+        self._texts = _Texts(corpus, self.store) if corpus is not None else None
+
+    @property
+    def funnel(self) -> Funnel:
+        """The steps of a search; one for exact search."""
+        return self._now.funnel
+
+    @property
+    def size(self) -> Size:
+        """The size whose scores the hits have."""
+        return self.funnel.last
+
+    @property
+    def store(self) -> EmbeddingStore:
+        """The passages at that size."""
+        return self._now.stores[self.size]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The model."""
+        return self._now.encoder
+
+    def use(self, size: Size | None = None, funnel: Funnel | str | None = None) -> None:
+        """Answer from now on at `size`, or through `funnel`. Raises UserError, and changes nothing, if it cannot be."""
+        if (size is None) == (funnel is None):
+            raise UserError("a search goes by one size or by a funnel", "give --size or --funnel")
+        steps = Funnel((Step(size),)) if size is not None else funnel
+        assert steps is not None
+        steps = Funnel.parse(steps) if isinstance(steps, str) else steps
+        stores = open_sizes(self._reps, steps.sizes)
+        encoder = self._encoder(max(steps.sizes.layers))
+        for store in stores.values():
+            _check_model(store, encoder)
+        self._way = _Way(steps, stores, encoder)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
-        """The `k` best passages for one query, best first; fewer when the store has fewer."""
-        encoded = self.encoder.encode([text], Sizes([self.size]), is_query=True)
-        [(rows, scores)] = exact_search(encoded[self.size], self.store, k, max_memory=self.max_memory)
-        docids = self.store.ids(rows[0])
-        return [
+        """The `k` best passages for one query, best first; fewer when the store or a funnel's last step has fewer."""
+        return self.answer(text, k).hits
+
+    def answer(self, text: str, k: int = 10) -> Answer:
+        """What `search` finds, and how long it took."""
+        if k < 1:
+            raise UserError(f"--hits {k} is below 1", "ask for at least one passage")
+        way = self._now
+        began = time.perf_counter()
+        with self._encoding:
+            encoded = way.encoder.encode([text], way.funnel.sizes, is_query=True)
+        encoded_at = time.perf_counter()
+        # A funnel that says where it ends is run to its end, whatever part of it is shown.
+        funnel = way.funnel.at_depth(k if way.funnel.depth is None else None)
+        [(rows, scores)] = funnel_search(encoded, way.stores, funnel, max_memory=self.max_memory)
+        found = rows[0][:k]
+        docids = way.stores[funnel.last].ids(found)
+        searched_at = time.perf_counter()
+        hits = [
             Hit(docid, float(score), *self._text(row, docid))
-            for row, docid, score in zip(rows[0].tolist(), docids, scores[0])
+            for row, docid, score in zip(found.tolist(), docids, scores[0])
         ]
+        return Answer(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
 
-    def _check_model(self) -> None:
-        spec, config = self.store.spec, self.encoder.config
-        if spec.kind != "passages":
-            raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
-        here = self.encoder.fingerprint(self.size.layer)
-        if here != spec.fingerprint:
-            raise UserError(
-                f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({spec.fingerprint}), "
-                f"this one is {here}",
-                "give the model that encoded them, or encode them again",
-            )
-        for name in ("pooling", "normalize"):
-            stored, own = getattr(spec, name), getattr(config, name)
-            if stored != own:
-                raise UserError(
-                    f"the passages were encoded with {name} {stored!r}, this model has {own!r}",
-                    "give the model that encoded them, or encode them again",
-                )
+    @property
+    def _now(self) -> _Way:
+        assert self._way is not None
+        return self._way
 
-    def _read(self, corpus: str) -> list[Passage]:
-        first = self.store.first_row
-        passages = list(open_corpus(corpus).rows(first, first + self.store.count))
-        if len(passages) != self.store.count:
-            raise UserError(
-                f"{corpus} has {first + len(passages)} passages, the store has {first + self.store.count}",
-                "give the corpus that was encoded",
-            )
-        return passages
+    def _encoder(self, layer: int) -> Encoder:
+        """The model up to `layer` at least; one that is loaded already serves all layers below its own."""
+        if not isinstance(self._model, str | Path):
+            return self._model
+        if self._loaded is None or self._loaded[0] < layer:
+            self._loaded = layer, _load(self._model, layer)
+        return self._loaded[1]
 
     def _text(self, row: int, docid: str) -> tuple[str, str]:
-        if self._passages is None:
+        if self._texts is None:
             return "", ""
-        passage = self._passages[row]
+        passage = self._texts[row]
         if passage.docid != docid:
             raise UserError(
                 f"passage {row} of the corpus is {passage.docid!r}, in the store it is {docid!r}",
                 "give the corpus that was encoded",
             )
         return passage.title, passage.text
+
+
+class _Texts:
+    """The passages behind a store, by row: in a temporary file without a name, with 8 bytes of memory for each.
+
+    A collection may come compressed, from a table or from a hub, none of which gives up a single row quickly.
+    """
+
+    def __init__(self, corpus: str, store: EmbeddingStore) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the searcher lives
+        self._lock = threading.Lock()
+        self._ends = array("q", [0])
+        first = store.first_row
+        for passage in open_corpus(corpus).rows(first, first + store.count):
+            written = self._file.write(json.dumps([passage.docid, passage.title, passage.text]).encode())
+            self._ends.append(self._ends[-1] + written)
+        found = len(self._ends) - 1
+        if found != store.count:
+            raise UserError(
+                f"{corpus} has {first + found} passages, the store has {first + store.count}",
+                "give the corpus that was encoded",
+            )
+
+    def __getitem__(self, row: int) -> Passage:
+        with self._lock:
+            self._file.seek(self._ends[row])
+            raw = self._file.read(self._ends[row + 1] - self._ends[row])
+        return Passage(*json.loads(raw))
+
+
+def _check_model(store: EmbeddingStore, encoder: Encoder) -> None:
+    spec, config = store.spec, encoder.config
+    if spec.kind != "passages":
+        raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
+    here = encoder.fingerprint(spec.size.layer)
+    if here != spec.fingerprint:
+        raise UserError(
+            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({spec.fingerprint}), "
+            f"this one is {here}",
+            "give the model that encoded them, or encode them again",
+        )
+    for name in ("pooling", "normalize"):
+        stored, own = getattr(spec, name), getattr(config, name)
+        if stored != own:
+            raise UserError(
+                f"the passages were encoded with {name} {stored!r}, this model has {own!r}",
+                "give the model that encoded them, or encode them again",
+            )
+
+
+def _only_size(reps: str | Path | EmbeddingStore) -> Size:
+    return (reps if isinstance(reps, EmbeddingStore) else open_store(reps)).spec.size
 
 
 def _load(model: str | Path, layer: int) -> Encoder:

@@ -1,5 +1,9 @@
 import io
+import itertools
 import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +12,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import Searcher
+from starbucks_retrieval.search import searcher as searcher_module
+from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.interactive import converse, show
 from starbucks_retrieval.sizes import Size
 
@@ -99,10 +105,139 @@ def test_a_part_shows_its_own_texts(tmp_path, write_store, corpus):
 def test_conversation(reps, corpus, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("tea\nmilk\n\nnever read\n"))
     assert converse(Searcher(FakeEncoder(), reps / "L2-D4", corpus), 1) == 2
-    assert capsys.readouterr().out.splitlines() == [
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
         "  1.   1.0000  d  D",
         "     tea with milk and milk",
         "  1.   2.0000  d  D",
         "     tea with milk and milk",
     ]
+    timings = [re.fullmatch(r"encode (\d+\.\d) ms, search (\d+\.\d) ms at 2:4", line) for line in told.err.splitlines()]
+    assert len(timings) == 2 and all(timings)
     assert show([]) == ""
+
+
+def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
+    lines = (":size 1:2", "coffee", ":funnel 1:2@3,2:4", "milk", ":help")
+    wrong = (":size 9:9", ":size six", ":funnel 2:4@3,1:2", ":funnel", ":depth 4", "tea")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, *wrong, "", "never read"])))
+    searcher = Searcher(FakeEncoder(), reps, corpus, size=Size(2, 4))
+    assert converse(searcher, 1) == 3
+    told = capsys.readouterr()
+    assert [line.split()[2] for line in told.out.splitlines()[::2]] == ["a", "d", "d"]
+    said = re.sub(r"\d+\.\d ms", "… ms", told.err)
+    assert said.startswith(
+        "searching at 1:2\nencode … ms, search … ms at 1:2\n"
+        "searching at 1:2@3,2:4\nencode … ms, search … ms at 1:2@3,2:4\ntype a query, or\n"
+    )
+    for what in (
+        "error: " + str(reps) + " has no size 9:9, nor a wider one of its layer\n  try: it has 1:2, 2:4",
+        "error: cannot read the size 'six'",
+        "error: the funnel 2:4@3,1:2 shrinks from 2:4 to 1:2",
+        "error: cannot read the size ''",
+        "error: there is no command :depth\n  try: :help lists them",
+    ):
+        assert what in said
+    assert said.endswith("encode … ms, search … ms at 1:2@3,2:4\n")  # what was wrong changed nothing
+
+
+def test_a_funnel_encodes_once_and_scores_at_its_last_size(reps, corpus):
+    encoder = FakeEncoder()
+    calls = []
+    real = encoder.encode
+    encoder.encode = lambda texts, sizes, *, is_query: (
+        calls.append((texts, list(sizes))) or real(texts, sizes, is_query=is_query)
+    )
+    searcher = Searcher(encoder, reps, corpus, funnel="1:2@2,2:4")
+    assert (str(searcher.funnel), searcher.size, searcher.store.spec.size) == ("1:2@2,2:4", Size(2, 4), Size(2, 4))
+    # Coffee and tea decide who is in, milk who comes first.
+    hits = searcher.search("tea milk", k=2)
+    assert [(hit.docid, hit.score, hit.text) for hit in hits] == [("d", 3, TEXTS[3]), ("b", 1, TEXTS[1])]
+    assert calls == [(["tea milk"], [Size(1, 2), Size(2, 4)])]
+    searcher.use(size=Size(2, 4))
+    assert [hit.docid for hit in searcher.search("tea milk", k=3)] == ["d", "b", "a"]
+
+
+def test_where_a_funnel_ends(reps):
+    closed = Searcher(FakeEncoder(), reps, funnel=Funnel.parse("1:2@4,2:4@3"))
+    assert [len(closed.search("tea", k)) for k in (1, 3, 10)] == [1, 3, 3]
+    with pytest.raises(UserError, match="--hits 0 is below 1"):
+        closed.search("tea", 0)
+
+
+def test_a_size_that_is_not_stored_is_cut_from_a_wider_one(reps):
+    searcher = Searcher(FakeEncoder(), reps, size=Size(2, 3))
+    assert [hit.docid for hit in searcher.search("milk water", 2)] == ["d", "a"]  # water is the fourth dimension
+    searcher = Searcher(FakeEncoder(), searcher.store, funnel="2:1@4,2:2")
+    assert [hit.docid for hit in searcher.search("tea milk", 2)] == ["d", "b"]
+
+
+def test_a_searcher_that_is_switched_wrongly_stays_as_it_was(reps):
+    searcher = Searcher(FakeEncoder(), reps, size=Size(2, 4))
+    for options, what in [
+        ({}, "one size or by a funnel"),
+        ({"size": Size(2, 4), "funnel": "2:4"}, "one size or by a funnel"),
+        ({"funnel": "1:2@2,5:4"}, "no size 5:4"),
+        ({"funnel": "1:2,2:4"}, "does not say how many"),
+    ]:
+        with pytest.raises(UserError, match=what):
+            searcher.use(**options)
+    assert str(searcher.funnel) == "2:4"
+    with pytest.raises(UserError, match="several sizes"):
+        Searcher(FakeEncoder(), reps)
+    searcher.encoder.fingerprint = lambda layer: "other" if layer == 1 else f"fake-{layer}"
+    with pytest.raises(UserError, match="another model"):
+        searcher.use(funnel="1:2@2,2:4")
+
+
+def test_threads_share_a_searcher(reps, corpus):
+    searcher = Searcher(FakeEncoder(), reps, corpus, size=Size(2, 4))
+    inside, most = [], []
+    real = searcher.encoder.encode
+
+    def encode(texts, sizes, *, is_query):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.001)
+        inside.pop()
+        return real(texts, sizes, is_query=is_query)
+
+    searcher.encoder.encode = encode
+    queries = [" ".join(words) for words in itertools.permutations(WORDS, 2)] * 4
+    expected = {query: searcher.search(query) for query in set(queries)}
+
+    def answer(query):
+        if query == "tea milk":
+            searcher.use(funnel="1:2@4,2:4")  # keeps all four: the same answers
+        return searcher.search(query)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(answer, queries)) == [expected[query] for query in queries]
+    assert max(most) == 1  # one query is encoded at a time
+
+
+def test_texts_do_not_stay_in_memory(tmp_path, write_store):
+    import tracemalloc
+
+    ids, text = [f"d{i}" for i in range(2000)], "coffee \0\t\n☕ " * 100
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"docid": d, "title": f"t\0{d}", "text": d + text}) + "\n" for d in ids))
+    vectors = np.eye(2000, 4, dtype=np.float32)
+    folder = write_store(tmp_path / "long", ids, vectors, size=Size(2, 4), fingerprint="fake-2")
+    tracemalloc.start()
+    searcher = Searcher(FakeEncoder(), folder, str(path))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 500_000  # of three million characters
+    [hit] = searcher.search("tea", 1)
+    assert (hit.docid, hit.title, hit.text) == ("d1", "t\0d1", "d1" + text)
+
+
+def test_a_model_is_loaded_as_deep_as_it_is_needed(reps, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(searcher_module, "_load", lambda name, layer: loaded.append((name, layer)) or FakeEncoder())
+    searcher = Searcher("model", reps, size=Size(1, 2))
+    searcher.use(funnel="1:2@3,2:4")
+    searcher.use(size=Size(1, 2))
+    searcher.use(size=Size(2, 4))
+    assert loaded == [("model", 1), ("model", 2)]

@@ -1,0 +1,172 @@
+"""The folder of an index, and what its manifest says: how it was built, and over which store.
+
+<folder>/index.faiss     what FAISS writes; of "Binary", a binary index of FAISS
+<folder>/manifest.json   written last: an index exists when this file does
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.store import EmbeddingStore
+
+FORMAT = "starbucks_retrieval.index"
+VERSION = 1
+METRIC = "inner product"
+MANIFEST = "manifest.json"
+INDEX = "index.faiss"
+TEMPORARY = f".{INDEX}.tmp"
+OWN = (MANIFEST, f".{MANIFEST}.tmp", INDEX, TEMPORARY)
+
+# An index that differs from the store in one of these is of something else; in another field, the store has changed.
+_GEOMETRY = ("kind", "size", "fingerprint", "pooling", "normalize")
+_LOOKED_AT = 64
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """How an index was built. Equal work gives an equal manifest: there is no clock in it.
+
+    `parameters`: what building took, such as efConstruction; `train_sample`: what was asked for, `trained_on`: passages
+    that it was; `store`: see `identity`; `calibration`: what "Binary" cuts at, a number per dimension; `bytes` and
+    `blake2b`: of index.faiss.
+    """
+
+    factory: str
+    parameters: dict[str, float]
+    seed: int
+    train_sample: int | None
+    trained_on: int
+    store: dict[str, Any]
+    model_name: str
+    faiss: str
+    bytes: int
+    blake2b: str
+    calibration: list[float] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Passages in the index."""
+        return self.store["count"]
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector as the index is given it."""
+        return self.store["dim"]
+
+    @property
+    def bytes_per_passage(self) -> float:
+        """Of the index alone: the stored vectors, which rescoring reads, are not counted."""
+        return self.bytes / self.count
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping; `read_manifest` reads it back."""
+        return {"format": FORMAT, "version": VERSION, "metric": METRIC} | dataclasses.asdict(self)
+
+    def same_request(self, other: IndexManifest) -> bool:
+        """Whether two were asked for in the same words, over the same store."""
+        names = ("factory", "parameters", "seed", "train_sample", "store")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def problem(self, folder: Path, checksum: bool = True) -> str | None:
+        """What is wrong with index.faiss, in words, or None. Without `checksum` only its length is looked at."""
+        path = folder / INDEX
+        if not path.is_file():
+            return f"{path} is missing"
+        if (length := path.stat().st_size) != self.bytes:
+            return f"{path} has {length} bytes instead of {self.bytes}"
+        if checksum and file_digest(path) != self.blake2b:
+            return f"{path} does not match its checksum"
+        return None
+
+
+def identity(store: EmbeddingStore) -> dict[str, Any]:
+    """What tells a store from another, however it is cut into shards and parts.
+
+    `vectors` is a digest of 64 vectors spread over all: a store encoded anew from the same texts differs
+    everywhere or nowhere, and reading all of a large one would take longer than a search.
+    """
+    spec = store.spec
+    rows = np.unique(np.linspace(0, store.count - 1, min(store.count, _LOOKED_AT)).astype(np.int64))
+    names = ("kind", "pooling", "normalize", "prefix", "separator", "max_length", "fingerprint", "compute_dtype")
+    return {name: getattr(spec, name) for name in (*names, "store_dtype", "data_digest")} | {
+        "size": str(spec.size),
+        "dim": spec.size.dim,
+        "first_row": store.first_row,
+        "count": store.count,
+        "largest_norm": store.largest_norm,
+        "vectors": hashlib.blake2b(store.vectors(rows).tobytes(), digest_size=16).hexdigest(),
+    }
+
+
+def read_manifest(folder: Path) -> IndexManifest:
+    """Read an index's manifest. Raises UserError for no index, an unfinished or damaged one, or a newer version."""
+    path = folder / MANIFEST
+    damaged = UserError(f"{path} is damaged", "build the index again with --overwrite")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if (folder / INDEX).exists() or (folder / TEMPORARY).exists():
+            raise UserError(
+                f"the index in {folder} is incomplete: its building was interrupted",
+                "run the command that builds it again",
+            ) from None
+        raise UserError(f"{folder} is not an index: it has no {MANIFEST}", "check the path, or build one") from None
+    except ValueError:
+        raise damaged from None
+    if not is_ours(content):
+        raise UserError(f"{path} is not the manifest of an index", "name the folder that --save_index wrote")
+    version = content.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise UserError(
+            f"{path} has version {version}, this program reads up to {VERSION}",
+            "upgrade starbucks-retrieval, or build the index again",
+        )
+    try:
+        manifest = IndexManifest(**{entry.name: content[entry.name] for entry in dataclasses.fields(IndexManifest)})
+        if not all(isinstance(number, int) for number in (manifest.count, manifest.dim, manifest.bytes)):
+            raise damaged
+    except (KeyError, TypeError):
+        raise damaged from None
+    return manifest
+
+
+def is_ours(content: Any) -> bool:
+    """Whether what a manifest.json holds is an index's."""
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) -> None:
+    """Raise UserError, with the difference named, unless the index was built over this store."""
+    here = identity(store)
+    for name in _GEOMETRY:
+        if manifest.store.get(name) != here[name]:
+            # Model names are told, and not compared: a path spelled in another way is no other model.
+            model = name == "fingerprint"
+            theirs, ours = (
+                f"{title or 'unnamed'} ({value})" if model else str(value)
+                for title, value in (
+                    (manifest.model_name, manifest.store.get(name)),
+                    (store.spec.model_name, here[name]),
+                )
+            )
+            raise UserError(
+                f"the index in {folder} is of another {'model' if model else name}: {theirs}, the store has {ours}",
+                "name the index of this store, or build one with --save_index",
+            )
+    for name, value in here.items():
+        if manifest.store.get(name) != value:
+            raise UserError(
+                f"the store was changed since the index in {folder} was built: "
+                f"{name} was {manifest.store.get(name)!r}, is {value!r}",
+                "build the index again with --overwrite, or name the store that it was built from",
+            )

@@ -1,0 +1,121 @@
+"""The ways to find passages for a block of queries: exact, through an index, through a funnel, in Milvus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+
+from starbucks_retrieval.cli import log
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.exact import FaissProposer, Proposer, exact_search
+from starbucks_retrieval.search.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.index import SavedIndex
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore
+
+Found = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
+
+
+class Names(Protocol):
+    """What turns rows into ids; every store does."""
+
+    def ids(self, rows: np.ndarray) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """`find` takes {size: queries [block, dim]} for `sizes` and a label; it yields rows and scores, batch by batch."""
+
+    sizes: tuple[Size, ...]
+    names: Names
+    find: Callable[[Mapping[Size, np.ndarray], str], Found]
+
+
+def exactly(store: EmbeddingStore, depth: int, proposer: Proposer | None, **options: Any) -> Way:
+    """By exact search at the size of one store."""
+    size = store.spec.size
+
+    def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
+        return exact_search(queries[size], store, depth, proposer=proposer, label=label, **options)
+
+    return Way((size,), store, find)
+
+
+def by_ray(store: EmbeddingStore, depth: int, **options: Any) -> Way:
+    """By exact search in Ray workers, each over its own rows."""
+    from starbucks_retrieval.search.ray_search import ray_exact_search
+
+    size = store.spec.size
+
+    def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
+        return ray_exact_search(queries[size], store.folders, depth, **options)
+
+    return Way((size,), store, find)
+
+
+def by_index(index: SavedIndex, depth: int, rescore: int, parameters: Mapping[str, Any], **options: Any) -> Way:
+    """Through an approximate index, the best scored again."""
+    size = index.store.spec.size
+
+    def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
+        yield index.search(queries[size], depth, rescore=rescore, parameters=parameters, **options)
+
+    return Way((size,), index.store, find)
+
+
+def by_funnel(
+    stores: Mapping[Size, EmbeddingStore],
+    funnel: Funnel,
+    index: SavedIndex | None,
+    parameters: Mapping[str, Any],
+    **options: Any,
+) -> Way:
+    """Through a funnel; `index`, of the first step's size, may make its shortlist."""
+    first = None
+    if index is not None:
+        if index.store.spec.size != funnel.sizes[0]:
+            raise UserError(
+                f"the index is of size {index.store.spec.size}, the funnel begins at {funnel.sizes[0]}",
+                "build one of the funnel's first size",
+            )
+        # The steps that follow score again.
+        first = SimpleNamespace(search=partial(index.search, rescore=0, parameters=parameters))
+
+    def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
+        return funnel_search(queries, stores, funnel, first=first, label=label, **options)
+
+    return Way(tuple(funnel.sizes), stores[funnel.last], find)
+
+
+def by_milvus(stores: Mapping[Size, EmbeddingStore], funnel: Funnel, uri: str, collection: str, index: str) -> Way:
+    """In Milvus, which is first given what it lacks of the stores; those may have more sizes than are searched."""
+    from starbucks_retrieval.search.milvus import MilvusCollection, load, milvus_funnel, milvus_search
+
+    log.info("%s", load(stores, uri, collection, index=index))
+    opened = MilvusCollection(uri, collection)
+
+    def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
+        if len(funnel.steps) == 1:
+            assert funnel.depth is not None
+            found = milvus_search(queries[funnel.last], opened, funnel.last, funnel.depth)
+        else:
+            found = milvus_funnel(queries, opened, funnel)
+        for rows, scores in found:
+            there = rows >= 0  # an approximate index may find fewer
+            yield [own[held] for own, held in zip(rows, there)], [own[held] for own, held in zip(scores, there)]
+
+    return Way(tuple(funnel.sizes), stores[funnel.last], find)
+
+
+def proposer_of(engine: str, device: str | None, dtype: Any, threads: int | None) -> Proposer:
+    """What proposes candidates for exact search."""
+    if engine == "torch":
+        from starbucks_retrieval.search.torch_engine import torch_proposer
+
+        return torch_proposer(device, dtype, threads)
+    return FaissProposer(threads)

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from starbucks_retrieval.search import funnel_rescore as module
+from starbucks_retrieval.search.funnel_rescore import rescore, singles
+from starbucks_retrieval.search.scores import best, score_candidates
+
+COUNT = 800
+
+
+def everything(queries, rows, keep, store):
+    return best(rows, score_candidates(queries, rows, store, 10**6), keep, store)
+
+
+def shortlists(queries, candidates):
+    return np.stack([np.random.default_rng(i).permutation(COUNT)[:candidates] for i in range(queries)])
+
+
+def corpora():
+    rng = np.random.default_rng(3)
+    plain = rng.standard_normal((COUNT, 16)).astype(np.float32)
+    tied = plain[rng.integers(0, 5, COUNT)]
+    large = rng.standard_normal((COUNT, 6)).astype(np.float32) * 10_000
+    cancelling = np.concatenate([large, -large, rng.standard_normal((COUNT, 4)).astype(np.float32)], axis=1)
+    return {"plain": plain, "tied": tied, "cancelling": cancelling, "zeros": np.zeros((COUNT, 16), np.float32)}
+
+
+@pytest.mark.parametrize("store_dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", list(corpora()))
+def test_the_short_way_is_the_long_way(open_written, name, store_dtype):
+    ids = [f"d{i}" for i in np.random.default_rng(1).permutation(COUNT)]
+    store = open_written(ids, corpora()[name], store_dtype=store_dtype)
+    queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
+    if name == "cancelling":
+        queries[:, 6:12] = queries[:, :6] = 1 + queries[:, :6] * np.float32(2**-20)
+    for candidates, keep in [(500, 5), (500, 100), (500, 300), (500, 500), (500, 900), (80, 1), (1, 1)]:
+        rows = shortlists(30, candidates)
+        expected = everything(queries, rows, keep, store)
+        for memory in (2 * 10**9, 300_000, 1):
+            found = rescore(queries, rows, keep, store, memory)
+            assert found[0].tolist() == expected[0].tolist()
+            assert found[1].tobytes() == expected[1].tobytes()
+
+
+def test_few_passages_are_scored_twice(open_written, monkeypatch):
+    """Random scores are settled by the first look; equal ones need all candidates."""
+    again = []
+    real = module.score_candidates
+    monkeypatch.setattr(
+        module, "score_candidates", lambda queries, *rest: again.append(len(queries)) or real(queries, *rest)
+    )
+    queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
+    for name, expected in [("plain", 0), ("tied", 30)]:
+        store = open_written([f"d{i}" for i in range(COUNT)], corpora()[name], name)
+        rescore(queries, shortlists(30, 500), 10, store, 10**9)
+        assert sum(again) == expected
+        again.clear()
+
+
+def test_every_finite_half_as_a_single():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    expected = halves.astype(np.float32)
+    assert singles(halves).tobytes() == expected.tobytes()  # the sign of zero included
+    table = np.resize(halves, (300, 1000))
+    assert singles(table).tobytes() == table.astype(np.float32).tobytes()
+    assert singles(table[:, ::3]).tobytes() == table[:, ::3].astype(np.float32).tobytes()

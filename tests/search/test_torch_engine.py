@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+import torch
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import exact as exact_module
+from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search import torch_engine as engine_module
+from starbucks_retrieval.search.exact import FaissProposer, make_proposer
+from starbucks_retrieval.search.torch_engine import torch_proposer
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+PLACES = [
+    ("cpu", "fp32"),
+    ("cpu", "bf16"),
+    pytest.param("cuda", "fp32", marks=[pytest.mark.gpu, gpu]),
+    pytest.param("cuda", "bf16", marks=[pytest.mark.gpu, gpu]),
+]
+
+
+def as_bytes(found):
+    return [np.concatenate(parts).tobytes() for parts in zip(*found)]
+
+
+def corpus(name):
+    """Ids, vectors, queries, and how many queries must be looked at again for want of precision."""
+    rng = np.random.default_rng(4)
+    vectors = rng.standard_normal((1500, 48)).astype(np.float32)
+    queries = rng.standard_normal((20, 48)).astype(np.float32)
+    if name == "tied":
+        vectors = vectors[rng.integers(0, 5, 1500)]
+        vectors[::7] = 0
+        queries[3] = 0
+    elif name == "near ties":  # bfloat16 takes them all for one vector
+        vectors = vectors[:1] + rng.standard_normal((1500, 48)).astype(np.float32) * np.float32(1e-4)
+    elif name == "long":
+        vectors *= np.float32(1e30)
+        queries *= np.float32(1e-35)
+    elif name == "short":  # what bfloat16 units take for zero
+        vectors *= np.float32(1e-39)
+    elif name == "beyond bfloat16":
+        vectors[5] = 0
+        vectors[5, 0] = 3.4e38
+        queries *= np.float32(1e-3)
+    return [f"d{number}" for number in rng.permutation(1500)], vectors, queries
+
+
+@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize("name", ["random", "tied", "near ties", "long", "short", "beyond bfloat16"])
+def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
+    monkeypatch.setattr(engine_module, "_PIECE", {"cpu": 256, "cuda": 256})
+    ids, vectors, queries = corpus(name)
+    for store_dtype in ("float32", "float16") if name == "random" else ("float32",):
+        store = open_written(ids, vectors, name=store_dtype, store_dtype=store_dtype, shard_size=700)
+        for depth in (1, 40, 1499, 1500):
+            expected = as_bytes(exact_search(queries, store, depth))
+            for options in ({}, {"batch_size": 6, "max_memory": "300KB"}):
+                found = exact_search(queries, store, depth, proposer=torch_proposer(device, dtype), **options)
+                assert as_bytes(found) == expected
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
+    calls = []
+    real = exact_module._search_closely
+    monkeypatch.setattr(exact_module, "_search_closely", lambda *args: calls.append(len(args[0])) or real(*args))
+    for name, least, most in [("random", 0, 0), ("near ties", 0 if dtype == "fp32" else 20, 20)]:
+        ids, vectors, queries = corpus(name)
+        calls.clear()
+        store = open_written(ids, vectors, name=name)
+        list(exact_search(queries, store, 100, proposer=torch_proposer("cpu", dtype)))
+        assert least <= sum(calls) <= most
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_nothing_outside_exceeds_the_ceiling(open_written, dtype):
+    ids, vectors, queries = corpus("random")
+    store = open_written(ids, vectors)
+    plan = exact_module.make_plan(10**6, 100, 60, 1500, 48)
+    rows, ceiling = torch_proposer("cpu", dtype).propose(queries, store, plan, 30, "")
+    assert 30 <= rows.shape[1] <= plan.candidates
+    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    for line, own, highest in zip(exact, rows, ceiling):
+        assert len(set(own)) == len(own)
+        outside = np.delete(line, own).max()
+        assert outside <= highest <= outside + (1 if dtype == "bf16" else 0.1) * np.ptp(np.sort(line)[-100:])
+
+
+def test_bf16_bound_covers_its_arithmetic():
+    """Every product of rounded vectors, as torch gives it, lies within the bound, and the bound is of its order."""
+    rng = np.random.default_rng(9)
+    for dim in (8, 768):
+        left, right = (rng.standard_normal((300, dim)).astype(np.float32) for _ in range(2))
+        near = [torch.from_numpy(side).bfloat16() for side in (left, right)]
+        moved = [
+            np.linalg.norm(side.astype(np.float64) - half.double().numpy(), axis=1)
+            for side, half in zip((left, right), near)
+        ]
+        largest = float(np.linalg.norm(right.astype(np.float64), axis=1).max())
+        error = engine_module._half_error(left, moved[0], float(moved[1].max()), largest)
+        given = (near[0] @ near[1].T).double().numpy()
+        off = np.abs(given - left.astype(np.float64) @ right.astype(np.float64).T)
+        allowed = error[:, None] + engine_module._UNIT / (1 - engine_module._UNIT) * np.abs(given)
+        assert (off <= allowed).all()
+        assert (error < 2**-7 * np.linalg.norm(left, axis=1) * largest).all()
+
+
+def test_other_precision_settings_are_left_alone(open_written):
+    ids, vectors, queries = corpus("random")
+    store = open_written(ids, vectors)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        list(exact_search(queries, store, 5, proposer=torch_proposer("cpu", "fp32")))
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_auto_finds_a_device():
+    proposer = torch_proposer()
+    assert proposer.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.gpu
+def test_faiss_on_a_gpu(open_written):
+    faiss = pytest.importorskip("faiss")
+    if not getattr(faiss, "get_num_gpus", int)():
+        pytest.skip("FAISS sees no GPU")
+    for name in ("random", "tied", "near ties"):
+        ids, vectors, queries = corpus(name)
+        store = open_written(ids, vectors, name=name)
+        found = exact_search(queries, store, 40, proposer=make_proposer("faiss", "cuda"))
+        assert as_bytes(found) == as_bytes(exact_search(queries, store, 40))
+
+
+def test_flags_make_a_proposer():
+    assert isinstance(make_proposer(), FaissProposer)
+    assert make_proposer("torch", "cpu", "bf16").half
+    assert not make_proposer("torch", "cpu", "fp32").half
+    for wrong, what in [
+        (("scann",), "--engine scann"),
+        (("faiss", "cpu", "bf16"), "FAISS does not multiply in bf16"),
+        (("faiss", "tpu"), "no device tpu"),
+        (("faiss", "cuda:77"), "number 77 is asked for"),
+        (("torch", "cpu", "fp8"), "--dtype fp8"),
+    ]:
+        with pytest.raises(UserError, match=what):
+            make_proposer(*wrong)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "tpu", "meta"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(UserError, match=device) as caught:
+        torch_proposer(device)
+    assert caught.value.hint == "say --device cpu"
