@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.worker import Tally
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 
 log = logging.getLogger(__name__)
@@ -26,20 +25,18 @@ def encode_with_ray(arguments: EncodeArguments, plan: Mapping[str, Any], shards:
     started again and its shard done anew. Raises UserError for a Ray that is not installed or cannot be reached, and
     for what a worker found wrong.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise UserError("--engine ray needs Ray", "pip install 'starbucks-retrieval[ray]'") from None
-    with _cluster(ray, arguments.ray_address):
+    ray = import_ray("--engine ray")
+    import ray.data as data
+
+    with cluster(ray, arguments.ray_address, arguments.ray_workers or 1):
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         workers = min(arguments.ray_workers or gpus or 1, len(shards))
         cpus = max(1, int(resources.get("CPU", 1)) // workers)
         log.info("%d Ray workers, %d CPUs and %s each", workers, cpus, "a GPU" if gpus else "no GPU")
-        context = ray.data.DataContext.get_current()
+        context = data.DataContext.get_current()
         context.enable_progress_bars = False
-        done = ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
+        done = data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
             _Encoder,
             fn_constructor_args=(_everywhere(arguments), dict(plan)),
             batch_size=1,
@@ -51,7 +48,7 @@ def encode_with_ray(arguments: EncodeArguments, plan: Mapping[str, Any], shards:
             for row in progress(done.iter_rows(), len(shards), "shards", "encode"):
                 tally.add(json.loads(row["tally"]))
         except Exception as error:
-            raise _user_error(error) or error from None
+            raise user_error(error) or error from None
 
 
 class _Encoder:
@@ -70,29 +67,6 @@ class _Encoder:
         return {"tally": [json.dumps(dataclasses.asdict(self.worker.run(shards)))] * len(shards)}
 
 
-@contextlib.contextmanager
-def _cluster(ray: Any, address: str | None) -> Iterator[None]:
-    """The cluster of this program, of `address`, of the environment, or one of this machine that nobody else sees."""
-    if ray.is_initialized():
-        yield
-        return
-    address = address or os.environ.get("RAY_ADDRESS")
-    quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
-    try:
-        if address:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        else:
-            ray.init(address="local", _node_ip_address="127.0.0.1", **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"no Ray at {address}: {error}", "start one (ray start --head), or leave --ray_address out"
-        ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def _everywhere(arguments: EncodeArguments) -> EncodeArguments:
     """The same job with absolute paths: workers run in folders of their own."""
     names = ("model_name_or_path", "encode_output_path", "dataset_path", "dataset_name", "corpus_path", "corpus_name")
@@ -102,12 +76,3 @@ def _everywhere(arguments: EncodeArguments) -> EncodeArguments:
         if (value := getattr(arguments, name)) and "://" not in value and os.path.exists(value)
     }
     return dataclasses.replace(arguments, **paths)
-
-
-def _user_error(error: BaseException | None) -> UserError | None:
-    """The UserError behind what Ray made of it."""
-    while error is not None:
-        if isinstance(error, UserError):
-            return UserError(error.what, error.hint)
-        error = getattr(error, "cause", None) or error.__cause__
-    return None

@@ -66,6 +66,8 @@ def _rank(
         "uri": milvus.uri,
         "collection": milvus.collection,
         "milvus_index": milvus.milvus_index,
+        "milvus_token": milvus.milvus_token,
+        "index_search": parse_parameters(index.index_search),
     }
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
@@ -101,7 +103,6 @@ def _rank(
             figures |= told
             options |= {
                 "index": folder,
-                "index_search": parse_parameters(index.index_search or ""),
                 "rescore": index.rescore,
                 "index_checksum": not index.skip_index_checksum,
             }

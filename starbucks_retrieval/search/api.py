@@ -12,12 +12,13 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.exact import make_proposer
 from starbucks_retrieval.search.funnel import Funnel, Step, check_together
 from starbucks_retrieval.search.funnel_choice import Choice, choose_funnel
 from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.index import RESCORE, open_index, recall, sample_rows
 from starbucks_retrieval.search.plan import parse_bytes
-from starbucks_retrieval.search.ways import Way, by_funnel, by_index, by_milvus, by_ray, exactly, proposer_of
+from starbucks_retrieval.search.ways import Way, by_funnel, by_index, by_milvus, by_ray, exactly
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store
 from starbucks_retrieval.texts.qrels import read_qrels
@@ -80,6 +81,7 @@ def search(
     uri: str | None = None,
     collection: str = "starbucks",
     milvus_index: str = "FLAT",
+    milvus_token: str | None = None,
     save_format: SaveFormat = "trec",
     batch_size: int = 1024,
     max_memory: str | int = "2GB",
@@ -128,19 +130,25 @@ def search(
             raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
         # All stored sizes go into one collection, so that the next search finds its own there.
         loaded = open_sizes(passage_reps, sorted({*stored_sizes(passage_reps), *passages}))
-        way = by_milvus(loaded, steps or Funnel((Step(last, kept),)), uri, collection, milvus_index)
+        once = steps or Funnel((Step(last, kept),))
+        way = by_milvus(queries, loaded, once, uri, collection, parameters, index=milvus_index, token=milvus_token)
     elif engine == "ray":
-        ray = {"workers": ray_workers, "address": ray_address, "device": device}
+        # Each worker proposes by FAISS, or by torch where a device or a dtype asks for it.
+        inner = "faiss" if device is None and dtype == "auto" else "torch"
+        ray = {"workers": ray_workers, "address": ray_address, "engine": inner, "device": device, "dtype": dtype}
         way = by_ray(passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
     elif steps is not None:
-        proposer = proposer_of(engine, device, dtype, threads)
+        proposer = make_proposer(engine, device, dtype, threads)
         way = by_funnel(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
     elif saved is not None:
         way = by_index(saved, kept, rescore, parameters, **options)
     else:
-        proposer = proposer_of(engine, device, dtype, threads)
+        proposer = make_proposer(engine, device, dtype, threads)
         way = exactly(passages[last], kept, proposer, batch_size=batch_size, **options)
-    write_run(save_ranking_to, _results(way, queries, at_once), "starbucks", save_format)
+    try:
+        write_run(save_ranking_to, _results(way, queries, at_once), "starbucks", save_format)
+    finally:
+        way.close()
     found = None
     if measure_recall is not None and saved is not None:
         some = queries[last].vectors(sample_rows(queries[last].count, measure_recall, 42)).astype(np.float32)

@@ -64,7 +64,7 @@ class IndexArguments:
     save_index: str | None = flag(None, "folder that keeps the index; built there unless the same one is there already")
     load_index: str | None = flag(None, "folder of an index that --save_index wrote")
     index_build: str | None = flag(None, "numbers for building: efConstruction=200,niter=20")
-    index_search: str | None = flag(None, "numbers for searching: nprobe=16, efSearch=64")
+    index_search: str | None = flag(None, "numbers for searching: nprobe=16, efSearch=64 (Milvus: ef=64)")
     train_sample: int | None = flag(None, "passages the index is trained on (default: what the factory needs)")
     rescore: int = flag(
         4,
@@ -92,6 +92,7 @@ class MilvusArguments:
     uri: str | None = flag(None, "--engine milvus: a file such as milvus.db (Milvus Lite), or http://host:19530")
     collection: str = flag("starbucks", "its collection; loaded from --passage_reps, going on where a load stopped")
     milvus_index: str = flag("FLAT", "index of its vector fields, where the server has it: FLAT, HNSW, IVF_FLAT …")
+    milvus_token: str | None = flag(None, "user:password (better: in a configuration file)")
 
 
 @dataclass

@@ -58,7 +58,7 @@ class TorchProposer:
         """See Proposer."""
         half = self.half and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
         dim = store.spec.size.dim
-        left = torch.from_numpy(queries).to(self.device, torch.bfloat16 if half else torch.float32)
+        left = torch.tensor(queries).to(self.device, torch.bfloat16 if half else torch.float32)
         rows = max(256, min(_PIECE[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
         kept = _Best(len(queries), plan.candidates, self.device)
         product = _Product(left, min(rows, store.count))

@@ -12,7 +12,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import FaissProposer, Proposer, exact_search
+from starbucks_retrieval.search.exact import Proposer, exact_search
 from starbucks_retrieval.search.funnel import Funnel, funnel_search
 from starbucks_retrieval.search.index import SavedIndex
 from starbucks_retrieval.sizes import Size
@@ -29,11 +29,15 @@ class Names(Protocol):
 
 @dataclass(frozen=True)
 class Way:
-    """`find` takes {size: queries [block, dim]} for `sizes` and a label; it yields rows and scores, batch by batch."""
+    """`find` takes {size: queries [block, dim]} for `sizes` and a label; it yields rows and scores, batch by batch.
+
+    `close` ends what it started for that.
+    """
 
     sizes: tuple[Size, ...]
     names: Names
     find: Callable[[Mapping[Size, np.ndarray], str], Found]
+    close: Callable[[], None] = lambda: None
 
 
 def exactly(store: EmbeddingStore, depth: int, proposer: Proposer | None, **options: Any) -> Way:
@@ -46,16 +50,17 @@ def exactly(store: EmbeddingStore, depth: int, proposer: Proposer | None, **opti
     return Way((size,), store, find)
 
 
-def by_ray(store: EmbeddingStore, depth: int, **options: Any) -> Way:
-    """By exact search in Ray workers, each over its own rows."""
-    from starbucks_retrieval.search.ray_search import ray_exact_search
+def by_ray(store: EmbeddingStore, depth: int, batch_size: int, **options: Any) -> Way:
+    """By exact search in Ray workers, each over its own rows; they stay for all blocks of queries."""
+    from starbucks_retrieval.search.ray_search import RaySearch
 
     size = store.spec.size
+    workers = RaySearch(store.folders, depth, **options)
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
-        return ray_exact_search(queries[size], store.folders, depth, **options)
+        return workers.search(queries[size], batch_size)
 
-    return Way((size,), store, find)
+    return Way((size,), store, find, workers.close)
 
 
 def by_index(index: SavedIndex, depth: int, rescore: int, parameters: Mapping[str, Any], **options: Any) -> Way:
@@ -92,30 +97,31 @@ def by_funnel(
     return Way(tuple(funnel.sizes), stores[funnel.last], find)
 
 
-def by_milvus(stores: Mapping[Size, EmbeddingStore], funnel: Funnel, uri: str, collection: str, index: str) -> Way:
+def by_milvus(
+    queries: Mapping[Size, EmbeddingStore],
+    stores: Mapping[Size, EmbeddingStore],
+    funnel: Funnel,
+    uri: str,
+    collection: str,
+    parameters: Mapping[str, Any],
+    **loading: Any,
+) -> Way:
     """In Milvus, which is first given what it lacks of the stores; those may have more sizes than are searched."""
     from starbucks_retrieval.search.milvus import MilvusCollection, load, milvus_funnel, milvus_search
 
-    log.info("%s", load(stores, uri, collection, index=index))
-    opened = MilvusCollection(uri, collection)
+    log.info("%s", load(stores, uri, collection, **loading))
+    opened = MilvusCollection(uri, collection, token=loading.get("token"))
+    for size in funnel.sizes:
+        opened.check(queries[size].spec)
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
         if len(funnel.steps) == 1:
             assert funnel.depth is not None
-            found = milvus_search(queries[funnel.last], opened, funnel.last, funnel.depth)
+            found = milvus_search(queries[funnel.last], opened, funnel.last, funnel.depth, parameters)
         else:
-            found = milvus_funnel(queries, opened, funnel)
+            found = milvus_funnel(queries, opened, funnel, parameters)
         for rows, scores in found:
             there = rows >= 0  # an approximate index may find fewer
             yield [own[held] for own, held in zip(rows, there)], [own[held] for own, held in zip(scores, there)]
 
-    return Way(tuple(funnel.sizes), stores[funnel.last], find)
-
-
-def proposer_of(engine: str, device: str | None, dtype: Any, threads: int | None) -> Proposer:
-    """What proposes candidates for exact search."""
-    if engine == "torch":
-        from starbucks_retrieval.search.torch_engine import torch_proposer
-
-        return torch_proposer(device, dtype, threads)
-    return FaissProposer(threads)
+    return Way(tuple(funnel.sizes), stores[funnel.last], find, opened.close)

@@ -159,8 +159,8 @@ def test_a_lost_ray_worker_is_replaced(tiny_bert, corpus, tmp_path):
 
 
 def test_what_a_ray_worker_finds_wrong_is_the_user_s_to_read():
-    from starbucks_retrieval.encode.ray_engine import _user_error
     from starbucks_retrieval.errors import UserError
+    from starbucks_retrieval.ray_cluster import user_error
 
     try:
         try:
@@ -168,9 +168,9 @@ def test_what_a_ray_worker_finds_wrong_is_the_user_s_to_read():
         except UserError as error:
             raise RuntimeError("task failed") from error
     except RuntimeError as error:
-        found = _user_error(error)
+        found = user_error(error)
     assert found is not None and (found.what, found.hint) == ("no such file: x", "check the path")
-    assert _user_error(RuntimeError("a bug")) is None
+    assert user_error(RuntimeError("a bug")) is None
 
 
 # ---------------------------------------------------------------- back ends

@@ -104,10 +104,14 @@ def test_ray_finds_the_same(stores):
 def test_milvus_finds_the_same(stores):
     pytest.importorskip("milvus_lite")
     milvus = ("--engine", "milvus", "--uri", str(stores / "passages.db"))
-    assert ranked(stores, "--size", "6:16") == ranked(stores, "--size", "6:16", *milvus)
+    ranked(stores, "--size", "6:16")
+    exact = read_run(stores / "run.trec")
+    ranked(stores, "--size", "6:16", *milvus)  # its scores are Milvus' own, in single precision
+    assert {query: list(own) for query, own in read_run(stores / "run.trec").items()} == {
+        query: list(own) for query, own in exact.items()
+    }
     funnel = ("--funnel", "2:4@100,6:16")
     assert ranked(stores, *funnel) == ranked(stores, *funnel, *milvus)
-    assert len(read_run(stores / "run.trec")) == 9
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.ray_search import RaySearch, Rows, _shares, ray_exact_search
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture
+def corpus():
+    """Ids, vectors with twins all over the corpus, and queries that find them."""
+    rng = np.random.default_rng(6)
+    vectors = rng.standard_normal((900, 12)).astype(np.float32)
+    vectors[rng.random(900) < 0.2] = vectors[7]
+    queries = rng.standard_normal((11, 12)).astype(np.float32)
+    queries[:2] = vectors[7]
+    return [f"d{number}" for number in rng.permutation(900)], vectors, queries
+
+
+def joined(found):
+    return [np.concatenate(parts) for parts in zip(*found)]
+
+
+@pytest.mark.slow
+def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_written, corpus, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ids, vectors, queries = corpus
+    whole = open_written(ids, vectors)
+    expected = joined(exact_search(queries, whole, 100))
+    parts = [write_store(tmp_path / f"part-{part}", ids, vectors, parts=3, part=part) for part in range(3)]
+    ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, num_cpus=2, log_to_driver=False)
+    try:
+        for folders, options in [
+            (whole.folders, {"workers": 2}),
+            (parts, {"workers": 2, "batch_size": 4, "max_memory": "200KB", "engine": "torch", "device": "cpu"}),
+        ]:
+            found = joined(ray_exact_search(queries, folders, 100, **options))
+            assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
+        with RaySearch(whole.folders, 2000, workers=2) as workers:  # two searches by the same workers
+            for some in (queries[:3], queries[3:]):
+                assert [array.shape for array in joined(workers.search(some))] == [(len(some), 900)] * 2
+        # What a worker finds wrong arrives as it would from this process.
+        with pytest.raises(UserError, match="no device tpu") as caught:
+            next(ray_exact_search(queries, parts, 5, workers=2, engine="torch", device="tpu"))
+        assert caught.value.hint == "say --device cpu"
+    finally:
+        ray.shutdown()
+
+
+def test_rows_of_a_store(open_written, corpus):
+    ids, vectors, queries = corpus
+    rows = Rows(open_written(ids, vectors), 100, 612)
+    assert rows.ids(np.array([0, 511])) == [ids[100], ids[611]]
+    assert rows.consecutive(3, 5)[0] == ids[103:105]
+    assert np.array_equal(np.concatenate([block for _, block in rows.blocks(100)]), vectors[100:612])
+    with pytest.raises(IndexError):
+        rows.vectors(np.array([512]))
+    own = open_written(ids[100:612], vectors[100:612], "own")
+    for one, other in zip(exact_search(queries, rows, 50), exact_search(queries, own, 50)):
+        assert [array.tobytes() for array in one] == [array.tobytes() for array in other]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 7, 15, 100])
+def test_shares_cover_the_store(open_written, corpus, workers):
+    ids, vectors, _ = corpus
+    shares = _shares(open_written(ids, vectors), workers)
+    assert len(shares) == min(workers, 15)
+    assert [start for start, _ in shares] == [0, *(stop for _, stop in shares[:-1])]
+    assert shares[-1][1] == 900
+    sizes = [-(-(stop - start) // 64) for start, stop in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_bad_questions_start_no_ray(open_written, corpus):
+    ids, vectors, queries = corpus
+    folders = open_written(ids, vectors).folders
+    for wrong, options, what in [
+        (queries, {"depth": 0}, "--depth 0"),
+        (queries[:, :3], {}, "do not fit passages of 12"),
+        (queries, {"workers": 0}, "0 Ray workers"),
+    ]:
+        with pytest.raises(UserError, match=what):
+            ray_exact_search(wrong, folders, **options)
+    with pytest.raises(UserError, match="no store to search"):
+        ray_exact_search(queries, [])
+    assert not ray.is_initialized()
