@@ -74,6 +74,8 @@ def load_backbone(
         )
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{name_or_path} has no tokenizer.json", "save it again with a fast tokenizer")
+    if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):  # transformers makes one up where there is none
+        raise UserError(f"{name_or_path} has no vocabulary", "copy the tokenizer's files into the model folder")
     backbone.config.use_cache = False
     return backbone, tokenizer, config
 

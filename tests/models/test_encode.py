@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -96,6 +97,13 @@ def test_refuses_missing_folders_pickles_and_unknown_architectures(tiny_bert, tm
         NestedEncoder.from_pretrained(pickled)
     with pytest.raises(UserError, match="layer 9"):
         NestedEncoder.from_pretrained(tiny_bert, layers=9)
+
+
+def test_refuses_a_folder_without_a_vocabulary(tiny_bert, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(tiny_bert / name, tmp_path / name)
+    with pytest.raises(UserError, match="vocabulary"):
+        NestedEncoder.from_pretrained(tmp_path)
 
 
 def test_a_ladder_is_cut_with_the_layers(tiny_bert, tmp_path):
