@@ -17,6 +17,7 @@ from starbucks_retrieval.search.arguments import (
     SearchArguments,
     TypedQueryArguments,
 )
+from starbucks_retrieval.search.estimate.arguments import PlanArguments
 from starbucks_retrieval.search.index.parameters import parse_parameters
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import open_store, size_folder
@@ -31,17 +32,37 @@ EPILOG = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, search, print a summary."""
-    classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments, TypedQueryArguments, CommonArguments]
-    (asked, funnel, index, milvus, typed, common), _ = parse_flags(
+    classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments]
+    classes += [TypedQueryArguments, PlanArguments, CommonArguments]
+    (asked, funnel, index, milvus, typed, planned, common), _ = parse_flags(
         classes, argv, "starbucks search", DESCRIPTION, EPILOG
     )
     setup_logging(common)
+    if planned.plan:
+        _plan(asked, typed, planned, common)
+        return
     if not asked.passage_reps:
         raise UserError("--passage_reps is missing", "see starbucks search --help")
     if typed.query is not None or typed.interactive:
         _answer(asked, funnel, typed, common)
     else:
         _rank(asked, funnel, index, milvus, common)
+
+
+def _plan(asked: SearchArguments, typed: TypedQueryArguments, planned: PlanArguments, common: CommonArguments) -> None:
+    from starbucks_retrieval.search.estimate.table import plan_search
+
+    made = plan_search(
+        planned,
+        asked.sizes or asked.size,
+        passage_reps=asked.passage_reps,
+        model_name_or_path=typed.model_name_or_path,
+        depth=asked.depth,
+        max_memory=asked.max_memory,
+        threads=asked.threads,
+        seed=common.seed,
+    )
+    finish(common, str(made), made.to_json())
 
 
 def _rank(
