@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
 from starbucks_retrieval.encode.arguments import EncodeArguments
+from starbucks_retrieval.encode.team import PORT
 
 
 def main(argv: Sequence[str]) -> None:
@@ -19,6 +22,8 @@ def main(argv: Sequence[str]) -> None:
     )
     common = first_speaks(common)
     setup_logging(common)
+    if PORT in os.environ:  # --num_processes started this one: its parent sums up
+        common = dataclasses.replace(common, quiet=True)
     from starbucks_retrieval.encode.api import encode
 
     figures = encode(arguments)

@@ -46,7 +46,7 @@ class EncodeArguments:
     dim: int | None = flag(None, "one size: its dimensions (default: all)")
 
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
-        "auto", "arithmetic; auto: bf16 on GPUs and AMX, else fp32; int8: with --backend openvino"
+        "auto", "arithmetic; auto: bf16 where this device is fast in it, else fp32; int8: with --backend openvino"
     )
     backend: Literal["torch", "onnx", "openvino", "auto"] = flag(
         "torch", "what computes; auto: the fastest on the first texts, which may differ from run to run"

@@ -20,7 +20,7 @@ from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_PORT = "STARBUCKS_ENCODE_PORT"  # where the store of our own launcher listens, on this machine
+PORT = "STARBUCKS_ENCODE_PORT"  # where the store of our own launcher listens, on this machine
 _FOREVER = datetime.timedelta(days=365)  # the first process may read a large collection before it speaks
 
 
@@ -38,7 +38,7 @@ class Team:
         if self.size > 1:
             import torch.distributed as dist
 
-            if port := os.environ.get(_PORT):
+            if port := os.environ.get(PORT):
                 self.rank, self._store = int(os.environ["RANK"]), dist.TCPStore("127.0.0.1", int(port))
             else:
                 self._store, self.rank, self.size = next(iter(dist.rendezvous("env://")))
@@ -81,7 +81,7 @@ class Team:
         """The leader lets the others go."""
         if self._store is not None and self.leads:
             self._store.set("done", "")
-            if not (os.environ.get(_PORT) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE")):
+            if not (os.environ.get(PORT) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE")):
                 time.sleep(1)  # no launcher serves the store but this process: let the others read it
 
 
@@ -103,7 +103,7 @@ def launch(arguments: EncodeArguments) -> dict[str, Any]:
     environment = {
         **os.environ,
         "WORLD_SIZE": str(count),
-        _PORT: str(store.port),
+        PORT: str(store.port),
     }
     if not torch.cuda.is_available():
         environment.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // count)))

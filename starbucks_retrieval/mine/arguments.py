@@ -50,7 +50,7 @@ class MineArguments:
     )
 
     size: str | None = flag(None, "of the model, layer:dim (default: its full size)")
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 on GPUs and AMX, else fp32")
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 where it is fast, else fp32")
     max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 

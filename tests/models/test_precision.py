@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from starbucks_retrieval.models import precision
@@ -11,8 +12,25 @@ def test_names_and_dtypes_round_trip():
         assert precision.name_of(precision.choose(name, cpu)) == name
 
 
-def test_auto_takes_bf16_on_a_cpu_only_with_amx(monkeypatch):
-    cpu = torch.device("cpu")
-    for has_amx, expected in ((True, torch.bfloat16), (False, None)):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has_amx=has_amx: has_amx)
-        assert precision.choose("auto", cpu) is expected
+@pytest.mark.parametrize(
+    ("able", "times", "expected"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": True}, 0.5, torch.bfloat16),  # tiles need no measurement
+        ({"amx_bf16": False, "avx512_bf16": True}, 2.0, torch.bfloat16),
+        ({"amx_bf16": False, "avx512_bf16": True}, 0.8, None),
+        ({"amx_bf16": False, "avx512_bf16": False}, 2.0, None),  # emulated
+        ({}, 2.0, None),
+    ],
+)
+def test_auto_takes_bf16_on_a_cpu_that_multiplies_it_fast(monkeypatch, able, times, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    monkeypatch.setattr(precision, "speedup", lambda: times)
+    precision._fast_on_this_cpu.cache_clear()
+    try:
+        assert precision.choose("auto", torch.device("cpu")) is expected
+    finally:
+        precision._fast_on_this_cpu.cache_clear()
+
+
+def test_the_measurement_gives_a_ratio():
+    assert precision.speedup(turns=1) > 0

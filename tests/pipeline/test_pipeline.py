@@ -21,7 +21,7 @@ def run(door, *argv):
 
 
 def pipeline(model, folder, out, size, *encode_flags):
-    stores = ("--model_name_or_path", model, "--dataset_path", folder, *encode_flags)
+    stores = ("--model_name_or_path", model, "--dataset_path", folder, "--dtype", "fp32", *encode_flags)
     run(encode, *stores, "--encode_output_path", out / "p")
     run(encode, *stores, "--encode_output_path", out / "q", "--encode_is_query")
     where = ("--query_reps", out / "q", "--passage_reps", out / "p", "--size", size)

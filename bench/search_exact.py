@@ -1,0 +1,141 @@
+"""Claim: exact search from half the bytes keeps up with plain FAISS, which holds everything in memory.
+
+Queries a second over IndexFlatIP as the published search uses it: all vectors in memory in single precision, 64 queries
+at a time, depth 1000, the index built outside the timed part. Ours read float16 stores, which the page cache holds, and
+score what they propose again in double precision. Each figure also says how near ours come to the machine's bound: the
+time that reading the store once, or one matrix product of all queries and passages, would take, as measured in the same
+rounds. Nobody looks up docids.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import search_common
+import torch
+
+from starbucks_retrieval.search.exact import exact_search
+from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.store import EmbeddingStore
+
+_TOLERANCE = 1e-5  # between scores of equal rank; those of FAISS are sums in single precision
+_STREAMED = 2**27  # numbers that are read to measure the bandwidth: far more than any cache holds
+
+
+def main() -> None:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--passages", type=int, default=1_000_000, help="passages of the corpus")
+    flags.add_argument("--queries", type=int, default=256, help="queries a round")
+    flags.add_argument("--sizes", default="2:32,6:128,12:768", help="sizes of the ladder 2:32 to 12:768")
+    flags.add_argument(
+        "--engines",
+        nargs="+",
+        choices=search_common.ENGINES,
+        default=list(search_common.ENGINES),
+        help="engines of ours",
+    )
+    flags.add_argument("--depth", type=int, default=1000, help="passages per query")
+    flags.add_argument("--batch_size", type=int, default=1024, help="ours: queries of a pass over the store")
+    flags.add_argument("--rival_batch_size", type=int, default=64, help="queries of a call of plain FAISS")
+    flags.add_argument("--max_memory", default="2GB", help="ours: memory for vectors and result lists")
+    flags.add_argument("--store_dtype", choices=["float16", "float32"], default="float16", help="of the store")
+    settings = flags.parse_args()
+    settings.depth = min(settings.depth, settings.passages)
+    machine = common.machine()
+    if "torch-bf16" in settings.engines and not (machine["avx512_bf16"] or machine["amx"]):
+        print("this CPU has no instructions for bfloat16: torch-bf16 is left out", file=sys.stderr)
+        settings.engines = [name for name in settings.engines if name != "torch-bf16"]
+
+    corpus = search_common.Corpus(settings.passages, settings.seed)
+    report = common.Report("search_exact", settings, vectors=corpus.describe())
+    sizes = Sizes.parse(settings.sizes, corpus.ladder)
+    vectors = corpus.queries(settings.queries, sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        for size, store in corpus.write(Path(folder), sizes, settings.store_dtype).items():
+            print(f"{size}: {store.count} passages", file=sys.stderr, flush=True)
+            _study(store, vectors[size], settings, report)
+
+
+def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: common.Report) -> None:
+    index = search_common.plain_flat(store)
+    contenders: dict[str, Callable[[], search_common.Results]] = {
+        "plain": partial(search_common.plain_search, index, queries, settings.depth, settings.rival_batch_size)
+    }
+    for name in settings.engines:
+        contenders[name] = partial(_ours, queries, store, name, settings)
+    found = {name: run() for name, run in contenders.items()}  # and the page cache has the store
+
+    def timed(name: str, number: int) -> None:
+        found[name] = contenders[name]()
+
+    laps: dict[str, Callable[[int], object]] = {"bandwidth": _stream()}
+    for dtype in sorted({_arithmetic(name) for name in settings.engines}):
+        laps[f"matmul {dtype}"] = common.matmul(768, dtype)
+    seconds = common.interleaved(laps | {name: partial(timed, name) for name in contenders}, settings.rounds)
+    difference = _difference(found, settings.engines)
+
+    stored = store.count * store.spec.size.dim * store.dtype.itemsize * -(-len(queries) // settings.batch_size)
+    work = 2.0 * store.count * store.spec.size.dim * len(queries) / common.matmul_flops(768)
+    reading = [stored / (4 * _STREAMED) * lap for lap in seconds["bandwidth"]]
+    for name in settings.engines:
+        mine, peak = seconds[name], seconds[f"matmul {_arithmetic(name)}"]
+        report.line(
+            f"{store.spec.size} {name} over plain FAISS",
+            f"queries/s of ours by {name} over a warm {settings.store_dtype} store / of IndexFlatIP in memory; "
+            "higher is better",
+            **common.ratio(seconds["plain"], mine),
+            ours={"queries_per_second": common.per_second(len(queries), mine)},
+            rival={"queries_per_second": common.per_second(len(queries), seconds["plain"])},
+            largest_difference={"of_scores": difference, "tolerance": _TOLERANCE},
+        )
+        multiplying = [work * lap for lap in peak]
+        report.line(
+            f"{store.spec.size} {name} share of the bound",
+            "seconds of reading the store or of the products alone, whichever is more, / of ours; higher is better",
+            **common.ratio([max(pair) for pair in zip(reading, multiplying)], mine),
+            of_bandwidth=common.ratio(reading, mine)["ratio"],
+            of_matmul_peak=common.ratio(multiplying, mine)["ratio"],
+            gigabytes_per_second=round(4 * _STREAMED / 1e9 / statistics.median(seconds["bandwidth"]), 1),
+            peak_tflops=round(common.matmul_flops(768) / 1e12 / statistics.median(peak), 3),
+        )
+
+
+def _ours(queries: np.ndarray, store: EmbeddingStore, name: str, settings: Any) -> search_common.Results:
+    options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
+    options["proposer"] = search_common.proposer(name)
+    return search_common.together(exact_search(queries, store, settings.depth, **options))
+
+
+def _arithmetic(name: str) -> str:
+    return "bf16" if name == "torch-bf16" else "fp32"
+
+
+def _stream() -> Callable[[int], object]:
+    """A contender that only reads memory, from end to end."""
+    numbers = torch.ones(_STREAMED)
+    return lambda number: numbers.sum()
+
+
+def _difference(found: dict[str, search_common.Results], engines: list[str]) -> float:
+    """The largest difference from plain FAISS's scores. Ends the benchmark if engines disagree in anything."""
+    _, plain = found["plain"]
+    first = found[engines[0]]
+    for name in engines:
+        if not all(np.array_equal(*pair) for pair in zip(first, found[name])):
+            sys.exit(f"{engines[0]} and {name} do not find the same")
+    difference = search_common.largest_difference(plain, first[1])
+    if difference > _TOLERANCE:
+        sys.exit(f"scores differ by {difference}: the contenders do not do the same work")
+    return difference
+
+
+if __name__ == "__main__":
+    main()
