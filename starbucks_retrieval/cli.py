@@ -212,6 +212,22 @@ def with_recipe(argv: list[str], recipes: Mapping[str, Mapping[str, Any]]) -> li
     return argv
 
 
+def parse_training(
+    cls: type[T],
+    recipes: Mapping[str, Mapping[str, Any]],
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    epilog: str,
+) -> tuple[T, CommonArguments, list[str]]:
+    """Flags of a stage that trains, common ones, and the words left for transformers; the first process alone logs."""
+    words = with_recipe(list(argv), recipes)
+    (arguments, common), rest = parse_flags([cls, CommonArguments], words, prog, description, epilog, extra=True)
+    common = first_speaks(common)
+    setup_logging(common)
+    return arguments, common, rest
+
+
 def first_speaks(common: CommonArguments) -> CommonArguments:
     """`common`, made silent in every process but the first of those that a launcher started."""
     if os.environ.get("RANK", "0") == "0":

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
 
 _PACKAGES = (
@@ -72,6 +73,15 @@ def git_revision() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def refuse_newer(version: Any, newest: int, path: Any, otherwise: str) -> None:
+    """Raise UserError unless a file's version is a number up to `newest`; `otherwise`: what to do but to upgrade."""
+    if not isinstance(version, int) or version > newest:
+        raise UserError(
+            f"{path} has version {version}, this program reads up to {newest}",
+            f"upgrade starbucks-retrieval, or {otherwise}",
+        )
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

@@ -45,6 +45,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         missing = team.told("missing", lambda: sorted({s for w in writers.values() for s in w.missing_shards()}))
         if len(missing) < specs[0].shards:
             log.info("%d of %d shards are there already", specs[0].shards - len(missing), specs[0].shards)
+        drift = job.drift(plan["runtime"]) if team.leads and missing else {}
         tally = Tally()
         if arguments.engine == "ray":
             from starbucks_retrieval.encode.ray_engine import encode_with_ray
@@ -79,4 +80,5 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         "seconds_by_part": {name: round(value, 3) for name, value in tally.seconds.items()},
         "bytes_per_text": {str(s.size): s.size.dim * (2 if arguments.store_dtype == "float16" else 4) for s in specs},
         **plan["measured"],
+        **({"drift": drift} if drift else {}),
     }

@@ -93,7 +93,7 @@ class Job:
         return 65536 if self.encoder.device.type == "cuda" else 4096
 
     def _chosen(self) -> tuple[Runtime, dict[str, Any]]:
-        """What computes, and what was measured to choose it or because of it."""
+        """What computes, and what was measured to choose it."""
         backend, dtype = self._begun() or (self.arguments.backend, self.arguments.dtype)
         measured: dict[str, Any] = {}
         if backend == "auto":
@@ -103,15 +103,20 @@ class Job:
             log.info("--backend auto: %s (%s)", runtime.name, told or "nothing to compare it with")
         else:
             runtime = self._open(backend, dtype)
-        if runtime.name.endswith("int8"):
-            from starbucks_retrieval.models.drift import drift
-
-            found = drift(runtime, self.encoder, self._first_rows, self.sizes, max_tokens=self.max_tokens)
-            measured["drift"] = {str(size): values for size, values in found.items()}
-            for size, values in found.items():
-                said = runtime.name, size, values["cosine"], values["top10"]
-                log.info("%s against fp32 at %s: cosine %.4f, share of the ten nearest kept %.2f", *said)
         return runtime, measured
+
+    def drift(self, name: str) -> dict[str, dict[str, float]]:
+        """How far the first texts' embeddings stray from float32 where the runtime `name` rounds to int8; else nothing."""
+        if not name.endswith("int8"):
+            return {}
+        from starbucks_retrieval.models.drift import drift
+
+        runtime = self._open(*name.split("-"))
+        found = drift(runtime, self.encoder, self._first_rows, self.sizes, max_tokens=self.max_tokens)
+        for size, values in found.items():
+            said = name, size, values["cosine"], values["top10"]
+            log.info("%s against fp32 at %s: cosine %.4f, share of the ten nearest kept %.2f", *said)
+        return {str(size): values for size, values in found.items()}
 
     def _begun(self) -> tuple[str, str] | None:
         """Back end and dtype of a store that is there already, where the flags leave the choice."""

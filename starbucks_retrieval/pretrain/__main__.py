@@ -5,15 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import (
-    CommonArguments,
-    finish,
-    first_speaks,
-    parse_flags,
-    run_door,
-    setup_logging,
-    with_recipe,
-)
+from starbucks_retrieval.cli import finish, parse_training, run_door
 from starbucks_retrieval.pretrain.arguments import RECIPES, PretrainArguments
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir and --max_steps (required),
@@ -23,16 +15,14 @@ _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --out
 
 def main(argv: Sequence[str]) -> None:
     """Parse, pre-train, summarise."""
-    (arguments, common), rest = parse_flags(
-        [PretrainArguments, CommonArguments],
-        with_recipe(list(argv), RECIPES),
+    arguments, common, rest = parse_training(
+        PretrainArguments,
+        RECIPES,
+        argv,
         "starbucks pretrain",
         "Pre-train a backbone so that its small sizes carry as much of a text as they can.",
         _EPILOG,
-        extra=True,
     )
-    common = first_speaks(common)
-    setup_logging(common)
     from starbucks_retrieval.loop.processes import leave
     from starbucks_retrieval.pretrain.api import pretrain, settings_of
 

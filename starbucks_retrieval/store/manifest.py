@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import refuse_newer
 from starbucks_retrieval.store import places
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.shards import ShardRecord
@@ -47,12 +48,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise damaged from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is not the manifest of an embedding store", "check the path")
-    version = content.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise UserError(
-            f"{path} has version {version}, this program reads up to {VERSION}",
-            "upgrade starbucks-retrieval, or encode again",
-        )
+    refuse_newer(content.get("version"), VERSION, path, "encode again")
     try:
         shards = [ShardRecord.from_json(record) for record in content["shards"]]
         return Manifest(StoreSpec.from_json(content["spec"], str(path)), shards, content["complete"] is True)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import (
-    CommonArguments,
-    finish,
-    first_speaks,
-    parse_flags,
-    run_door,
-    setup_logging,
-    with_recipe,
-)
+from starbucks_retrieval.cli import finish, parse_training, run_door
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.recipes import RECIPES
 
@@ -24,16 +16,14 @@ _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --out
 
 def main(argv: Sequence[str]) -> None:
     """Parse, train, summarise."""
-    (arguments, common), rest = parse_flags(
-        [TrainArguments, CommonArguments],
-        with_recipe(list(argv), RECIPES),
+    arguments, common, rest = parse_training(
+        TrainArguments,
+        RECIPES,
+        argv,
         "starbucks train",
         "Train one encoder whose embedding can be taken at every size of a ladder.",
         _EPILOG,
-        extra=True,
     )
-    common = first_speaks(common)
-    setup_logging(common)
     from starbucks_retrieval.loop.processes import leave
     from starbucks_retrieval.train.api import settings_of, train
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.provenance import file_digest, refuse_newer
 from starbucks_retrieval.store import EmbeddingStore
 
 FORMAT = "starbucks_retrieval.index"
@@ -125,12 +125,7 @@ def read_manifest(folder: Path) -> IndexManifest:
         raise damaged from None
     if not is_ours(content):
         raise UserError(f"{path} is not the manifest of an index", "name the folder that --save_index wrote")
-    version = content.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise UserError(
-            f"{path} has version {version}, this program reads up to {VERSION}",
-            "upgrade starbucks-retrieval, or build the index again",
-        )
+    refuse_newer(content.get("version"), VERSION, path, "build the index again")
     try:
         manifest = IndexManifest(**{entry.name: content[entry.name] for entry in dataclasses.fields(IndexManifest)})
         if not all(isinstance(number, int) for number in (manifest.count, manifest.dim, manifest.bytes)):
