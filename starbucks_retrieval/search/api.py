@@ -146,7 +146,8 @@ def search(
         proposer = make_proposer(engine, device, dtype, threads)
         way = exactly(passages[last], kept, proposer, batch_size=batch_size, **options)
     try:
-        write_run(save_ranking_to, _results(way, queries, at_once), "starbucks", save_format)
+        tag = f"starbucks-{steps or last}"  # what tells evaluate the size of a run
+        write_run(save_ranking_to, _results(way, queries, at_once), tag, save_format)
     finally:
         way.close()
     found = None

@@ -1,0 +1,112 @@
+"""Result files: one JSON for whatever was measured at sizes, written by the stages that score and read by `report`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import refuse_newer, write_json
+from starbucks_retrieval.sizes import Size
+
+FORMAT, VERSION = "starbucks-results", 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure: `measure` on the data set `dataset` at `size`, over `count` queries, pairs or texts.
+
+    `size` is None where it is unknown (a run of another program). `passage_size` is set only where passages were
+    embedded at another size than queries. `values`, the figure of each query by its id, may be left out; a test of
+    significance between two files needs it for measures that are means over queries.
+    """
+
+    dataset: str
+    measure: str
+    size: Size | None
+    value: float
+    count: int
+    passage_size: Size | None = None
+    values: Mapping[str, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written: sizes as `layer:dim`, absent fields left out, a value that is not finite as null."""
+        content: dict[str, Any] = {
+            "dataset": self.dataset,
+            "measure": self.measure,
+            "value": self.value if math.isfinite(self.value) else None,
+            "count": self.count,
+        }
+        optional = {
+            "size": self.size and str(self.size),
+            "passage_size": self.passage_size and str(self.passage_size),
+            "values": self.values and dict(self.values),
+        }
+        return content | {name: value for name, value in optional.items() if value}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Cell:
+        """The reverse of `to_json`. Raises KeyError, TypeError, ValueError or UserError for anything else."""
+        value, sizes = content["value"], [content.get(name) for name in ("size", "passage_size")]
+        size, passage_size = (Size.parse(text) if text is not None else None for text in sizes)
+        values = content.get("values")
+        return cls(
+            str(content["dataset"]),
+            str(content["measure"]),
+            size,
+            math.nan if value is None else float(value),
+            int(content["count"]),
+            passage_size,
+            None if values is None else {str(key): float(one) for key, one in values.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """What one stage measured of one model: `kind` names the stage (evaluate, sts, transfer, grid).
+
+    `label` is how tables call the model or method. `more` holds further keys of the file, costs of sizes and
+    provenance among them; they may not repeat the names of the fields.
+    """
+
+    kind: str
+    label: str
+    cells: list[Cell]
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        head = {"format": FORMAT, "version": VERSION, "kind": self.kind, "label": self.label}
+        return {**self.more, **head, "cells": [cell.to_json() for cell in self.cells]}
+
+
+def write_results(path: str | Path, results: Results) -> None:
+    """Write a result file, whole or not at all; missing folders are made."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, results.to_json())
+
+
+def read_results(path: str | Path) -> Results:
+    """Read a result file. Raises UserError for a file that is missing, damaged, newer than this program or not one."""
+    path = Path(path).expanduser()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"no file {path}", "name a file that evaluate, sts, transfer or grid wrote with --output"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}", "write it again") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(f"{path} is not a result file", "name a file that evaluate, sts, transfer or grid wrote")
+    refuse_newer(content.get("version"), VERSION, path, "measure again with this one")
+    try:
+        cells = [Cell.from_json(cell) for cell in content["cells"]]
+        more = {name: content[name] for name in content.keys() - {"format", "version", "kind", "label", "cells"}}
+        return Results(str(content["kind"]), str(content["label"]), cells, more)
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        raise UserError(f"{path} is damaged: {type(error).__name__}: {error}", "measure again") from None
