@@ -173,7 +173,7 @@ def funnel_search(
     if first is not None:
         found = _shortlists(first, vectors[size], stores[size], keep, batch_size, memory)
         # An index that is the only step gave scores of its own; the results have exact ones.
-        return _rescored(found, vectors, stores, funnel.steps[1:] or funnel.steps, memory)
+        return _rescored(found, vectors, stores, funnel.steps[1:] or funnel.steps, memory, threads)
     found = exact_search(
         vectors[size],
         stores[size],
@@ -184,7 +184,7 @@ def funnel_search(
         proposer=proposer,
         label=label,
     )
-    return _rescored(found, vectors, stores, funnel.steps[1:], memory)
+    return _rescored(found, vectors, stores, funnel.steps[1:], memory, threads)
 
 
 def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size]) -> None:
@@ -222,13 +222,16 @@ def _rescored(
     stores: Mapping[Size, EmbeddingStore],
     steps: tuple[Step, ...],
     memory: int,
+    threads: int | None,
 ) -> Iterator[Results]:
+    for step in steps:
+        stores[step.size].keep_mapped()
     done = 0
     for rows, scores in found:
         batch = slice(done, done + len(rows))
         for step in steps:
             keep = step.keep or rows.shape[1]
-            rows, scores = rescore(queries[step.size][batch], rows, keep, stores[step.size], memory)
+            rows, scores = rescore(queries[step.size][batch], rows, keep, stores[step.size], memory, threads)
         yield rows, scores
         done += len(rows)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from starbucks_retrieval.search.plan import make_plan
@@ -10,11 +13,12 @@ from starbucks_retrieval.store import EmbeddingStore
 
 _HALF_BITS = np.int32(-0x70002000)  # 0x8fffe000: a sign, five bits of exponent, ten of mantissa
 _HALF_SCALE = np.float32(2.0**112)  # between the two formats' biases of the exponent
-_AT_ONCE = 2**16  # numbers that stay in the cache between the passes over them
+_PASS = 2**16  # numbers that stay in the cache between the passes over them
+_AT_ONCE = 2**23  # numbers of the vectors that are read at once
 
 
 def rescore(
-    queries: np.ndarray, rows: np.ndarray, keep: int, store: EmbeddingStore, memory: int
+    queries: np.ndarray, rows: np.ndarray, keep: int, store: EmbeddingStore, memory: int, threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `keep` best of each query's own rows: (rows, scores), both [queries, min(keep, candidates)].
 
@@ -33,15 +37,30 @@ def rescore(
     outside = np.empty(len(rows), np.float32)
     doubles = double_error(queries, store.largest_norm)
     exact = queries.astype(np.float64)
-    height = max(1, gathered // candidates)
-    for top in range(0, len(rows), height):
-        needed, places = np.unique(rows[top : top + height], return_inverse=True)
-        vectors = held.vectors(needed)
-        for i, own in enumerate(places.reshape(-1, candidates), top):
-            rough = vectors[own] @ queries[i]
-            order = np.argpartition(-rough, scored)
-            chosen[i], outside[i] = rows[i, order[:scored]], rough[order[scored]]
-            scores[i] = score_rows(vectors, own[order[:scored]], exact[i], doubles[i])
+    few = max(1, _AT_ONCE // store.spec.size.dim // candidates)
+
+    def score_some(some: slice) -> None:
+        # Read for many queries, as every use of a shard costs; scored for few, whose vectors stay in the cache: there
+        # one product of all with all costs less than picking each query's own would.
+        needed = np.unique(rows[some])
+        stored = store.vectors(needed)
+        for start in range(some.start, some.stop, few):
+            group = slice(start, min(start + few, some.stop))
+            own, places = np.unique(rows[group], return_inverse=True)
+            places = places.reshape(-1, candidates)
+            vectors = _single(stored[np.searchsorted(needed, own)])
+            rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
+            order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
+            kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
+            chosen[group] = np.take_along_axis(rows[group], kept, 1)
+            for i, line in enumerate(np.take_along_axis(places, kept, 1), start):
+                scores[i] = score_rows(vectors, line, exact[i], doubles[i])
+
+    threads = min(threads or os.cpu_count() or 1, len(rows))
+    height = max(1, min(gathered // candidates, len(rows)) // threads)
+    groups = [slice(top, min(top + height, len(rows))) for top in range(0, len(rows), height)]
+    with ThreadPoolExecutor(threads) as pool:  # NumPy lets go of the interpreter where the time is spent
+        list(pool.map(score_some, groups))
     found, scores = best(chosen, scores, keep, store)
     # Where one that was left out might reach the last place, all are scored.
     highest = outside + single_error(queries, store.largest_norm) + doubles
@@ -61,8 +80,11 @@ class _Singles:
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """[rows, dim] float32."""
-        stored = self._store.vectors(rows)
-        return singles(stored) if stored.dtype == np.float16 else stored
+        return _single(self._store.vectors(rows))
+
+
+def _single(stored: np.ndarray) -> np.ndarray:
+    return singles(stored) if stored.dtype == np.float16 else stored
 
 
 def singles(halves: np.ndarray) -> np.ndarray:
@@ -72,10 +94,10 @@ def singles(halves: np.ndarray) -> np.ndarray:
     """
     out = np.empty(halves.shape, np.float32)
     source, target = np.ascontiguousarray(halves).reshape(-1).view(np.int16), out.reshape(-1)
-    for start in range(0, len(source), _AT_ONCE):
-        some = target[start : start + _AT_ONCE]
+    for start in range(0, len(source), _PASS):
+        some = target[start : start + _PASS]
         bits = some.view(np.int32)
-        bits[:] = source[start : start + _AT_ONCE]  # keeps the sign at the top
+        bits[:] = source[start : start + _PASS]  # keeps the sign at the top
         np.left_shift(bits, 13, out=bits)
         np.bitwise_and(bits, _HALF_BITS, out=bits)
         np.multiply(some, _HALF_SCALE, out=some)

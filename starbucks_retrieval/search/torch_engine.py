@@ -99,8 +99,9 @@ class _Best:
 
     def __init__(self, queries: int, count: int, device: torch.device) -> None:
         self.count = count
-        self.scores = torch.empty((queries, 0), dtype=torch.float32, device=device)
-        self.rows = torch.empty((queries, 0), dtype=torch.int64, device=device)
+        self.filled = 0  # columns of the two, which have room for twice `count` and what one piece may add
+        self.scores = torch.empty((queries, 3 * count), dtype=torch.float32, device=device)
+        self.rows = torch.empty((queries, 3 * count), dtype=torch.int64, device=device)
         self.floor: Tensor | None = None  # [queries, 1]; scores up to it are of no use, once there are `count`
 
     def add(self, start: int, scores: Tensor) -> None:
@@ -123,7 +124,7 @@ class _Best:
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores, descending, and rows: both [queries, count]."""
-        scores, order = self.scores.topk(min(self.count, self.scores.shape[1]), dim=1)
+        scores, order = self.scores[:, : self.filled].topk(min(self.count, self.filled), dim=1)
         return scores.cpu().numpy(), self.rows.gather(1, order).cpu().numpy()
 
     def _take_best(self, start: int, scores: Tensor) -> None:
@@ -131,11 +132,13 @@ class _Best:
         self._append(values.float(), rows + start)
 
     def _append(self, scores: Tensor, rows: Tensor) -> None:
-        self.scores, self.rows = torch.cat([self.scores, scores], 1), torch.cat([self.rows, rows], 1)
-        if self.scores.shape[1] >= (self.count if self.floor is None else 2 * self.count):
-            self.scores, order = self.scores.topk(self.count, dim=1, sorted=False)
-            self.rows = self.rows.gather(1, order)
-            self.floor = self.scores.min(dim=1, keepdim=True).values
+        place = slice(self.filled, self.filled + scores.shape[1])
+        self.scores[:, place], self.rows[:, place] = scores, rows
+        self.filled = place.stop
+        if self.filled >= (self.count if self.floor is None else 2 * self.count):
+            best, order = self.scores[:, : self.filled].topk(self.count, dim=1, sorted=False)
+            self.scores[:, : self.count], self.rows[:, : self.count] = best, self.rows.gather(1, order)
+            self.filled, self.floor = self.count, best.min(dim=1, keepdim=True).values
 
 
 def _nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:

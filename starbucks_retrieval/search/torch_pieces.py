@@ -26,24 +26,41 @@ def pieces(store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.
     if device.type == "cuda":
         yield from _on_gpu(blocks, rows, dim, store.dtype, device, dtype)
     elif dtype == torch.float32:
+        wide = _Widener(dim, store.dtype)
         single = torch.empty(rows, dim)
         for start, block in blocks:
-            single.numpy()[: len(block)] = block
+            for low in range(0, len(block), wide.few):
+                wide(block[low : low + wide.few], single[low : low + wide.few])
             yield start, single[: len(block)], 0.0
     else:
-        yield from _rounded_on_cpu(blocks, rows, dim, dtype)
+        yield from _rounded_on_cpu(blocks, rows, _Widener(dim, store.dtype), dtype)
+
+
+class _Widener:
+    """Stored vectors to single precision, `few` at a time, by torch: a tenth of the time that NumPy takes."""
+
+    def __init__(self, dim: int, stored: np.dtype) -> None:
+        self.dim = dim
+        self.few = max(16, _CACHED // (4 * dim))
+        # Torch takes no memory that is read-only, as a mapped file is.
+        self._copy = torch.from_numpy(np.empty((self.few, dim), stored))
+
+    def __call__(self, some: np.ndarray, out: Tensor) -> None:
+        """Write `some` [up to few, dim] to the first rows of `out`."""
+        copy = self._copy[: len(some)]
+        copy.numpy()[:] = some
+        out[: len(some)].copy_(copy)
 
 
 def _rounded_on_cpu(
-    blocks: Iterator[tuple[int, np.ndarray]], rows: int, dim: int, dtype: torch.dtype
+    blocks: Iterator[tuple[int, np.ndarray]], rows: int, wide: _Widener, dtype: torch.dtype
 ) -> Iterator[Piece]:
-    few = max(16, _CACHED // (4 * dim))
-    single, rounded = torch.empty(few, dim), torch.empty(rows, dim, dtype=dtype)
+    single, rounded = torch.empty(wide.few, wide.dim), torch.empty(rows, wide.dim, dtype=dtype)
     for start, block in blocks:
         farthest = 0.0
-        for low in range(0, len(block), few):
-            some = block[low : low + few]
-            single.numpy()[: len(some)] = some
+        for low in range(0, len(block), wide.few):
+            some = block[low : low + wide.few]
+            wide(some, single)
             near, before = rounded[low : low + len(some)], single[: len(some)]
             farthest = max(farthest, _round(before, near))
         yield start, rounded[: len(block)], farthest
