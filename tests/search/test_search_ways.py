@@ -42,6 +42,11 @@ def ranked(folder, *more):
     return (folder / "run.trec").read_bytes()
 
 
+def untagged(run):
+    """The tag names the sizes, and tells a funnel from a search."""
+    return [line.rsplit(b" ", 1)[0] for line in run.splitlines()]
+
+
 def test_faiss_and_torch_write_the_same_bytes(stores):
     exact = ranked(stores, "--size", "6:16")
     for dtype in ("fp32", "bf16"):
@@ -49,11 +54,11 @@ def test_faiss_and_torch_write_the_same_bytes(stores):
 
 
 def test_a_funnel_that_keeps_all_is_exact_search(stores, capfd):
-    exact = ranked(stores, "--size", "6:16").replace(b" starbucks-6:16\n", b" starbucks-2:4@400,6:16@20\n")
+    exact = untagged(ranked(stores, "--size", "6:16"))
     capfd.readouterr()
-    assert ranked(stores, "--funnel", "2:4@400,6:16") == exact
+    assert untagged(ranked(stores, "--funnel", "2:4@400,6:16")) == exact
     assert json.loads(capfd.readouterr().out)["funnel"] == "2:4@400,6:16@20"
-    assert ranked(stores, "--funnel", "2:4@30,6:16").replace(b"@30", b"@400") != exact
+    assert untagged(ranked(stores, "--funnel", "2:4@30,6:16")) != exact
 
 
 def test_the_funnel_is_chosen_by_judgements(stores, capfd):
@@ -81,8 +86,9 @@ def test_an_index_is_built_kept_and_opened(stores, capfd):
 
 
 def test_an_index_makes_the_shortlist_of_a_funnel(stores):
-    exact = ranked(stores, "--size", "6:16")
-    assert ranked(stores, "--funnel", "2:4@400,6:16", "--index", "HNSW8", "--index_search", "efSearch=800") == exact
+    exact = untagged(ranked(stores, "--size", "6:16"))
+    index = ("--index", "HNSW8", "--index_search", "efSearch=800")
+    assert untagged(ranked(stores, "--funnel", "2:4@400,6:16", *index)) == exact
 
 
 def test_several_sizes_in_one_call(stores, capfd):
