@@ -22,6 +22,7 @@ import search_common
 from starbucks_retrieval.search.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel, funnel_search
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore
 
 _TOLERANCE = 1e-5  # between scores of equal rank of ours and plain FAISS
 
@@ -60,11 +61,13 @@ def main() -> None:
             "exact": partial(exact_search, queries[last], stores[last], settings.depth, **options),
         }
         some = queries[last][: settings.alone]
+        held = {size: EmbeddingStore.open(store.folders[0]) for size, store in stores.items()}
+        held[first].hold(sys.maxsize)  # as the Searcher holds it
         contenders["plain alone"] = partial(search_common.plain_search, index, some, settings.depth, 1)
         for name in funnels:
             steps = Funnel.parse(name).at_depth(settings.depth)
             contenders[name] = partial(funnel_search, queries, stores, steps, **options)
-            contenders[f"{name} alone"] = partial(_one_by_one, settings.alone, queries, stores, steps, options)
+            contenders[f"{name} alone"] = partial(_one_by_one, settings.alone, queries, held, steps, options)
         found: dict[str, search_common.Results] = {}
 
         def timed(name: str, number: int = 0) -> None:

@@ -10,10 +10,8 @@ import numpy as np
 from starbucks_retrieval.search.plan import make_plan
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.halves import singles
 
-_HALF_BITS = np.int32(-0x70002000)  # 0x8fffe000: a sign, five bits of exponent, ten of mantissa
-_HALF_SCALE = np.float32(2.0**112)  # between the two formats' biases of the exponent
-_PASS = 2**16  # numbers that stay in the cache between the passes over them
 _AT_ONCE = 2**23  # numbers of the vectors that are read at once
 
 
@@ -48,7 +46,7 @@ def rescore(
             group = slice(start, min(start + few, some.stop))
             own, places = np.unique(rows[group], return_inverse=True)
             places = places.reshape(-1, candidates)
-            vectors = _single(stored[np.searchsorted(needed, own)])
+            vectors = singles(stored[np.searchsorted(needed, own)])
             rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
             order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
             kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
@@ -80,25 +78,4 @@ class _Singles:
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """[rows, dim] float32."""
-        return _single(self._store.vectors(rows))
-
-
-def _single(stored: np.ndarray) -> np.ndarray:
-    return singles(stored) if stored.dtype == np.float16 else stored
-
-
-def singles(halves: np.ndarray) -> np.ndarray:
-    """Finite float16 numbers as float32, exactly; a quarter of the time that NumPy's own conversion takes.
-
-    The bits of a half, moved into those of a single, are the number but for a power of two, subnormal ones included.
-    """
-    out = np.empty(halves.shape, np.float32)
-    source, target = np.ascontiguousarray(halves).reshape(-1).view(np.int16), out.reshape(-1)
-    for start in range(0, len(source), _PASS):
-        some = target[start : start + _PASS]
-        bits = some.view(np.int32)
-        bits[:] = source[start : start + _PASS]  # keeps the sign at the top
-        np.left_shift(bits, 13, out=bits)
-        np.bitwise_and(bits, _HALF_BITS, out=bits)
-        np.multiply(some, _HALF_SCALE, out=some)
-    return out
+        return singles(self._store.vectors(rows))

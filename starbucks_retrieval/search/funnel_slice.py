@@ -35,6 +35,7 @@ class Slice(EmbeddingStore):
             )
         vars(self).update(vars(store))  # ids and rows are the same
         self.spec = dataclasses.replace(store.spec, size=Size(stored.layer, dim))
+        self._held = None
         self._wide = store
         if store.spec.normalize:
             # Length 1, but for what rounding adds: relatively, and absolutely for the smallest numbers.
@@ -45,8 +46,12 @@ class Slice(EmbeddingStore):
         """As EmbeddingStore.blocks; what is read of the wide store at once takes about the memory of a block."""
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}")
+        wanted = np.dtype(dtype) if dtype is not None else self.dtype
+        if self._held is not None and wanted == np.float32:
+            yield from super().blocks(max_rows, wanted)
+            return
         dim, width = self.spec.size.dim, self._wide.spec.size.dim
-        buffer = np.empty((min(max_rows, self.count), dim), dtype if dtype is not None else self.dtype)
+        buffer = np.empty((min(max_rows, self.count), dim), wanted)
         given = filled = 0
         for _, wide in self._wide.blocks(min(max_rows, max(_ROWS, max_rows * dim // width))):
             narrow = self._cut(wide)

@@ -18,6 +18,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, Step, funnel_search
 from starbucks_retrieval.search.funnel_slice import open_sizes
+from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 from starbucks_retrieval.texts import Passage, open_corpus
@@ -126,6 +127,7 @@ class Searcher:
         encoder = self._encoder(max(steps.sizes.layers))
         for store in stores.values():
             _check_model(store, encoder)
+        stores[steps.sizes[0]].hold(parse_bytes(self.max_memory) // 2)  # every query looks at all of it
         self._way = _Way(steps, stores, encoder)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import places
 from starbucks_retrieval.store.cache import local_file
+from starbucks_retrieval.store.halves import singles
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.manifest import read_manifest
 from starbucks_retrieval.store.places import Where
@@ -75,6 +76,7 @@ class EmbeddingStore:
         self.largest_norm = max(shard.record.largest_norm for shard in shards)
         self._shards = shards
         self._starts = np.array([shard.start for shard in shards])
+        self._held: np.ndarray | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -141,6 +143,10 @@ class EmbeddingStore:
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}")
         wanted = np.dtype(dtype) if dtype is not None else self.dtype
+        if self._held is not None and wanted == np.float32:
+            for start in range(0, self.count, max_rows):
+                yield start, self._held[start : start + max_rows]
+            return
         buffer: np.ndarray | None = None
         for start in range(0, self.count, max_rows):
             stop = min(start + max_rows, self.count)
@@ -153,7 +159,11 @@ class EmbeddingStore:
                 buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted)
             filled = 0
             for shard, low, high in pieces:
-                buffer[filled : filled + high - low] = shard.vectors()[low:high]
+                some = shard.vectors()[low:high]
+                if wanted == np.float32:
+                    singles(some, buffer[filled : filled + high - low])
+                else:
+                    buffer[filled : filled + high - low] = some
                 filled += high - low
             yield start, buffer[:filled]
 
@@ -198,6 +208,13 @@ class EmbeddingStore:
         """
         for shard in self._shards[:_KEPT]:
             shard.keep = True
+
+    def hold(self, max_bytes: int) -> None:
+        """Keep all vectors in memory in single precision from now on, if they fit: for one search after another."""
+        if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
+            [(_, held)] = self.blocks(self.count, np.float32)
+            held.flags.writeable = False
+            self._held = held
 
     def verify(self) -> None:
         """Read every file and compare its checksum. Raises UserError naming the first damaged file."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.search import funnel_rescore as module
-from starbucks_retrieval.search.funnel_rescore import rescore, singles
+from starbucks_retrieval.search.funnel_rescore import rescore
 from starbucks_retrieval.search.scores import best, score_candidates
 
 COUNT = 800
@@ -55,13 +55,3 @@ def test_few_passages_are_scored_twice(open_written, monkeypatch):
         rescore(queries, shortlists(30, 500), 10, store, 10**9)
         assert sum(again) == expected
         again.clear()
-
-
-def test_every_finite_half_as_a_single():
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    halves = halves[np.isfinite(halves)]
-    expected = halves.astype(np.float32)
-    assert singles(halves).tobytes() == expected.tobytes()  # the sign of zero included
-    table = np.resize(halves, (300, 1000))
-    assert singles(table).tobytes() == table.astype(np.float32).tobytes()
-    assert singles(table[:, ::3]).tobytes() == table[:, ::3].astype(np.float32).tobytes()

@@ -159,3 +159,29 @@ def test_parts_must_be_all_there_and_agree(parts, make_spec, write_store):
 def test_a_pattern_without_matches(tmp_path):
     with pytest.raises(UserError, match="no folder matches"):
         open_stores(str(tmp_path / "x*"))
+
+
+def test_vectors_that_are_held_are_the_same_and_read_once(tmp_path, make_spec, write_store, monkeypatch):
+    store = EmbeddingStore.open(write_store(tmp_path / "s", make_spec(store_dtype="float16")))
+    expected = {rows: [(start, block.copy()) for start, block in store.blocks(rows, np.float32)] for rows in (3, 100)}
+    store.hold(4 * store.count * store.spec.size.dim - 1)
+    assert store._held is None, "more than it may"
+    store.hold(4 * store.count * store.spec.size.dim)
+    halves = next(store.blocks(4))[1]
+    assert halves.dtype == np.float16
+    monkeypatch.setattr(store, "_shards", [])
+    for rows, blocks in expected.items():
+        for (start, block), (own_start, own) in zip(blocks, store.blocks(rows, np.float32), strict=True):
+            assert start == own_start
+            assert np.array_equal(block, own)
+
+
+def test_shards_that_are_kept_mapped_read_the_same(tmp_path, make_spec, write_store):
+    store = EmbeddingStore.open(write_store(tmp_path / "s", make_spec()))
+    rows = np.array([9, 0, 4, 4, 7])
+    before, ids = store.vectors(rows), store.ids(rows)
+    store.keep_mapped()
+    for _ in range(2):
+        assert np.array_equal(store.vectors(rows), before)
+        assert store.ids(rows) == ids
+    assert store._shards[0].vectors() is store._shards[0].vectors()

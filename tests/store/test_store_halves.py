@@ -1,0 +1,23 @@
+import numpy as np
+
+from starbucks_retrieval.store.halves import singles
+
+
+def test_every_finite_half_as_a_single():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    expected = halves.astype(np.float32)
+    assert singles(halves).tobytes() == expected.tobytes()  # the sign of zero included
+    table = np.resize(halves, (300, 1000))
+    assert singles(table).tobytes() == table.astype(np.float32).tobytes()
+    assert singles(table[:, ::3]).tobytes() == table[:, ::3].astype(np.float32).tobytes()
+    out = np.full(table.shape, np.nan, np.float32)
+    assert singles(table, out) is out
+    assert out.tobytes() == table.astype(np.float32).tobytes()
+
+
+def test_singles_stay_what_they_are():
+    table = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
+    assert singles(table) is table
+    out = np.empty_like(table)
+    assert np.array_equal(singles(table, out), table)
