@@ -49,10 +49,14 @@ def test_a_slice_reads_as_a_stored_slice(tmp_path, wide, dim):
     for start, stop in [(0, 10), (650, 2150)]:
         (left_ids, left), (right_ids, right) = view.consecutive(start, stop), stored.consecutive(start, stop)
         assert left_ids == right_ids and left.tobytes() == right.tobytes()
-    for max_rows in (64, 999, 1100, 3000, 10_000):
-        for dtype in (None, np.float32):
-            left = [(start, block.tobytes(), block.dtype) for start, block in view.blocks(max_rows, dtype)]
-            assert left == [(start, block.tobytes(), block.dtype) for start, block in stored.blocks(max_rows, dtype)]
+    for held in (False, True):
+        if held:
+            view.hold(4 * 3000 * dim)
+        for max_rows in (64, 999, 1100, 3000, 10_000):
+            for dtype in (None, np.float32):
+                left = [(start, block.tobytes(), block.dtype) for start, block in view.blocks(max_rows, dtype)]
+                right = [(start, block.tobytes(), block.dtype) for start, block in stored.blocks(max_rows, dtype)]
+                assert left == right
 
 
 def test_searching_a_slice_is_searching_a_stored_slice(tmp_path, wide):
