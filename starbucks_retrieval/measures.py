@@ -1,13 +1,17 @@
 """Measures over runs, computed by ir-measures on one ranking for all: trec_eval's.
 
 trec_eval ignores the rank column and sorts a query's results by score, as float32 (so 1 and 1 + 1e-12 tie), then by
-docid, byte-wise, both descending. The tools behind ir-measures disagree on ties: pytrec_eval does as trec_eval does,
-those that compute RR@10 or Judged@10 take the smaller docid first. So a run is put in trec_eval's order here and handed
-on with its ranks for scores, which leaves nothing to break. Gains are linear, as in trec_eval's ndcg_cut.
+docid, byte-wise, both descending. The tools behind ir-measures disagree on ties: pytrec_eval, which is trec_eval, is
+given the run as it is; those that compute Judged@10 or Compat take the smaller docid first, so they are handed a run in
+trec_eval's order with its ranks for scores, which leaves nothing to break. Gains are linear, as in trec_eval's ndcg_cut.
+
+A negative grade is no gain. trec_eval takes such a document for not relevant, and in Bpref and infAP for not judged;
+the other tools are handed 0 in its place.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 Qrels = Mapping[str, Mapping[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 
-# Queries ranked at a time: the ranked copy of a run of 6,980 queries never stands in memory whole.
+# Queries put in order at a time: the ranked copy of a run of 6,980 queries never stands in memory whole.
 _BATCH = 512
 _SPELLING = "write it as in RR@10, P@5, AP(rel=2), nDCG@10"
 
@@ -81,19 +85,54 @@ def score(qrels: Qrels, run: Run, measures: Iterable[Measure]) -> Scores:
     """
     measures = list(measures)
     per_query: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, 0.0) for measure in measures}
-    for judged in _batches(qrels):
-        ranked = {query_id: _by_rank(run[query_id]) for query_id in judged if run.get(query_id)}
-        for depth, computed in _by_depth(measures).items():
-            cut = ranked if depth is None else {q: dict(list(ranks.items())[:depth]) for q, ranks in ranked.items()}
-            for metric in _compute(list(computed), judged, cut):
-                per_query[computed[metric.measure]][metric.query_id] = float(metric.value)
-    mean = {}
+    by_trec_eval, by_others = _sorted_out(measures)
+    if by_trec_eval:
+        judged = {query_id: dict(grades) for query_id, grades in qrels.items() if run.get(query_id)}
+        results = {query_id: _all_finite(run[query_id]) for query_id in judged}
+        for metric in _compute(list(by_trec_eval), judged, results):
+            for name, cutoff in by_trec_eval[metric.measure]:
+                # The reciprocal of a rank beyond the cutoff is below that of the cutoff itself.
+                found = cutoff is None or metric.value * (cutoff + 0.5) > 1
+                per_query[name][metric.query_id] = float(metric.value) if found else 0.0
+    for batch in _batches(qrels) if by_others else ():
+        ranked = {query_id: _by_rank(run[query_id]) for query_id in batch if run.get(query_id)}
+        for metric in _compute(by_others, batch, ranked):
+            per_query[str(metric.measure)][metric.query_id] = float(metric.value)
+    return Scores({str(measure): mean(measure, per_query[str(measure)].values()) for measure in measures}, per_query)
+
+
+def mean(measure: Measure, values: Iterable[float]) -> float:
+    """The figure of a set of queries from the figures of each: their mean, or for counts (NumQ, NumRet) their sum."""
+    aggregator = measure.aggregator()
+    for value in values:
+        aggregator.add(value)
+    return float(aggregator.result())
+
+
+def is_mean(measure: Measure) -> bool:
+    """Whether a set's figure is the mean over its queries, so that paired tests apply and averages over sets mean
+    something."""
+    return mean(measure, (1.0, 1.0)) == 1.0
+
+
+def _sorted_out(measures: list[Measure]) -> tuple[dict[Measure, list[tuple[str, int | None]]], list[Measure]]:
+    """Measures that pytrec_eval computes, each with the names it gives and the cutoff to apply to them; and all others.
+
+    trec_eval has no RR@k. RR where it is no less than 1 / k is the same number; what ir-measures falls back to for it
+    breaks ties otherwise and takes ten times as long.
+    """
+    from ir_measures import pytrec_eval
+
+    by_trec_eval: dict[Measure, list[tuple[str, int | None]]] = {}
+    others = []
     for measure in measures:
-        aggregator = measure.aggregator()
-        for value in per_query[str(measure)].values():
-            aggregator.add(value)
-        mean[str(measure)] = aggregator.result()
-    return Scores(mean, per_query)
+        cutoff = measure.params.get("cutoff") if measure.NAME == "RR" else None
+        whole = type(measure)(**{k: v for k, v in measure.params.items() if k != "cutoff"}) if cutoff else measure
+        if pytrec_eval.is_available() and pytrec_eval.supports(whole):
+            by_trec_eval.setdefault(whole, []).append((str(measure), cutoff))
+        else:
+            others.append(measure)
+    return by_trec_eval, others
 
 
 def _compute(measures: list[Measure], qrels: Qrels, run: Run) -> list[Metric]:
@@ -101,6 +140,10 @@ def _compute(measures: list[Measure], qrels: Qrels, run: Run) -> list[Metric]:
 
     try:
         return list(ir_measures.iter_calc(measures, qrels, run))
+    except ZeroDivisionError:
+        # Accuracy divides by the number of results that are not relevant.
+        names = " ".join(map(str, measures))
+        raise UserError(f"ir-measures divides by zero in one of {names}", "leave out Accuracy") from None
     except subprocess.CalledProcessError:
         # gdeval, a Perl script, computes ERR and the exponential nDCG; it takes no other than numeric query ids.
         names = " ".join(map(str, measures))
@@ -110,20 +153,15 @@ def _compute(measures: list[Measure], qrels: Qrels, run: Run) -> list[Metric]:
 def _batches(qrels: Qrels) -> Iterator[dict[str, dict[str, int]]]:
     query_ids = list(qrels)
     for start in range(0, len(query_ids), _BATCH):
-        yield {query_id: dict(qrels[query_id]) for query_id in query_ids[start : start + _BATCH]}
+        yield {
+            query_id: {docid: max(grade, 0) for docid, grade in qrels[query_id].items()}
+            for query_id in query_ids[start : start + _BATCH]
+        }
 
 
-def _by_depth(measures: list[Measure]) -> dict[int | None, dict[Measure, str]]:
-    """Depth to cut rankings to (None: all) -> {measure to compute there: name of the one it gives}.
-
-    trec_eval has no RR@k. RR over the first k is the same number, ten times faster than what ir-measures falls back to.
-    """
-    groups: dict[int | None, dict[Measure, str]] = {}
-    for measure in measures:
-        depth = measure.params.get("cutoff") if measure.NAME == "RR" else None
-        whole = type(measure)(**{k: v for k, v in measure.params.items() if k != "cutoff"}) if depth else measure
-        groups.setdefault(depth, {})[whole] = str(measure)
-    return groups
+def _all_finite(ranking: Mapping[str, float]) -> dict[str, float]:
+    # Any NaN or infinity survives a sum.
+    return ranking if isinstance(ranking, dict) and math.isfinite(sum(ranking.values())) else _by_rank(ranking)
 
 
 def _by_rank(ranking: Mapping[str, float]) -> dict[str, float]:
@@ -142,6 +180,16 @@ def trec_order(ranking: Mapping[str, float]) -> list[str]:
     by_docid = np.array(sorted(range(len(docids)), key=docids.__getitem__, reverse=True))
     order = by_docid[np.argsort(-scores[by_docid], kind="stable")]
     return [docids[i] for i in order.tolist()]
+
+
+def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]]:
+    """(score as float32, docid) of the first `depth` results in trec_eval's order; the rest is not put in order."""
+    scores, docids = comparable(ranking), list(ranking)
+    rows = np.arange(len(scores))
+    if len(scores) > depth:
+        least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+        rows = np.flatnonzero(scores >= least)
+    return sorted(zip(scores[rows].tolist(), (docids[i] for i in rows.tolist())), reverse=True)[:depth]
 
 
 def comparable(ranking: Mapping[str, float]) -> np.ndarray:

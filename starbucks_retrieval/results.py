@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ class Cell:
 
     `size` is None where it is unknown (a run of another program). `passage_size` is set only where passages were
     embedded at another size than queries. `values`, the figure of each query by its id, may be left out; a test of
-    significance between two files needs it for measures that are means over queries.
+    significance between two files needs it for measures that are means over queries. `label` is set only where one
+    file holds several methods (runs laid side by side): it is how tables call this cell's.
     """
 
     dataset: str
@@ -32,6 +33,7 @@ class Cell:
     count: int
     passage_size: Size | None = None
     values: Mapping[str, float] | None = None
+    label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it is written: sizes as `layer:dim`, absent fields left out, a value that is not finite as null."""
@@ -45,6 +47,7 @@ class Cell:
             "size": self.size and str(self.size),
             "passage_size": self.passage_size and str(self.passage_size),
             "values": self.values and dict(self.values),
+            "label": self.label,
         }
         return content | {name: value for name, value in optional.items() if value}
 
@@ -53,7 +56,7 @@ class Cell:
         """The reverse of `to_json`. Raises KeyError, TypeError, ValueError or UserError for anything else."""
         value, sizes = content["value"], [content.get(name) for name in ("size", "passage_size")]
         size, passage_size = (Size.parse(text) if text is not None else None for text in sizes)
-        values = content.get("values")
+        values, label = content.get("values"), content.get("label")
         return cls(
             str(content["dataset"]),
             str(content["measure"]),
@@ -62,6 +65,7 @@ class Cell:
             int(content["count"]),
             passage_size,
             None if values is None else {str(key): float(one) for key, one in values.items()},
+            None if label is None else str(label),
         )
 
 
@@ -82,6 +86,13 @@ class Results:
         """The content of the file."""
         head = {"format": FORMAT, "version": VERSION, "kind": self.kind, "label": self.label}
         return {**self.more, **head, "cells": [cell.to_json() for cell in self.cells]}
+
+    def by_label(self) -> list[Results]:
+        """One Results a method, in the order of the cells; cells without a label of their own are this one's."""
+        parts: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            parts.setdefault(cell.label or self.label, []).append(replace(cell, label=None))
+        return [Results(self.kind, label, cells, self.more) for label, cells in parts.items()]
 
 
 def write_results(path: str | Path, results: Results) -> None:

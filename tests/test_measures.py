@@ -7,7 +7,15 @@ import time
 import pytest
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.measures import comparable, parse_measures, remove_identical_ids, score, trec_order
+from starbucks_retrieval.measures import (
+    comparable,
+    is_mean,
+    parse_measures,
+    remove_identical_ids,
+    score,
+    trec_order,
+    trec_top,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -34,6 +42,15 @@ def test_scores_compare_as_float32_as_in_trec_eval():
     assert trec_order(run) == ["b", "a"]
     theirs = pytrec_eval.RelevanceEvaluator({"q": {"a": 1}}, {"recip_rank"}).evaluate({"q": run})
     assert theirs["q"]["recip_rank"] == score({"q": {"a": 1}}, {"q": run}, parse_measures("RR")).mean["RR"] == 0.5
+
+
+def test_the_top_is_the_start_of_the_order():
+    for seed in range(50):
+        rng = random.Random(seed)
+        run = {f"d{i}": rng.choice([0.0, 1.0, 2.5, NAN, INF, 1e39]) for i in range(rng.randrange(30))}
+        for depth in (1, 5, 40):
+            assert [docid for _, docid in trec_top(run, depth)] == trec_order(run)[:depth]
+    assert trec_top({"a": 1.0, "b": 2.0, "c": 2.0}, 2) == [(2.0, "c"), (2.0, "b")]
 
 
 def test_non_finite_scores_are_the_lowest():
@@ -63,6 +80,51 @@ def test_equal_to_pytrec_eval_on_tied_scores():
         }
         assert {name: values[query_id] for name, values in scores.per_query.items()} == pytest.approx(expected)
     assert scores.mean["nDCG@10"] == pytest.approx(sum(r["ndcg_cut_10"] for r in graded.values()) / len(qrels))
+
+
+def test_equal_to_pytrec_eval_on_random_runs_with_ties():
+    """Every measure that both know, on 20 runs of few scores, at full depth and none."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    theirs_by_ours = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@100": "recall_100", "P@20": "P_20", "Rprec": "Rprec"}
+    theirs_by_ours |= {"nDCG": "ndcg", "RR": "recip_rank", "Success@5": "success_5", "Bpref": "bpref", "infAP": "infAP"}
+    theirs_by_ours |= {"AP@30": "map_cut_30", "IPrec@0.1": "iprec_at_recall_0.10", "NumRet": "num_ret"}
+    for seed in range(20):
+        rng = random.Random(seed)
+        docids = [f"d{i}" for i in range(150)]
+        qrels = {f"q{i}": {d: rng.randrange(-2, 4) for d in rng.sample(docids, 30)} for i in range(12)}
+        run = {q: {d: rng.randrange(5) / 3 for d in rng.sample(docids, rng.randrange(1, 100))} for q in [*qrels][:-1]}
+        ours = score(qrels, run, parse_measures(" ".join([*theirs_by_ours, "RR@5", "RR@1"]))).per_query
+        judge = pytrec_eval.RelevanceEvaluator(qrels, set(theirs_by_ours.values()))
+        for query_id, theirs in judge.evaluate(run).items():
+            for name, key in theirs_by_ours.items():
+                assert ours[name][query_id] == pytest.approx(theirs[key], abs=1e-6), (seed, name)
+            for depth in (1, 5):
+                expected = theirs["recip_rank"] if theirs["recip_rank"] > 0.99 / depth else 0.0
+                assert ours[f"RR@{depth}"][query_id] == pytest.approx(expected)
+        assert all(values["q11"] == 0 for values in ours.values())
+
+
+def test_negative_grades_are_not_relevant_to_any_tool():
+    run = {"1": {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}}
+    names = "nDCG@4 AP P@2 RR@4 Judged@2 Compat(p=0.8) nDCG(dcg='exp-log2')@4 ERR@4 Accuracy@4 nDCG(gains={2:5})@4"
+    measures = []
+    for name in names.split():
+        try:
+            measures += parse_measures(name)
+        except UserError:
+            assert name.startswith(("nDCG(dcg", "ERR"))  # a Perl script computes these
+    negative, zero = (score({"1": {"a": grade, "b": 2, "c": 1, "e": 1}}, run, measures).mean for grade in (-2, 0))
+    assert negative == pytest.approx(zero)
+    assert negative["Judged@2"] == 1.0
+    # trec_eval takes what is below zero for not judged where that matters.
+    assert score({"1": {"a": -1, "b": 1}}, run, parse_measures("Bpref")).mean["Bpref"] == 1.0
+
+
+def test_sums_are_told_from_means():
+    means = [
+        str(measure) for measure in parse_measures("RR@10 nDCG NumQ NumRet NumRel Judged@5 SetP") if is_mean(measure)
+    ]
+    assert means == ["RR@10", "nDCG", "Judged@5", "SetP"]
 
 
 def test_gain_is_linear():

@@ -1,7 +1,18 @@
 """Score runs against relevance judgements, and say first what is wrong with them."""
 
 from starbucks_retrieval.evaluate.api import evaluate
-from starbucks_retrieval.evaluate.preflight import Finding, preflight
-from starbucks_retrieval.evaluate.results import Evaluation, RunResult
+from starbucks_retrieval.evaluate.comparison import Comparison, Tested
+from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels
+from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult
 
-__all__ = ["Evaluation", "Finding", "RunResult", "evaluate", "preflight"]
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "Finding",
+    "RunResult",
+    "SetResult",
+    "Tested",
+    "evaluate",
+    "preflight",
+    "preflight_qrels",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
 from starbucks_retrieval.evaluate.api import MEASURES, evaluate
@@ -14,27 +15,48 @@ from starbucks_retrieval.evaluate.api import MEASURES, evaluate
 class EvaluateArguments:
     """What is scored, and how"""
 
-    run: list[str] = flag(None, "TREC run files, plain or .gz; several are laid side by side", required=True)
-    qrels: str = flag(None, "relevance judgements: a file (TREC or BEIR tsv), a BEIR folder, ir:…", required=True)
-    split: str = flag("test", "which judgements of a BEIR folder")
-    queries: str | None = flag(None, "the queries searched: their order shows whether a run lost its end")
+    run: list[str] = flag(None, "TREC run files, plain or .gz; name=path ties one to the --qrels name=…", required=True)
+    qrels: list[str] = flag(
+        None, "relevance judgements: files (TREC or BEIR tsv), BEIR folders, short names, ir:…", required=True
+    )
+    split: str = flag("test", "which judgements of a BEIR folder or short name")
+    queries: list[str] | None = flag(None, "the queries searched: their order shows whether a run lost its end")
     measures: list[str] = flag(help="ir-measures' names, linear gain, trec_eval's order", factory=MEASURES.split)
     remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
-    per_query: str | None = flag(None, "tsv to write: run, query_id, measure, value")
-    output: str | None = flag(None, "JSON to write: figures, findings, what made them")
+    label: list[str] | None = flag(
+        None, "how tables call the runs: one for all or one for each (default: the file's name)"
+    )
+    without: list[str] | None = flag(None, "sets that a further average leaves out")
+    per_query: str | None = flag(None, "tsv to write: run, query_id, measure, value, set")
+    output: str | None = flag(None, "result file to write (JSON): figures, findings, what made them; report reads it")
     strict: bool = flag(False, "fail, and write nothing, when the preflight finds something serious")
 
 
+@dataclass
+class ComparisonArguments:
+    """Against a baseline, query by query"""
+
+    baseline: str | None = flag(None, "the run or label that all others are tested against")
+    test: Literal["t", "randomization", "bootstrap"] = flag("t", "paired and two-tailed")
+    correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of one measure")
+    alpha: float = flag(0.05, "level of significance of the marks + and -")
+
+
 def main(argv: Sequence[str]) -> None:
-    (arguments, common), _ = parse_flags(
-        [EvaluateArguments, CommonArguments], argv, "starbucks evaluate", "Score runs side by side, after a preflight."
+    (arguments, comparison, common), _ = parse_flags(
+        [EvaluateArguments, ComparisonArguments, CommonArguments],
+        argv,
+        "starbucks evaluate",
+        "Score runs side by side, after a preflight.",
+        "starbucks evaluate --run bm25.trec ours.trec --qrels dl19 --baseline bm25 --output dl19.json    |    "
+        "starbucks evaluate --run scifact=a.trec fiqa=b.trec --qrels scifact=data/scifact fiqa=data/fiqa --label Ours",
     )
     setup_logging(common)
-    flags = asdict(arguments)
+    flags = asdict(arguments) | asdict(comparison) | {"seed": common.seed, "without": arguments.without or ()}
     evaluation = evaluate(flags.pop("run"), flags.pop("qrels"), flags.pop("measures"), **flags)
     if not common.json:
         print(evaluation.table())
-    finish(common, evaluation.table() if common.json else evaluation.summary(), evaluation.figures())
+    finish(common, f"{evaluation.table()}\n" * common.json + evaluation.summary(), evaluation.figures())
 
 
 if __name__ == "__main__":

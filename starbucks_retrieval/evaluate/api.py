@@ -1,108 +1,180 @@
-"""Score run files side by side: read, preflight, measure, write."""
+"""Score run files side by side: read, preflight, measure, compare, write."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate.preflight import Finding, preflight
-from starbucks_retrieval.evaluate.results import Evaluation, RunResult, write_per_query
-from starbucks_retrieval.measures import parse_measures, remove_identical_ids, score
-from starbucks_retrieval.provenance import describe, file_digest, write_json
-from starbucks_retrieval.texts.qrels import read_qrels
-from starbucks_retrieval.texts.queries import open_queries
-from starbucks_retrieval.texts.runs import read_run
+from starbucks_retrieval.evaluate.comparison import check_choices, compare
+from starbucks_retrieval.evaluate.inputs import (
+    JudgedSet,
+    RunPath,
+    open_sets,
+    own_label,
+    run_names,
+    run_paths,
+    sets_of,
+    told_apart,
+)
+from starbucks_retrieval.evaluate.preflight import Finding, beside, preflight, preflight_qrels
+from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult, write_per_query
+from starbucks_retrieval.measures import is_mean, parse_measures, remove_identical_ids, score
+from starbucks_retrieval.provenance import describe, file_digest
+from starbucks_retrieval.results import write_results
+from starbucks_retrieval.significance import Correction, Test
+from starbucks_retrieval.texts.runs import open_run
 
 log = logging.getLogger(__name__)
 
 MEASURES = "RR@10 nDCG@10 R@1000"
-_ENDINGS = (".gz", ".trec", ".run", ".txt")
 
 
 def evaluate(
     runs: str | Path | Sequence[str | Path],
-    qrels: str,
+    qrels: str | Path | Sequence[str | Path],
     measures: str | Sequence[str] = MEASURES,
     *,
     split: str = "test",
-    queries: str | None = None,
+    queries: str | Sequence[str] | None = None,
     remove_identical_ids: bool = False,
+    label: str | Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    baseline: str | None = None,
+    test: Test = "t",
+    correction: Correction = "holm",
+    alpha: float = 0.05,
+    seed: int = 42,
     per_query: str | Path | None = None,
     output: str | Path | None = None,
     strict: bool = False,
 ) -> Evaluation:
-    """Score run files against `qrels`, over every judged query, after a preflight whose findings are logged.
+    """Score run files against one or more sets of judgements, after a preflight whose findings are logged.
 
-    `measures` are ir-measures' names. `queries`, the queries that were searched, lets the preflight tell a run cut off
-    at its end when the qrels have another order; a BEIR folder holds them itself. `remove_identical_ids` drops results
-    that bear their query's own id before anything else. `per_query` (tsv) and `output` (JSON: figures, findings,
-    provenance) are files to write.
+    Every judged query counts. `qrels` are files, BEIR folders, `ir:` ids or short names; a run is scored under each
+    with which it shares a query, and `name=path` on both sides ties it to one. `measures` are ir-measures' names.
+    `queries`, the queries that were searched, lets the preflight tell a run cut off at its end when the qrels have
+    another order; a BEIR folder holds them itself. `remove_identical_ids` drops results that bear their query's own id
+    before anything else. `label` is how tables call the runs' method, one for all or one for each; `without` names
+    sets that a further average leaves out.
 
-    Raises UserError for bad files and names, for a run that shares no query with the qrels, and, when `strict`, for
+    `baseline`, a label or run, is what all others are tested against, query by query: `test`, `correction` over all
+    comparisons of one measure, `alpha` and, for tests that draw, `seed`. `per_query` (tsv) and `output` (a result file
+    with findings and provenance) are files to write.
+
+    Raises UserError for bad files and names, for a run that shares no query with any qrels, and, when `strict`, for
     any serious finding, before anything is written.
     """
     measures = measures if isinstance(measures, str) else " ".join(measures)
     parsed = parse_measures(measures)
+    check_choices(test, correction, alpha)
     for target in (per_query, output):
         _check_target(target)
-    given = [runs] if isinstance(runs, str | Path) else runs
-    paths = list(dict.fromkeys(str(Path(path).expanduser()) for path in given))
-    if not paths:
-        raise UserError("no run is given", "name one or more run files with --run")
-    judged = read_qrels(qrels, split=split)
-    order = _query_order(queries, qrels)
-    results = []
-    for path, name in zip(paths, _names(paths)):
-        run, removed = _read(path, remove_identical_ids)
-        if not run.keys() & judged.keys():
-            theirs, ours = next(iter(run), None), next(iter(judged), None)
-            raise UserError(
-                f"{path} and {qrels} share no query (say {theirs!r} and {ours!r})",
-                "use the qrels of the queries that were searched; --split names another part of them",
-            )
-        findings = preflight(run, judged, order)
-        _report(name, findings)
-        results.append(RunResult(name, path, file_digest(path), score(judged, run, parsed), findings, removed))
-    names = [str(measure) for measure in parsed]
-    asked = {"runs": paths, "qrels": str(qrels), "split": split, "measures": names}
-    provenance = describe({**asked, "remove_identical_ids": remove_identical_ids})
-    evaluation = Evaluation(names, len(judged), results, provenance)
-    serious = sum(len(result.serious) for result in results)
+    sets = open_sets(qrels, split, queries)
+    paths = run_paths(runs, sets)
+    labels = _given_labels(label, len(paths))
+    strangers = [name for name in without if name not in {judged.name for judged in sets}]
+    if strangers:
+        raise UserError(
+            f"--without {strangers[0]}: no set is called so",
+            f"the sets are {', '.join(judged.name for judged in sets)}",
+        )
+    judged_sets = []
+    for judged in sets:
+        findings = preflight_qrels(judged.qrels)
+        _report(judged.name, findings)
+        judged_sets.append(SetResult(judged.name, judged.source, len(judged.qrels), findings))
+    scored, orders = [], {}
+    for path, name in zip(paths, run_names(path.path for path in paths)):
+        results, orders[name] = _score(path, name, sets, parsed, remove_identical_ids)
+        scored.append(results)
+    scored = [[_beside_others(result, sets, orders) for result in results] for results in scored]
+    asked = {
+        "runs": [path.path for path in paths],
+        "qrels": [judged.source for judged in sets],
+        "split": split,
+        "measures": [str(measure) for measure in parsed],
+        "remove_identical_ids": remove_identical_ids,
+    }
+    evaluation = Evaluation(
+        [str(measure) for measure in parsed],
+        [str(measure) for measure in parsed if is_mean(measure)],
+        judged_sets,
+        _labelled(scored, labels),
+        describe(asked),
+        list(without),
+        remove_identical_ids,
+    )
+    serious = sum(len(result.serious) for result in evaluation.runs)
     if strict and serious:
         raise UserError(f"serious findings in the preflight: {serious}", "mend what they name, or leave out --strict")
+    if baseline is not None:
+        tested = compare(evaluation, baseline, test, correction, alpha, seed)
+        evaluation = dataclasses.replace(evaluation, tested=tested)
     if per_query:
         write_per_query(per_query, evaluation)
     if output:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        write_json(output, evaluation.figures())
+        write_results(output, evaluation.results())
     return evaluation
 
 
-def _read(path: str, drop_identical: bool) -> tuple[dict[str, dict[str, float]], int]:
-    run = read_run(path)
-    if not drop_identical:
-        return run, 0
-    kept = remove_identical_ids(run)
-    return kept, sum(map(len, run.values())) - sum(map(len, kept.values()))
+def _score(
+    path: RunPath, name: str, sets: Sequence[JudgedSet], measures: list, drop_identical: bool
+) -> tuple[list[RunResult], list[str]]:
+    """One run under each set that it belongs to, labelled by its file; and its query ids, in the file's order."""
+    file = open_run(path.path)
+    run, removed = file.results, 0
+    if drop_identical:
+        run = remove_identical_ids(file.results)
+        removed = sum(map(len, file.results.values())) - sum(map(len, run.values()))
+    digest = file_digest(path.path)
+    found = []
+    matching = sets_of(path, run, sets)
+    words = [word for judged in matching for word in (judged.name, judged.name.rpartition("/")[2])]
+    label = own_label(path.path, file.tag, file.size, words)
+    for judged in matching:
+        findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
+        scores = score(judged.qrels, run, measures)
+        found.append(RunResult(name, path.path, digest, judged.name, label, file.size, scores, findings, removed))
+    return found, list(run)
 
 
-def _query_order(queries: str | None, qrels: str) -> list[str] | None:
-    if queries is None and (Path(qrels) / "queries.jsonl").is_file():
-        queries = qrels
-    return None if queries is None else [query.query_id for query in open_queries(queries)]
+def _beside_others(result: RunResult, sets: Sequence[JudgedSet], orders: dict[str, list[str]]) -> RunResult:
+    """`result` with its findings seen beside the other runs, and told."""
+    qrels = next(judged.qrels for judged in sets if judged.name == result.dataset)
+    others = {name: order for name, order in orders.items() if name != result.name}
+    findings = [beside(finding, set(orders[result.name]), qrels, others) for finding in result.findings]
+    _report(f"{result.name} on {result.dataset}" if len(sets) > 1 else result.name, findings)
+    return dataclasses.replace(result, findings=findings)
 
 
-def _names(paths: Sequence[str]) -> list[str]:
-    """File names without their endings; where two would be the same, the paths themselves."""
-    names = []
-    for path in paths:
-        name = Path(path).name
-        while name.endswith(_ENDINGS) and Path(name).suffix:
-            name = Path(name).stem
-        names.append(name)
-    return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
+def _given_labels(label: str | Sequence[str] | None, runs: int) -> list[str] | None:
+    """A label for each run, or None where none was given."""
+    if label is None or not label:
+        return None
+    labels = [label] if isinstance(label, str) else list(label)
+    if len(labels) not in (1, runs):
+        raise UserError(f"{len(labels)} labels for {runs} runs", "give one --label for all runs or one for each")
+    return labels * runs if len(labels) == 1 else labels
+
+
+def _labelled(scored: Sequence[Sequence[RunResult]], labels: Sequence[str] | None) -> list[RunResult]:
+    """All results under their labels. Raises UserError for two runs that these would put into one cell."""
+    places = [{(result.dataset, result.size) for result in results} for results in scored]
+    if labels is None:
+        labels = told_apart([results[0].label for results in scored], [results[0].path for results in scored], places)
+    taken: dict[tuple, str] = {}
+    for results, label, cells in zip(scored, labels, places):
+        for dataset, size in sorted(cells, key=str):
+            other = taken.setdefault((label, dataset, size), results[0].path)
+            if other != results[0].path:
+                raise UserError(
+                    f"{other} and {results[0].path} are both {label}{f' at {size}' if size else ''} on {dataset}",
+                    "give each run its own --label, or score them in two calls",
+                )
+    return [dataclasses.replace(result, label=label) for results, label in zip(scored, labels) for result in results]
 
 
 def _report(name: str, findings: Sequence[Finding]) -> None:

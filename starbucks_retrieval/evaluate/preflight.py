@@ -3,23 +3,29 @@
 A published table once carried 0.02 next to 0.84 for one data set. Two causes would explain it and neither was ruled
 out: a run file cut off at its end (the queries without results are the last ones), and hub passages (the same few in
 every top ten). They are told apart here. One document twice for a query is not looked for: the reading layer refuses
-such a file by its line, and a run in memory maps each docid to one score.
+such a file by its line, and a run in memory maps each docid to one score. What only a file can have, ranks that
+disagree with scores and a query's results in several places, the reading layer notes and this module judges.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from starbucks_retrieval.measures import Qrels, Run, comparable, trec_order
+from starbucks_retrieval.measures import Qrels, Run, trec_top
 
 TOP = 10
 HUB_SHARE = 0.1
 HUB_QUERIES = 20  # of fewer queries, one passage in two top tens is no news
+COMMON = 0.05  # the share of queries from which on a matter of ids or ranks is no accident
 SAMPLE = 5
+
+_WRITE_AGAIN = "the run file looks cut off at its end: write it again and check that the disk is not full"
+
+Tops = Mapping[str, list[tuple[float, str]]]  # query id → (score, docid) of its best results, best first
 
 
 @dataclass(frozen=True)
@@ -37,22 +43,38 @@ class Finding:
     serious: bool
 
 
-def preflight(run: Run, qrels: Qrels, query_order: Sequence[str] | None = None) -> list[Finding]:
+def preflight(
+    run: Run,
+    qrels: Qrels,
+    query_order: Sequence[str] | None = None,
+    *,
+    misranked: Sequence[str] = (),
+    scattered: Sequence[str] = (),
+) -> list[Finding]:
     """The findings about `run` under `qrels`, none when it looks sound.
 
     Queries without results are checked for being the last in the order of `qrels` and in `query_order`, the order in
-    which the queries were searched, where it is known.
+    which the queries were searched, where it is known. `misranked` and `scattered` are what `open_run` says of a file.
     """
+    # One more than the top ten: a tie across the cut decides who is in.
+    tops = {query_id: trec_top(ranking, TOP + 1) for query_id, ranking in run.items()}
     found = [
         _missing(run, qrels, query_order),
         _unjudged(run, qrels),
         _non_finite(run),
-        _tied(run),
-        _hubs(run, qrels),
+        _tied(tops),
+        _misranked(run, misranked),
+        _scattered(run, scattered),
+        _hubs(tops, qrels),
         _identical(run),
         _strangers(run, qrels),
     ]
     return [finding for finding in found if finding]
+
+
+def preflight_qrels(qrels: Qrels) -> list[Finding]:
+    """What is worth knowing about judgements, whatever run they score."""
+    return [finding for finding in (_negative(qrels), _hopeless(qrels)) if finding]
 
 
 def _missing(run: Run, qrels: Qrels, query_order: Sequence[str] | None) -> Finding | None:
@@ -62,10 +84,23 @@ def _missing(run: Run, qrels: Qrels, query_order: Sequence[str] | None) -> Findi
     what = f"{len(missing)} of {len(qrels)} judged queries have no results and score 0"
     evidence = _cut_off(run, qrels, set(missing), query_order)
     if evidence:
-        remedy = "the run file looks cut off at its end: write it again and check that the disk is not full"
-        return Finding("truncated_run", f"{what}; {evidence}", remedy, len(missing), _sample(missing), True)
+        return Finding("truncated_run", f"{what}; {evidence}", _WRITE_AGAIN, len(missing), _sample(missing), True)
     remedy = "search these queries too, or use the qrels of the queries that were searched"
     return Finding("missing_queries", f"{what}: {_list(missing)}", remedy, len(missing), _sample(missing), True)
+
+
+def beside(finding: Finding, query_ids: Collection[str], qrels: Qrels, orders: Mapping[str, Sequence[str]]) -> Finding:
+    """A finding of missing queries seen beside other runs: a truncated run, where these are the last of one of them.
+
+    `query_ids` are the run's own; `orders` are the queries of other runs, by name, in the order of their files.
+    """
+    missing = {query_id for query_id in qrels if query_id not in query_ids}
+    for name, order in orders.items() if finding.kind == "missing_queries" and missing else ():
+        judged = [query_id for query_id in order if query_id in qrels]
+        if len(judged) > len(missing) and set(judged[-len(missing) :]) == missing:
+            what = f"{finding.what}; they are the last of {name}"
+            return replace(finding, kind="truncated_run", what=what, remedy=_WRITE_AGAIN)
+    return finding
 
 
 def _cut_off(run: Run, qrels: Qrels, missing: set[str], query_order: Sequence[str] | None) -> str:
@@ -104,38 +139,56 @@ def _non_finite(run: Run) -> Finding | None:
     return Finding("non_finite_scores", what, remedy, total, _sample(bad), True)
 
 
-def _tied(run: Run) -> Finding | None:
-    tops = {query_id: _top_scores(ranking) for query_id, ranking in run.items()}
-    tied = [query_id for query_id, top in tops.items() if len(set(top)) < len(top)]
+def _tied(tops: Tops) -> Finding | None:
+    # What is not finite is all one to trec_eval, and another finding.
+    scores = {query_id: [score for score, _ in top if np.isfinite(score)] for query_id, top in tops.items()}
+    tied = [query_id for query_id, top in scores.items() if len(set(top)) < len(top)]
     if not tied:
         return None
     # Half-precision scores tie often and shift a measure by thousandths; one score for all leaves no ranking at all.
-    flat = sum(len(top) > 1 and top[0] == top[-1] for top in tops.values())
-    what = f"{len(tied)} of {len(run)} queries have tied scores in the top {TOP}, put in order by docid: {_list(tied)}"
+    flat = sum(len(top) > 1 and top[0] == top[-1] for top in scores.values())
+    what = f"{len(tied)} of {len(tops)} queries have tied scores in the top {TOP}, put in order by docid: {_list(tied)}"
     remedy = "write scores with more digits; tools that break ties otherwise will give other figures"
-    if 2 * flat > len(run):
+    if 2 * flat > len(tops):
         what += f"; in {flat} of them all scores are one"
-    return Finding("tied_scores", what, remedy, len(tied), _sample(tied), 2 * flat > len(run))
+    return Finding("tied_scores", what, remedy, len(tied), _sample(tied), 2 * flat > len(tops))
 
 
-def _top_scores(ranking: Mapping[str, float]) -> list[float]:
-    # One more than the top ten: a tie across the cut decides who is in.
-    best = np.sort(comparable(ranking))[::-1][: TOP + 1]
-    return best[np.isfinite(best)].tolist()
-
-
-def _hubs(run: Run, qrels: Qrels) -> Finding | None:
-    if len(run) < HUB_QUERIES:
+def _misranked(run: Run, misranked: Sequence[str]) -> Finding | None:
+    if not misranked:
         return None
-    tops = {query_id: trec_order(ranking)[:TOP] for query_id, ranking in run.items()}
-    counts = Counter(docid for top in tops.values() for docid in top)
-    hubs = [docid for docid, count in counts.most_common() if count > HUB_SHARE * len(run)]
+    what = (
+        f"in {len(misranked)} of {len(run)} queries the rank column disagrees with the scores, which count here as in "
+        f"trec_eval: {_list(misranked)}"
+    )
+    remedy = "write scores that fall with the rank, if the ranks are what was meant; a tool that reads ranks differs"
+    serious = len(misranked) >= COMMON * len(run)
+    return Finding("misranked_queries", what, remedy, len(misranked), _sample(misranked), serious)
+
+
+def _scattered(run: Run, scattered: Sequence[str]) -> Finding | None:
+    if not scattered:
+        return None
+    what = (
+        f"the results of {len(scattered)} of {len(run)} queries stand in more than one place of the file and are taken "
+        f"together: {_list(scattered)}"
+    )
+    remedy = "nothing to do if parts of one corpus were searched apart; otherwise two runs were joined by mistake"
+    return Finding("scattered_queries", what, remedy, len(scattered), _sample(scattered), False)
+
+
+def _hubs(tops: Tops, qrels: Qrels) -> Finding | None:
+    if len(tops) < HUB_QUERIES:
+        return None
+    docids = {query_id: [docid for _, docid in top[:TOP]] for query_id, top in tops.items()}
+    counts = Counter(docid for top in docids.values() for docid in top)
+    hubs = [docid for docid, count in counts.most_common() if count > HUB_SHARE * len(tops)]
     if not hubs:
         return None
     worst = hubs[0]
-    relevant = sum(worst in top and qrels.get(query_id, {}).get(worst, 0) > 0 for query_id, top in tops.items())
+    relevant = sum(worst in top and qrels.get(query_id, {}).get(worst, 0) > 0 for query_id, top in docids.items())
     what = (
-        f"in more than {HUB_SHARE:.0%} of the top tens: {_list(hubs)}; {worst} alone in {counts[worst]} of {len(run)} "
+        f"in more than {HUB_SHARE:.0%} of the top tens: {_list(hubs)}; {worst} alone in {counts[worst]} of {len(tops)} "
         f"and judged relevant in {relevant} of those"
     )
     remedy = "look at them: junk text or a vector of huge length; drop them from the corpus or train with --normalize"
@@ -150,7 +203,7 @@ def _identical(run: Run) -> Finding | None:
     remedy = (
         "--remove_identical_ids, if queries are documents of the corpus (ArguAna, Quora); else the ids only coincide"
     )
-    return Finding("identical_ids", what, remedy, len(own), _sample(own), len(own) >= 0.05 * len(run))
+    return Finding("identical_ids", what, remedy, len(own), _sample(own), len(own) >= COMMON * len(run))
 
 
 def _strangers(run: Run, qrels: Qrels) -> Finding | None:
@@ -161,6 +214,25 @@ def _strangers(run: Run, qrels: Qrels) -> Finding | None:
     what = f"no retrieved document is judged for any query: the run has {retrieved}, the qrels {next(iter(judged))}"
     remedy = "the ids come from different corpora or spellings: use the corpus the qrels were made for"
     return Finding("no_judged_documents", what, remedy, len(judged), (retrieved,), True)
+
+
+def _negative(qrels: Qrels) -> Finding | None:
+    below = [query_id for query_id, grades in qrels.items() if min(grades.values(), default=0) < 0]
+    if not below:
+        return None
+    count = sum(grade < 0 for query_id in below for grade in qrels[query_id].values())
+    what = f"{count} grades in {len(below)} of {len(qrels)} judged queries are negative and taken for not relevant"
+    remedy = "nothing to do: trec_eval does the same, and in Bpref and infAP takes them for not judged"
+    return Finding("negative_grades", what, remedy, count, _sample(below), False)
+
+
+def _hopeless(qrels: Qrels) -> Finding | None:
+    hopeless = [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) <= 0]
+    if not hopeless:
+        return None
+    what = f"{len(hopeless)} of {len(qrels)} judged queries have no relevant document and score 0: {_list(hopeless)}"
+    remedy = "nothing to do to compare runs; means of trec_eval hold them too"
+    return Finding("nothing_relevant", what, remedy, len(hopeless), _sample(hopeless), False)
 
 
 def _sample(ids: Iterable[str]) -> tuple[str, ...]:

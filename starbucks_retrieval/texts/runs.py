@@ -8,44 +8,12 @@ from pathlib import Path
 from typing import Literal, SupportsFloat
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.files import atomic_writer, decode, raw_lines
+from starbucks_retrieval.texts.files import atomic_writer
+from starbucks_retrieval.texts.run_reader import Run, RunFile, open_run, read_run, read_tag
 
-Run = dict[str, dict[str, float]]
+__all__ = ["Run", "RunFile", "SaveFormat", "open_run", "read_run", "read_tag", "write_run"]
+
 SaveFormat = Literal["trec", "msmarco", "tevatron"]
-
-
-def read_run(path: str | Path) -> Run:
-    """Read a TREC run, plain or .gz, as query id → docid → score, in the file's order. Ranks and tag are ignored.
-
-    Raises UserError with file and line for a wrong number of columns, a score that is no number, or a pair met twice.
-    Scores of nan and inf are read: judging them is the evaluator's business.
-    """
-    path = Path(path).expanduser()
-    run: Run = {}
-    for number, raw in raw_lines(path):
-        cells = raw.split()  # ASCII white space only, so ids may hold any other character
-        if len(cells) != 6:
-            raise UserError(
-                f"{path}:{number}: {len(cells)} columns, a TREC run has six",
-                "write `query Q0 document rank score tag`; ids must not hold white space",
-            )
-        query_id, docid = decode(cells[0], path, number), decode(cells[2], path, number)
-        try:
-            score = float(cells[4])
-        except ValueError:
-            shown = decode(cells[4], path, number)
-            raise UserError(
-                f"{path}:{number}: the score {shown!r} is not a number", "the score is column five of six"
-            ) from None
-        results = run.setdefault(query_id, {})
-        if docid in results:
-            raise UserError(
-                f"{path}:{number}: document {docid} occurs twice for query {query_id}", "keep the better of the two"
-            )
-        results[docid] = score
-    if not run:
-        raise UserError(f"{path} holds no results", "check the file")
-    return run
 
 
 def write_run(

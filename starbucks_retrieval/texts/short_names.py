@@ -43,6 +43,25 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
     "beir/webis-touche2020": {"test": "beir/webis-touche2020/v2"},
 }
 
+_PYSERINI = {
+    "msmarco-passage/dev/small": "msmarco-passage-dev-subset",
+    "msmarco-passage/trec-dl-2019/judged": "dl19-passage",
+    "msmarco-passage/trec-dl-2020/judged": "dl20-passage",
+    # BEIR's archive holds the second version of these topics.
+    "beir/webis-touche2020/v2": "beir-v1.0.0-webis-touche2020-test",
+}
+
+
+def pyserini_name(dataset_id: str) -> str | None:
+    """What pyserini calls the topics and judgements of an ir_datasets id, or None if it is not known to have them."""
+    if dataset_id in _PYSERINI:
+        return _PYSERINI[dataset_id]
+    if not any(dataset_id == splits["test"] for name, splits in SHORT_NAMES.items() if name.startswith("beir/")):
+        return None
+    if dataset_id.startswith("beir/msmarco"):
+        return None
+    return f"beir-v1.0.0-{dataset_id.removeprefix('beir/').removesuffix('/test').replace('/', '-')}-test"
+
 
 def resolve(name: str, split: str | None) -> str | None:
     """The ir_datasets id behind a short name and a split (default: its first), or None if `name` is not one."""

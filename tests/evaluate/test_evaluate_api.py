@@ -1,15 +1,15 @@
 from __future__ import annotations
 
+import gzip
 import json
 import logging
-import os
 import re
-from pathlib import Path
 
 import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.results import read_results
 
 QRELS = "q1 0 a 3\nq1 0 b 1\nq2 0 c 1\n"
 GOOD = "q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\nq2 Q0 d 1 5.0 x\nq2 Q0 c 2 4.0 x\n"
@@ -29,10 +29,15 @@ def test_runs_side_by_side(files):
         "run    RR@10  nDCG@10     P@1",
         "good  0.7500   0.8155  0.5000",
         "half  0.5000   0.5000  0.5000  !",
+        "",
+        "! half: truncated run",
     ]
     assert [run.scores.per_query["RR@10"] for run in evaluation.runs] == [{"q1": 1, "q2": 0.5}, {"q1": 1, "q2": 0}]
     assert [[finding.kind for finding in run.findings] for run in evaluation.runs] == [[], ["truncated_run"]]
-    assert evaluation.summary() == "2 runs, 2 judged queries, preflight findings: 1 (1 serious, marked ! in the table)"
+    assert evaluation.summary() == (
+        "2 runs, 2 judged queries, results with their query's own id kept, "
+        "preflight findings: 1 (1 serious, marked ! in the table)"
+    )
 
 
 def test_findings_are_logged_with_their_remedy(files, caplog):
@@ -49,10 +54,12 @@ def test_files_written(files):
     measures = ["RR@10", "nDCG@10"]
     evaluation = evaluate([files / "good.trec"], str(files / "qrels.txt"), measures, per_query=per_query, output=output)
     header, *rows = [line.split("\t") for line in per_query.read_text().splitlines()]
-    assert header == ["run", "query_id", "measure", "value"]
+    assert header == ["run", "query_id", "measure", "value", "set"]
     assert [row[:3] for row in rows] == [["good", q, m] for m in measures for q in ("q1", "q2")]
-    assert [float(row[3]) for row in rows] == [evaluation.runs[0].scores.per_query[m][q] for _, q, m, _ in rows]
+    assert [float(row[3]) for row in rows] == [evaluation.runs[0].scores.per_query[m][q] for _, q, m, _, _ in rows]
     figures = json.loads(output.read_text())
+    assert figures == evaluation.results().to_json()
+    assert [cell.pop("values") for cell in figures["cells"]] == list(evaluation.runs[0].scores.per_query.values())
     assert figures == evaluation.figures()
     (run,) = figures["runs"]
     assert (run["name"], run["measures"], run["findings"]) == ("good", evaluation.runs[0].scores.mean, [])
@@ -145,22 +152,14 @@ def test_names_are_file_names_unless_two_are_the_same(files):
     assert [run.name for run in evaluate(files / ".gz", str(files / "qrels.txt")).runs] == [".gz"]
 
 
-def shared(*parts: str) -> Path:
-    root = Path(os.environ.get("STARBUCKS_SHARED") or Path(__file__).resolve().parents[2].parent / "shared")
-    path = root.joinpath("data", *parts)
-    if not path.exists():
-        pytest.skip(f"{'/'.join(parts)} of the shared data is absent")
-    return path
-
-
-def test_recorded_scores_of_public_runs():
-    folder = shared("runs")
+def test_recorded_scores_of_public_runs(shared):
+    folder = shared / "data" / "runs"
     recorded = {}
     for line in (folder / "SCORES.txt").read_text().splitlines():
         recorded[line.split()[0].removesuffix(".trec")] = [float(v) for v in re.findall(r" (\d\.\d+)", line)]
     columns = ["nDCG@10", "RR(rel=2)@10", "AP(rel=2)", "R(rel=2)@100", "RR(rel=2)"]
     runs = sorted(folder.glob("*.trec.gz"))
-    evaluation = evaluate(runs, str(shared("topics-qrels", "qrels.dl19-passage.txt")), columns)
+    evaluation = evaluate(runs, str(shared / "data" / "topics-qrels" / "qrels.dl19-passage.txt"), columns)
     assert {run.name for run in evaluation.runs} == recorded.keys()
     for run in evaluation.runs:
         got = [run.scores.mean[name] for name in columns]
@@ -168,3 +167,297 @@ def test_recorded_scores_of_public_runs():
         tied = "tied_scores" in {finding.kind for finding in run.findings}
         for name, ours, theirs in zip(columns, got, recorded[run.name]):
             assert ours == pytest.approx(theirs, abs=0.006 if tied and name == "RR(rel=2)@10" else 5.1e-5), run.name
+
+
+def test_every_public_run_scores_as_in_trec_eval(shared):
+    """Query by query, on files read by pytrec_eval's own reader."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    qrels_file = shared / "data" / "topics-qrels" / "qrels.dl19-passage.txt"
+    ours = {
+        "nDCG@10": "ndcg_cut_10",
+        "nDCG": "ndcg",
+        "AP": "map",
+        "R@100": "recall_100",
+        "P@10": "P_10",
+        "RR": "recip_rank",
+    }
+    ours |= {"Rprec": "Rprec", "Bpref": "bpref", "Success@5": "success_5"}
+    with open(qrels_file) as handle:
+        judge = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(handle), set(ours.values()))
+    runs = sorted((shared / "data" / "runs").glob("*.trec.gz"))
+    assert len(runs) == 8
+    for path, run in zip(runs, evaluate(runs, str(qrels_file), [*ours, "RR@10"]).runs):
+        with gzip.open(path, "rt") as handle:
+            theirs = judge.evaluate(pytrec_eval.parse_run(handle))
+        for name, key in ours.items():
+            for query_id, value in run.scores.per_query[name].items():
+                assert value == pytest.approx(theirs[query_id][key], abs=1e-6), (path.name, name, query_id)
+        for query_id, value in run.scores.per_query["RR@10"].items():
+            reciprocal = theirs[query_id]["recip_rank"]
+            assert value == pytest.approx(reciprocal if reciprocal > 0.095 else 0.0, abs=1e-6)
+
+
+def write_run(path, results, tag="x"):
+    """A run file from query id -> docids, best first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{q} Q0 {d} {i} {99 - i} {tag}\n" for q, docids in results.items() for i, d in enumerate(docids, 1)]
+    path.write_text("".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def two_sets(tmp_path):
+    """Judgements of sets `east` and `west`, 8 queries each; `good` runs find them first, `bad` ones second."""
+    for name in ("east", "west"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name}{i}\t{name}-d{i}\t1\n" for i in range(8)))
+        for kind in ("good", "bad"):
+            found = {f"{name}{i}": [f"{name}-d{i}", f"x{i}"][:: 1 if kind == "good" else -1] for i in range(8)}
+            write_run(tmp_path / f"{kind}.{name}.trec", found)
+    return tmp_path
+
+
+def test_several_sets_in_one_call(two_sets):
+    qrels = [str(two_sets / "east.tsv"), str(two_sets / "west.tsv")]
+    runs = [two_sets / name for name in ("good.east.trec", "good.west.trec", "bad.west.trec")]
+    evaluation = evaluate(runs, qrels, "RR@10 P@1")
+    assert evaluation.table().splitlines() == [
+        "RR@10    east    west  Average",
+        "good   1.0000  1.0000   1.0000",
+        "bad         –  0.5000        –",
+        "",
+        "P@1     east    west  Average",
+        "good  1.0000  1.0000   1.0000",
+        "bad        –  0.0000        –",
+    ]
+    assert evaluation.summary().startswith("3 runs on 2 sets, 16 judged queries")
+    assert [(run.name, run.label, run.dataset) for run in evaluation.runs] == [
+        ("good.east", "good", "east"),
+        ("good.west", "good", "west"),
+        ("bad.west", "bad", "west"),
+    ]
+
+
+def test_one_run_may_hold_the_queries_of_several_sets(two_sets):
+    both = two_sets / "good.trec"
+    both.write_text((two_sets / "good.east.trec").read_text() + (two_sets / "bad.west.trec").read_text())
+    evaluation = evaluate(both, [str(two_sets / "east.tsv"), str(two_sets / "west.tsv")], "RR@10")
+    (row,) = evaluation.rows
+    assert [evaluation.value(row, name, "RR@10") for name in ("east", "west")] == [1.0, 0.5]
+    assert evaluation.average(row, evaluation.averages[0], "RR@10") == 0.75
+
+
+def test_averages_leave_out_flagged_and_named_sets(two_sets):
+    (two_sets / "north.tsv").write_text("n1\td\t1\nn2\td\t1\n")
+    write_run(two_sets / "good.north.trec", {"n1": ["d"]})  # n2 was lost
+    qrels = [str(two_sets / f"{name}.tsv") for name in ("east", "west", "north")]
+    runs = [two_sets / f"good.{name}.trec" for name in ("east", "west", "north")]
+    evaluation = evaluate(runs, qrels, "RR@10 NumQ", without=["west"])
+    assert evaluation.flagged == ["north"]
+    (row,) = evaluation.rows
+    averages = {average.title: evaluation.average(row, average, "RR@10") for average in evaluation.averages}
+    assert averages == {"Average": pytest.approx(2.5 / 3), "w/o north": 1.0, "w/o west": 0.75}
+    header, line, *_ = evaluation.table().splitlines()
+    assert header.split() == ["RR@10", "east", "west", "north", "Average", "w/o", "north", "w/o", "west"]
+    assert line.split() == ["good", "1.0000", "1.0000", "0.5000!", "0.8333", "1.0000", "0.7500"]
+    assert evaluation.table().splitlines()[-1] == "! good on north: truncated run"
+    assert "Average" not in evaluation.table().split("NumQ")[1]  # a sum over queries has no average over sets
+    with pytest.raises(UserError, match="--without south: no set is called so"):
+        evaluate(runs, qrels, without=["south"])
+    with pytest.raises(UserError, match="serious findings"):
+        evaluate(runs, qrels, strict=True)
+
+
+def test_many_sets_become_rows(tmp_path):
+    for i in range(12):
+        (tmp_path / f"set-of-long-name-{i}.tsv").write_text(f"q{i}\td\t1\n")
+    run = write_run(tmp_path / "run", {f"q{i}": ["d"] for i in range(12)})
+    qrels = [str(tmp_path / f"set-of-long-name-{i}.tsv") for i in range(12)]
+    lines = evaluate(run, qrels, "RR@10").table().splitlines()
+    assert [line.split()[0] for line in lines] == ["RR@10", *(f"set-of-long-name-{i}" for i in range(12)), "Average"]
+    assert max(map(len, lines)) < 40
+
+
+def test_ids_that_collide_have_to_be_tied(tmp_path):
+    for name in ("cacm", "adi"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{i}\t{name}-d{i}\t1\n" for i in range(1, 5)))
+        write_run(tmp_path / f"{name}.trec", {str(i): [f"{name}-d{i}"] for i in range(1, 5)})
+    runs, qrels = ([str(tmp_path / f"{name}{end}") for name in ("cacm", "adi")] for end in (".trec", ".tsv"))
+    with pytest.raises(UserError, match="'1' and 3 others are in cacm and in adi") as error:
+        evaluate(runs, qrels)
+    assert error.value.hint == f"say whose run it is: --run cacm={runs[0]} --qrels cacm={qrels[0]}"
+    tied = [[f"{name}={path}" for name, path in zip(("cacm", "adi"), paths)] for paths in (runs, qrels)]
+    evaluation = evaluate(*tied, "RR@10", label="dense")
+    (row,) = evaluation.rows
+    assert [evaluation.value(row, name, "RR@10") for name in ("cacm", "adi")] == [1.0, 1.0]
+    with pytest.raises(UserError, match="no judgements are called bm25, only cacm, adi"):
+        evaluate([f"bm25={runs[0]}"], tied[1])
+    with pytest.raises(UserError, match="two sets of judgements are called cacm"):
+        evaluate(runs, [tied[1][0], f"cacm={qrels[1]}"])
+    # The same queries judged twice are scored twice: here are documents in common.
+    (tmp_path / "again.tsv").write_text((tmp_path / "cacm.tsv").read_text())
+    assert len(evaluate(runs[0], [qrels[0], str(tmp_path / "again.tsv")]).runs) == 2
+
+
+def test_a_file_whose_name_holds_an_equals_sign_is_a_path(files):
+    for name in ("lr=0.1/good.trec", "lr=0.1.trec"):
+        (files / name).parent.mkdir(exist_ok=True)
+        (files / name).write_text(GOOD)
+    (files / "lr=0.1" / "qrels.txt").write_text(QRELS)
+    evaluation = evaluate([files / "lr=0.1/good.trec", files / "lr=0.1.trec"], str(files / "lr=0.1" / "qrels.txt"))
+    assert [row.title for row in evaluation.rows] == ["good", "lr=0.1"]
+
+
+def test_labels_come_from_names_tags_and_folders(two_sets):
+    found = {f"east{i}": [f"east-d{i}"] for i in range(8)}
+    cases = {
+        "bm25.trec": ("bm25", "x"),
+        "east_splade.run.txt": ("splade", "x"),
+        "splade-east-v2.trec": ("splade-v2", "x"),
+        "eastern.trec": ("eastern", "x"),
+        "dense.L6-D128.trec": ("dense", "starbucks-6:128"),
+        "east/L4-D64.trec": ("starbucks", "starbucks-4:64"),
+        "tower/east.trec": ("tower", "x"),
+    }
+    runs = [write_run(two_sets / name, found, tag) for name, (_, tag) in cases.items()]
+    evaluation = evaluate(runs, str(two_sets / "east.tsv"), "RR@10")
+    assert [run.label for run in evaluation.runs] == [label for label, _ in cases.values()]
+    assert [str(run.size) for run in evaluation.runs][4:6] == ["6:128", "4:64"]
+
+
+def test_one_label_joins_the_sizes_of_a_method(two_sets):
+    found = {f"east{i}": [f"east-d{i}"] for i in range(8)}
+    runs = [write_run(two_sets / f"{i}.trec", found, f"starbucks-{size}") for i, size in enumerate(("2:32", "6:128"))]
+    runs.append(write_run(two_sets / "bm25.trec", found))
+    output = two_sets / "results.json"
+    evaluation = evaluate(runs, str(two_sets / "east.tsv"), "RR@10", label=["Ours", "Ours", "BM25"], output=output)
+    assert [row.title for row in evaluation.rows] == ["Ours 2:32", "Ours 6:128", "BM25"]
+    results = read_results(output)
+    assert (results.kind, results.label) == ("evaluate", "Ours, BM25")
+    assert [part.label for part in results.by_label()] == ["Ours", "BM25"]
+    cells = results.by_label()[0].cells
+    assert [(cell.dataset, cell.measure, str(cell.size), cell.value, cell.count) for cell in cells] == [
+        ("east", "RR@10", "2:32", 1.0, 8),
+        ("east", "RR@10", "6:128", 1.0, 8),
+    ]
+    assert cells[0].values == {f"east{i}": 1.0 for i in range(8)}
+    assert read_results(output).by_label()[1].cells[0].size is None
+    with pytest.raises(UserError, match=r"bm25\.trec and .*other\.trec are both A on east"):
+        evaluate([runs[2], write_run(two_sets / "other.trec", found)], str(two_sets / "east.tsv"), label="A")
+    with pytest.raises(UserError, match="2 labels for 3 runs"):
+        evaluate(runs, str(two_sets / "east.tsv"), label=["A", "B"])
+
+
+def test_a_baseline_marks_what_is_better_and_what_is_worse(two_sets):
+    qrels = [str(two_sets / "east.tsv"), str(two_sets / "west.tsv")]
+    mixed = {f"east{i}": [f"x{i}", f"east-d{i}"][:: 1 if i < 4 else -1] for i in range(8)}
+    runs = [two_sets / f"{kind}.{name}.trec" for kind in ("good", "bad") for name in ("east", "west")]
+    runs.append(write_run(two_sets / "mixed.trec", mixed))
+    output = two_sets / "o.json"
+    evaluation = evaluate(runs, qrels, "RR@10 NumQ", baseline="bad", output=output, test="randomization")
+    assert evaluation.table().split("\n\n")[0].splitlines() == [
+        "RR@10    east     west   Average",
+        "good   1.0000+  1.0000+   1.0000",
+        "bad    0.5000   0.5000    0.5000",
+        "mixed  0.7500        –         –",
+    ]
+    assert evaluation.table().splitlines()[-1] == (
+        "+ better, - worse than bad: two-tailed paired randomisation test, p < 0.05, "
+        "Holm's correction over the 3 comparisons of each measure"
+    )
+    significance = json.loads(output.read_text())["significance"]
+    found = {(one["label"], one["dataset"]): one for one in significance["comparisons"]}
+    # All eight signs alike: 2 of 2^8 ways; four zeros and four alike: 2 of 2^4.
+    assert {key: one["p_value"] for key, one in found.items()} == {
+        ("good", "east"): 2 / 256,
+        ("good", "west"): 2 / 256,
+        ("mixed", "east"): 2 / 16,
+    }
+    assert found["good", "east"]["adjusted"] == pytest.approx(3 * 2 / 256)
+    assert found["mixed", "east"]["difference"] == 0.25
+    worse = evaluate(runs[::2], qrels, "RR@10", baseline="good", correction="none")
+    assert worse.table().splitlines()[2].split() == ["bad", "0.5000-", "–", "–"]
+
+
+def test_a_baseline_at_several_sizes_is_compared_size_by_size(two_sets):
+    runs, labels = [], []
+    for kind in ("good", "bad"):
+        for size in ("2:32", "6:128"):
+            path = two_sets / f"{kind}{size[0]}.trec"
+            path.write_text((two_sets / f"{kind}.east.trec").read_text().replace(" x\n", f" starbucks-{size}\n"))
+            runs.append(path)
+            labels.append(kind)
+    evaluation = evaluate(runs, str(two_sets / "east.tsv"), "RR@10", label=labels, baseline="bad")
+    assert [(str(one.size), one.baseline, one.mark) for one in evaluation.tested.comparisons] == [
+        ("2:32", "bad 2:32", "+"),
+        ("6:128", "bad 6:128", "+"),
+    ]
+    one = evaluate(runs, str(two_sets / "east.tsv"), "RR@10", label=labels, baseline="bad 2:32")
+    assert [comparison.mark for comparison in one.tested.comparisons] == ["+", "+", ""]
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"baseline": "nobody"}, "--baseline nobody: no run is called so"),
+        ({"baseline": "good"}, "nothing can be compared with good"),
+        ({"test": "u"}, "--test u: no such test"),
+        ({"correction": "sidak"}, "--correction sidak: no such correction"),
+        ({"alpha": 1.5}, "--alpha 1.5"),
+    ],
+)
+def test_comparisons_that_cannot_be_made(files, asked, what):
+    with pytest.raises(UserError, match=re.escape(what)) as error:
+        evaluate([files / "good.trec"], str(files / "qrels.txt"), output=files / "o.json", **asked)
+    assert error.value.hint
+    assert not (files / "o.json").exists()
+
+
+def test_what_is_odd_about_a_file_is_found(files):
+    (files / "odd.trec").write_text("q1 Q0 a 1 1.0 x\nq2 Q0 c 1 5.0 x\nq2 Q0 d 2 5.5 x\nq1 Q0 b 2 0.5 x\n")
+    (run,) = evaluate(files / "odd.trec", str(files / "qrels.txt"), "RR@10").runs
+    findings = {finding.kind: finding for finding in run.findings}
+    assert findings.keys() == {"misranked_queries", "scattered_queries"}
+    assert findings["misranked_queries"].sample == ("q2",)
+    assert findings["misranked_queries"].serious
+    assert "scores, which count here as in trec_eval" in findings["misranked_queries"].what
+    assert (findings["scattered_queries"].sample, findings["scattered_queries"].serious) == (("q1",), False)
+    assert run.scores.per_query["RR@10"] == {"q1": 1.0, "q2": 0.5}
+
+
+def test_other_runs_tell_where_a_run_was_cut_off(two_sets):
+    order = [3, 1, 7, 0, 2, 6, 5, 4]  # unlike the qrels
+    whole, cut, holes = (two_sets / f"{name}.trec" for name in ("whole", "cut", "holes"))
+    write_run(whole, {f"east{i}": [f"east-d{i}"] for i in order})
+    write_run(cut, {f"east{i}": [f"east-d{i}"] for i in order[:5]})
+    write_run(holes, {f"east{i}": [f"east-d{i}"] for i in order[1:]})
+    (alone,) = evaluate(cut, str(two_sets / "east.tsv")).runs
+    assert [finding.kind for finding in alone.findings] == ["missing_queries"]
+    beside = {run.name: run.findings for run in evaluate([cut, holes, whole], str(two_sets / "east.tsv")).runs}
+    assert {name: [finding.kind for finding in findings] for name, findings in beside.items()} == {
+        "cut": ["truncated_run"],
+        "holes": ["missing_queries"],
+        "whole": [],
+    }
+    assert "3 of 8 judged queries" in beside["cut"][0].what and "the last of holes" in beside["cut"][0].what
+
+
+def test_negative_grades_are_told_once_a_set(files, caplog):
+    caplog.set_level(logging.INFO)
+    (files / "signed.txt").write_text("q1 0 a 1\nq1 0 b -2\nq2 0 c -1\n")
+    evaluation = evaluate([files / "good.trec", files / "half.trec"], str(files / "signed.txt"), "P@1 Judged@1 nDCG@2")
+    assert [finding.kind for finding in evaluation.sets[0].findings] == ["negative_grades", "nothing_relevant"]
+    messages = [record.getMessage() for record in caplog.records if "negative" in record.getMessage()]
+    (message,) = messages
+    assert message.startswith("note: signed: 2 grades in 2 of 2 judged queries are negative and taken for not relevant")
+    assert evaluation.runs[0].scores.mean == {"P@1": 0.5, "Judged@1": 0.5, "nDCG@2": 0.5}
+    assert evaluation.flagged == ["signed"]  # for the run that lost a query, not for its grades
+    assert "preflight findings: 3 (1 serious" in evaluation.summary()
+
+
+def test_the_policy_on_identical_ids_is_stated(files):
+    (files / "self.trec").write_text("q1 Q0 q1 1 9 x\nq1 Q0 a 2 8 x\nq2 Q0 c 1 5 x\n")
+    kept, removed = (
+        evaluate([files / "self.trec"], str(files / "qrels.txt"), remove_identical_ids=flag) for flag in (False, True)
+    )
+    assert "own id kept," in kept.summary() and "own id removed (1)," in removed.summary()
+    assert (kept.figures()["identical_ids"], removed.figures()["identical_ids"]) == ("kept", "removed")

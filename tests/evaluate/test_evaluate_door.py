@@ -29,6 +29,8 @@ def test_a_table_on_standard_output(files, capsys):
         "run    RR@10     P@1",
         "good  1.0000  1.0000",
         "half  0.2500  0.0000  !",
+        "",
+        "! half: truncated run",
     ]
     finding, remedy, summary = err.splitlines()
     assert finding.startswith("serious: half: 1 of 2 judged queries")
@@ -38,7 +40,17 @@ def test_a_table_on_standard_output(files, capsys):
 
 def test_run_may_be_repeated(files, capsys):
     assert run_door(main, ["--run", "good.trec", "--run", "half.trec", "--qrels", "qrels.txt"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "good", "half"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[:3]] == ["run", "good", "half"]
+
+
+def test_the_baseline_is_a_flag(files, capsys):
+    argv = ["--run", "good.trec", "half.trec", "--qrels", "set=qrels.txt", "--baseline", "good", "--test", "bootstrap"]
+    assert run_door(main, [*argv, "--correction", "none", "--json", "--seed", "1"]) == 0
+    out, err = capsys.readouterr()
+    figures = json.loads(out)["significance"]
+    assert (figures["baseline"], figures["test"], figures["correction"]) == ("good", "bootstrap", "none")
+    assert [one["label"] for one in figures["comparisons"]] == ["half"] * 3
+    assert "+ better, - worse than good: two-tailed paired bootstrap, p < 0.05" in err
 
 
 def test_json_is_all_of_standard_output(files, capsys):
@@ -57,7 +69,10 @@ def test_json_is_all_of_standard_output(files, capsys):
     assert run_door(main, argv) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)
-    assert figures == json.loads((files / "o.json").read_text())
+    written = json.loads((files / "o.json").read_text())
+    values = [cell.pop("values") for cell in written["cells"]]
+    assert values[0] == {"q1": 0.5, "q2": 0.0}
+    assert figures == written  # values of single queries are in the file only
     assert figures["runs"][0]["measures"]["RR@10"] == 0.25
     assert figures["runs"][0]["findings"][0]["kind"] == "truncated_run"
     assert len((files / "p.tsv").read_text().splitlines()) == 1 + 2 * 3

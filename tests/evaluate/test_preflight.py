@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from starbucks_retrieval.evaluate import preflight
+from starbucks_retrieval.evaluate import preflight, preflight_qrels
+from starbucks_retrieval.evaluate.preflight import beside
 
 NAN, INF = float("nan"), float("inf")
 
@@ -136,6 +137,43 @@ def test_identical_ids_come_with_their_remedy():
     for query_id, ranking in run.items():
         ranking[query_id] = 50.0
     assert found(run, qrels)["identical_ids"].serious
+
+
+def test_ranks_that_disagree_with_scores_are_serious_when_common():
+    run, qrels = sound()
+    finding = preflight(run, qrels, misranked=["q03"])[0]
+    assert (finding.kind, finding.count, finding.sample, finding.serious) == ("misranked_queries", 1, ("q03",), False)
+    assert preflight(run, qrels, misranked=["q03", "q04"])[0].serious
+    assert "in 2 of 30 queries" in preflight(run, qrels, misranked=["q03", "q04"])[0].what
+
+
+def test_results_in_several_places_are_a_note():
+    run, qrels = sound()
+    (finding,) = preflight(run, qrels, scattered=list(run))
+    assert (finding.kind, finding.count, finding.serious) == ("scattered_queries", 30, False)
+
+
+def test_judgements_below_zero_and_queries_without_hope():
+    assert preflight_qrels({"a": {"x": 1, "y": 0}}) == []
+    negative, hopeless = preflight_qrels({"a": {"x": -1, "y": -2}, "b": {"x": 1, "y": -1}, "c": {"x": 0}, "d": {}})
+    assert (negative.kind, negative.count, negative.sample) == ("negative_grades", 3, ("a", "b"))
+    assert (hopeless.kind, hopeless.count, hopeless.sample) == ("nothing_relevant", 3, ("a", "c", "d"))
+    assert not negative.serious and not hopeless.serious
+
+
+def test_missing_queries_beside_other_runs():
+    run, qrels = sound()
+    order = sorted(qrels, key=lambda query_id: query_id[::-1])
+    for query_id in order[-3:]:
+        del run[query_id]
+    (finding,) = preflight(run, qrels)
+    assert finding.kind == "missing_queries"
+    assert beside(finding, run.keys(), qrels, {}) == finding
+    assert beside(finding, run.keys(), qrels, {"other": list(qrels), "cut too": order[:-3]}) == finding
+    cut = beside(finding, run.keys(), qrels, {"other": list(qrels), "whole": ["unjudged", *order]})
+    assert (cut.kind, cut.count, cut.serious) == ("truncated_run", 3, True)
+    assert cut.what.endswith("they are the last of whole")
+    assert beside(finding, order[-3:], qrels, {"only these": order[-3:]}).kind == "missing_queries"
 
 
 def test_documents_of_another_corpus():

@@ -114,7 +114,30 @@ def test_ir_datasets_errors(ir, monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(UserError, match="needs the package ir_datasets") as raised:
         list(open_corpus("ir:set"))
-    assert raised.value.hint == "pip install ir-datasets"
+    assert raised.value.hint.startswith("pip install ir-datasets, or name local files")
+
+
+def test_pyserini_stands_in_for_topics_and_judgements(ir, monkeypatch):
+    search = types.SimpleNamespace(
+        get_topics=lambda name: {5: {"title": f"of {name}"}, 9: {"title": "not judged"}},
+        get_qrels=lambda name: {5: {7: "2", "MARCO_8": 0}},
+    )
+    monkeypatch.setitem(sys.modules, "pyserini", types.ModuleType("pyserini"))
+    monkeypatch.setitem(sys.modules, "pyserini.search", search)
+    # Either ir_datasets does not know the name, or it is not there at all.
+    for module in (sys.modules["ir_datasets"], None):
+        monkeypatch.setitem(sys.modules, "ir_datasets", module)
+        assert read_qrels("dl19") == {"5": {"7": 2, "MARCO_8": 0}}
+        assert list(open_queries("dl19")) == [Query("5", "of dl19-passage")]
+        assert next(iter(open_queries("beir/cqadupstack/gis"))).text == "of beir-v1.0.0-cqadupstack-gis-test"
+        for name, split in (("dl-hard", "test"), ("beir/fiqa", "train"), ("beir/msmarco", "test")):
+            with pytest.raises(UserError, match="ir_datasets"):
+                read_qrels(name, split=split)
+        with pytest.raises(UserError, match="ir_datasets"):
+            list(open_corpus("dl19"))
+    monkeypatch.setitem(sys.modules, "pyserini.search", None)
+    with pytest.raises(UserError, match="needs the package ir_datasets"):
+        read_qrels("dl19")
 
 
 def test_short_names_are_ir_datasets_ids(ir, tmp_path, monkeypatch):

@@ -1,0 +1,177 @@
+"""Which runs meet which judgements, and what tables call them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.measures import Qrels, Run
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.texts.qrels import read_qrels
+from starbucks_retrieval.texts.queries import open_queries
+
+_ENDINGS = (".gz", ".trec", ".run", ".txt")
+_QRELS_ENDINGS = (*_ENDINGS, ".tsv", ".qrels")
+# `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.
+_NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
+_JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last
+
+
+@dataclass(frozen=True)
+class JudgedSet:
+    """Judgements under the name that tables and `name=path` call them; `order`: the queries searched, where known."""
+
+    name: str
+    source: str
+    qrels: Qrels
+    order: list[str] | None
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """A run as it was named: its file, and the set it is tied to, or None to be scored wherever it shares queries."""
+
+    path: str
+    tied: str | None
+
+
+def open_sets(
+    qrels: str | Path | Sequence[str | Path], split: str, queries: str | Sequence[str] | None
+) -> list[JudgedSet]:
+    """Read every source of judgements, `name=path` or a source alone. Raises UserError for two sets of one name."""
+    given = [str(one) for one in ([qrels] if isinstance(qrels, str | Path) else qrels)]
+    parts = [_split(one) for one in dict.fromkeys(given)]
+    if not parts:
+        raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
+    names = [name or _set_name(source) for name, source in parts]
+    # Two files of one name are told apart by their paths; names that were given have to differ.
+    names = [
+        source if names.count(name) > 1 and chosen is None else name for name, (chosen, source) in zip(names, parts)
+    ]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"two sets of judgements are called {twice[0]}", "give each its own name: --qrels name=path")
+    asked = None if queries is None else [queries] if isinstance(queries, str) else list(queries)
+    sets = []
+    for name, (_, source) in zip(names, parts):
+        searched = asked
+        if searched is None and (Path(source) / "queries.jsonl").is_file():
+            searched = [source]
+        order = None if searched is None else [query.query_id for one in searched for query in open_queries(one)]
+        sets.append(JudgedSet(name, source, read_qrels(source, split=split), order))
+    return sets
+
+
+def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]) -> list[RunPath]:
+    """The runs as they were named, each once. Raises UserError for a run tied to a set that nothing is called."""
+    given = [runs] if isinstance(runs, str | Path) else runs
+    found = []
+    for one in dict.fromkeys(map(str, given)):
+        name, path = _split(one)
+        if name is not None and name not in {known.name for known in sets}:
+            raise UserError(
+                f"{one}: no judgements are called {name}, only {', '.join(known.name for known in sets)}",
+                "name=path ties a run to the --qrels of that name; how tables call a run is --label's",
+            )
+        found.append(RunPath(str(Path(path).expanduser()), name))
+    if not found:
+        raise UserError("no run is given", "name one or more run files with --run")
+    return list(dict.fromkeys(found))
+
+
+def sets_of(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSet]:
+    """The sets to score a run under: the one it is tied to, or all with which it shares a query.
+
+    Raises UserError where there is none, and where two sets judge different queries under the ids that the run has:
+    collections that number their queries from 1 would score each other's runs, and one of the figures is nonsense.
+    """
+    within = [known for known in sets if path.tied in (None, known.name)]
+    found = [known for known in within if run.keys() & known.qrels.keys()]
+    if not found:
+        theirs, ours = next(iter(run), None), next(iter(within[0].qrels), None)
+        others = ", nor with other sets" if len(within) > 1 else ""
+        raise UserError(
+            f"{path.path} and {within[0].source} share no query (say {theirs!r} and {ours!r}){others}",
+            "use the qrels of the queries that were searched; --split names another part of them",
+        )
+    for i, first in enumerate(found):
+        for second in found[i + 1 :]:
+            both = [query_id for query_id in first.qrels if query_id in second.qrels and query_id in run]
+            # The same query judged twice has documents in common; the same number for two queries hardly ever.
+            alike = sum(not first.qrels[query_id].keys().isdisjoint(second.qrels[query_id]) for query_id in both)
+            if 2 * alike < len(both):
+                raise UserError(
+                    f"{path.path}: query {both[0]!r} and {len(both) - 1} others are in {first.name} and in "
+                    f"{second.name}, with judgements of different documents",
+                    f"say whose run it is: --run {first.name}={path.path} --qrels {first.name}={first.source}",
+                )
+    return found
+
+
+def run_names(paths: Iterable[str]) -> list[str]:
+    """File names without their endings; where two would be the same, the paths themselves."""
+    paths = list(paths)
+    names = [_stem(Path(path).name, _ENDINGS) for path in paths]
+    return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
+
+
+def own_label(path: str, tag: str, size: Size | None, names: Iterable[str]) -> str:
+    """How tables call a run by itself: its file's name without endings, its size and the `names` of its set.
+
+    Where nothing is left (`scifact.trec`, `L6-D128.trec`) it is the tag without the size, if that is more than
+    a size, else the name of the folder.
+    """
+    stem = label = _stem(Path(path).name, _ENDINGS)
+    sizes = [] if size is None else [f"L{size.layer}-D{size.dim}", f"{size.layer}-{size.dim}", str(size)]
+    for part in (*sizes, *names):
+        # A part is a word of the name, not a piece of one.
+        label = re.sub(rf"(^|(?<=[{_JOINTS}])){re.escape(part)}(?=[{_JOINTS}]|$)", "", label)
+    label = re.sub(rf"([{_JOINTS}])[{_JOINTS}]+", r"\1", label).strip(_JOINTS)
+    if label or not stem:
+        return label or stem
+    if size is not None:
+        label = tag.removesuffix(str(size)).strip(_JOINTS)
+    return label or Path(path).absolute().parent.name or stem
+
+
+def told_apart(labels: Sequence[str], paths: Sequence[str], places: Sequence[set]) -> list[str]:
+    """`labels`, made different where two runs of one label would stand in one cell; `places` are the cells of each."""
+    for longer in (lambda label, path: f"{Path(path).absolute().parent.name}/{label}", lambda label, path: path):
+        clashing = {
+            labels[i]
+            for i in range(len(labels))
+            for j in range(i)
+            if labels[i] == labels[j] and not places[i].isdisjoint(places[j])
+        }
+        labels = [longer(label, path) if label in clashing else label for label, path in zip(labels, paths)]
+    return list(labels)
+
+
+def _split(word: str) -> tuple[str | None, str]:
+    """(name, path) of `name=path`; a file that is really called so is a path."""
+    found = _NAMED.fullmatch(word)
+    if found is None or Path(word).expanduser().exists():
+        return None, word
+    return found[1], found[2]
+
+
+def _set_name(source: str) -> str:
+    """What to call judgements by where they lie: a folder's name, a file's without `qrels` and endings, an id."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path.absolute().name
+    if not path.is_file():
+        return source.removeprefix("ir:")
+    if path.absolute().parent.name == "qrels":
+        return path.absolute().parent.parent.name
+    name = _stem(path.name, _QRELS_ENDINGS)
+    return re.sub(rf"^qrels?[{_JOINTS}]+|[{_JOINTS}]+qrels?$", "", name) or name
+
+
+def _stem(name: str, endings: Sequence[str]) -> str:
+    while name.endswith(tuple(endings)) and Path(name).suffix:
+        name = Path(name).stem
+    return name
