@@ -73,7 +73,7 @@ setup(
         "pyarrow>=17",
         "PyYAML>=6",
         "safetensors>=0.5",
-        "scipy>=1.13",
+        "scipy>=1.15",
         "statsmodels>=0.14",
         "tokenizers>=0.21",
         "torch>=2.6",

@@ -19,7 +19,12 @@ STAGES = {
     "search": "find the nearest passages of every query; write a TREC run, or answer a typed query",
     "store": "verify, describe, slice, merge, export and import embedding stores",
     "export": "one size of a model for sentence-transformers, transformers, ONNX or OpenVINO",
-    "evaluate": "score runs against qrels, and check that they can be trusted",
+    "evaluate": "score runs against qrels, and check that they can be trusted; significance",
+    "sts": "Spearman's correlation on similarity sets at every size, from one encoding pass",
+    "transfer": "classifiers on frozen embeddings at every size (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC)",
+    "grid": "every layer and dim of a model on retrieval or similarity sets, from one encoding pass",
+    "choose": "the best size for a budget, the front of quality and cost, a ladder for the next training",
+    "report": "tables and figures in the papers' layouts, and one page, from result files",
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }
 

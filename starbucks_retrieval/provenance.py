@@ -33,6 +33,9 @@ _PACKAGES = (
     "openvino",
     "nncf",
     "pyserini",
+    "scipy",
+    "scikit-learn",
+    "statsmodels",
 )
 
 

@@ -27,6 +27,7 @@ from starbucks_retrieval.texts.sources import Rows, find_ir, find_path, find_row
 log = logging.getLogger(__name__)
 
 _TSV = {3: ("score", "sentence1", "sentence2")}
+_SPLITS = frozenset({"train", "dev", "validation", "valid", "val", "test"})
 
 
 def open_pairs(collection: str, *, config: str | None = None, split: str | None = None) -> Records[ScoredPair]:
@@ -47,6 +48,26 @@ def open_pairs(collection: str, *, config: str | None = None, split: str | None 
     if split and path is not None and not arrow.has_splits(path):
         read = partial(_of_split, rows, split)
     return Records(collection, rows.source, read, pair_from)
+
+
+def open_split_of_pairs(collection: str, split: str | None = None) -> Records[ScoredPair]:
+    """Open the part of a set of scored pairs that it is evaluated on: its `split`, by default `test`.
+
+    As `open_pairs`, but a file whose column `split` names no split (train, dev, test …) is read whole: the releases of a
+    year's STS task keep there which of its sets a pair is from. A set without any splits is read whole, too.
+    """
+    path = find_path(collection)
+    if path is None or arrow.has_splits(path):
+        return open_pairs(collection, split=split or "test")
+    records = open_pairs(collection)
+    named = dict.fromkeys(
+        str(row[SPLIT]) for _, row in find_rows(collection, "pairs", _TSV, None, None).read(0, None) if SPLIT in row
+    )
+    if split in named or not _SPLITS.isdisjoint(named):
+        return open_pairs(collection, split=split or "test")
+    if named and split and split not in _SPLITS:
+        raise UserError(f"{records.source} has no split {split!r}", f"name one of {', '.join(named)}")
+    return records
 
 
 def pair_from(row: dict[str, Any]) -> ScoredPair:

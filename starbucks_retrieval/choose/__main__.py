@@ -1,0 +1,51 @@
+"""The door of `choose`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starbucks_retrieval.choose.api import choose
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+
+
+@dataclass
+class ChooseArguments:
+    """What is chosen from, and by what"""
+
+    input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
+    measure: str | None = flag(None, "measure of quality (default: the one there is); averaged over data sets")
+    budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
+    bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
+    min_quality: float | None = flag(None, "take the cheapest size that reaches this, instead of the best one")
+    auto_sizes: int | None = flag(None, "propose a ladder of so many rungs for the next training")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, choose, print the front."""
+    (arguments, common), _ = parse_flags(
+        [ChooseArguments, CommonArguments],
+        argv,
+        "starbucks choose",
+        "The best size under a budget, the front of quality and cost, and a ladder for the next training.",
+        "starbucks choose --input grid.json --budget_ms 5 --bytes_per_passage 256    |    "
+        "starbucks choose --input scifact.json nfcorpus.json --measure nDCG@10 --auto_sizes 4",
+    )
+    setup_logging(common)
+    flags = dict(vars(arguments))
+    choice = choose(flags.pop("input"), **flags)
+    if not common.json:
+        print(choice.table())
+        if choice.ladder is not None:
+            print(f"--sizes {choice.ladder}")
+    over = f", averaged over {len(choice.datasets)} data sets" if len(choice.datasets) > 1 else ""
+    summary = (
+        f"* {choice.best.size}: {choice.reason}, {choice.best.quality:.4f}{over}; "
+        f"k {choice.knee.size}: the knee of the front"
+    )
+    finish(common, summary, choice.to_json())
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

@@ -1,0 +1,105 @@
+"""choose(): the best size under a budget, the front, its knee, and a ladder for the next training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
+from starbucks_retrieval.choose.ladder import propose_ladder
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.results import read_results
+from starbucks_retrieval.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`best` under the budget, and why; the whole `front`, cheapest first; its `knee`; a `ladder` if one was asked for."""
+
+    best: Candidate
+    reason: str
+    front: list[Candidate]
+    knee: Candidate
+    measure: str
+    datasets: list[str]
+    ladder: Sizes | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping."""
+        return {
+            "measure": self.measure,
+            "datasets": self.datasets,
+            "best": self.best.to_json(),
+            "reason": self.reason,
+            "knee": self.knee.to_json(),
+            "front": [one.to_json() for one in self.front],
+            **({"sizes": str(self.ladder)} if self.ladder is not None else {}),
+        }
+
+    def table(self) -> str:
+        """The front as aligned text, cheapest first; `*` marks the best under the budget, `k` the knee."""
+        units = list(self.front[0].costs)
+        rows = [["", "size", self.measure, *units]]
+        for one in self.front:  # the best under any budget is one of these
+            marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
+            rows.append([marks, str(one.size), f"{one.quality:.4f}", *(f"{one.costs[unit]:g}" for unit in units)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
+
+
+def choose(
+    inputs: str | Path | Sequence[str | Path],
+    *,
+    measure: str | None = None,
+    budget_ms: float | None = None,
+    bytes_per_passage: float | None = None,
+    min_quality: float | None = None,
+    auto_sizes: int | None = None,
+) -> Choice:
+    """Read result files of one model, average their data sets, and choose among the sizes they share.
+
+    With a floor on quality the cheapest size that reaches it (`Candidate.effort`), else the best one, within the budgets
+    of milliseconds to encode a query and of bytes per passage. Raises UserError for files without costs that a budget
+    needs, and, saying what is nearest, when nothing fits.
+    """
+    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    files = {str(path): read_results(path) for path in paths}
+    labels = sorted({results.label for results in files.values()})
+    if len(labels) > 1:
+        raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
+    some, measure = candidates(files, measure)
+    fitting = some
+    for flag, unit, budget in (
+        ("budget_ms", MILLISECONDS, budget_ms),
+        ("bytes_per_passage", BYTES, bytes_per_passage),
+    ):
+        if budget is not None:
+            fitting = _within(fitting, flag, unit, budget)
+    best, reason = _best(fitting, min_quality, measure)
+    names = list(some[0].by_dataset)
+    ladder = propose_ladder(some, auto_sizes) if auto_sizes is not None else None
+    return Choice(best, reason, front(some), knee(some), measure, names, ladder)
+
+
+def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> list[Candidate]:
+    if unit not in some[0].costs:
+        raise UserError(f"--{flag} needs {unit}, which was not measured", "run grid with --measure_cost")
+    fitting = [one for one in some if one.costs[unit] <= budget]
+    if not fitting:
+        least = min(some, key=lambda one: one.costs[unit])
+        raise UserError(f"no size fits --{flag} {budget:g}", f"the least is {least.costs[unit]:g}, at {least.size}")
+    return fitting
+
+
+def _best(fitting: Sequence[Candidate], floor: float | None, measure: str) -> tuple[Candidate, str]:
+    most = max(fitting, key=lambda one: (one.quality, -one.effort))
+    if floor is None:
+        return most, f"the highest {measure} that fits"
+    enough = [one for one in fitting if one.quality >= floor]
+    if not enough:
+        raise UserError(
+            f"nothing that fits reaches --min_quality {floor:g}", f"the best is {most.quality:.4f}, at {most.size}"
+        )
+    return min(enough, key=lambda one: (one.effort, -one.quality)), f"the cheapest that reaches {floor:g}"

@@ -1,0 +1,25 @@
+"""Every (layer, dim) of a model measured from one encoding pass, and what two such grids differ by."""
+
+from typing import Any
+
+__all__ = ["GridArguments", "Measured", "deltas", "grid", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("grid", "Measured"):
+        from starbucks_retrieval.grid import api
+
+        return getattr(api, name)
+    if name == "GridArguments":
+        from starbucks_retrieval.grid.arguments import GridArguments
+
+        return GridArguments
+    if name == "deltas":
+        from starbucks_retrieval.grid.difference import deltas
+
+        return deltas
+    if name == "sweep":
+        from starbucks_retrieval.grid.one_pass import sweep
+
+        return sweep
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

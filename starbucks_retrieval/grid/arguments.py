@@ -1,0 +1,160 @@
+"""The flags of `grid`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Literal
+
+from starbucks_retrieval.cli import flag
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.measures import parse_measures
+from starbucks_retrieval.sizes import Size, Sizes, check_size
+
+# Cutoffs beyond this are asked for by measures that name none, such as AP.
+_WHOLE, _LEAST = 1000, 100
+
+
+@dataclasses.dataclass
+class GridArguments:
+    """What is measured, and where the results go."""
+
+    model_name_or_path: str = flag("", "model folder or hub name")
+    task: Literal["retrieval", "sts"] = flag("retrieval", "sts: correlations on --data, as the stage sts has them")
+    data: list[str] = flag(help="sets of scored pairs for --task sts (default: all seven)", factory=list)
+    dataset_path: list[str] = flag(
+        help="BEIR folder, ir: or short name with corpus, queries and judgements; several are measured one by one",
+        factory=list,
+    )
+    split: str = flag("test", "which judgements of a BEIR folder or short name, and which queries")
+    queries: str | None = flag(None, "queries, where they lie elsewhere")
+    qrels: str | None = flag(None, "judgements, where they lie elsewhere; queries they do not judge count for nothing")
+    layers: str | None = flag(None, "layers such as 2,4,6 (default: N·{1..6}/6 of the model's N)")
+    dims: str | None = flag(None, "dims such as 32,128 (default: 8, 16, 32 … and the model's width)")
+    measures: list[str] = flag(
+        help="ir-measures' names, as for evaluate (default: nDCG@10); for sts spearman (its default) or pearson",
+        factory=list,
+    )
+    depth: int | None = flag(
+        None, "passages per query (default: the deepest cutoff of the measures, 100 at least; 1000 for those without)"
+    )
+    asymmetric: bool = flag(False, "queries at every layer against passages at every layer, at equal dims")
+    remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
+    measure_cost: bool = flag(False, "time the encoder cut at each layer on some of the texts, for choose and report")
+    keep_values: bool = flag(True, "keep the figure of each query, which tests of significance need")
+    output: str | None = flag(None, "result file to write (default: grid.json; deltas are written only if it is given)")
+    label: str | None = flag(None, "how tables call the model (default: the last part of its name)")
+    work_dir: str | None = flag(None, "where the embeddings go (default: a folder beside --output)")
+    keep_work_dir: bool | None = flag(
+        None, "keep the embeddings, of which another grid can be made (default: only in a --work_dir)"
+    )
+    overwrite: bool = flag(False, "replace embeddings of another job in the work folder")
+    max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
+
+    @property
+    def target(self) -> Path:
+        """The result file."""
+        return Path(self.output or "grid.json").expanduser()
+
+    @property
+    def work_folder(self) -> Path:
+        """Where the embeddings are kept while they are needed."""
+        if self.work_dir:
+            return Path(self.work_dir).expanduser()
+        return self.target.with_name(self.target.name.removesuffix(".json") + ".work")
+
+    @property
+    def keeps_work(self) -> bool:
+        """Whether the embeddings stay."""
+        return bool(self.work_dir) if self.keep_work_dir is None else self.keep_work_dir
+
+    @property
+    def query_split(self) -> str | None:
+        """The split that queries are read from: none where they, or judgements to choose among them, lie elsewhere."""
+        return None if self.queries or self.qrels else self.split
+
+    @property
+    def measure_text(self) -> str:
+        """The measures in one line."""
+        return " ".join(self.measures) or ("nDCG@10" if self.task == "retrieval" else "spearman")
+
+    def wanted(self, num_layers: int, hidden_size: int) -> tuple[list[int], list[int]]:
+        """Layers and dims of the grid, ascending. Raises UserError for what the model does not have."""
+        layers = _numbers(self.layers, "layers") or default_layers(num_layers)
+        dims = _numbers(self.dims, "dims") or default_dims(hidden_size)
+        for layer in layers:
+            check_size(Size(layer, 1), num_layers, hidden_size)
+        for dim in dims:
+            check_size(Size(num_layers, dim), num_layers, hidden_size)
+        return layers, dims
+
+    def kept(self) -> int:
+        """Passages per query. Raises UserError for a depth that a measure looks beyond, or below 1."""
+        cutoffs = [measure.params.get("cutoff", _WHOLE) for measure in parse_measures(self.measure_text)]
+        deepest = max(cutoffs)
+        if self.depth is None:
+            return max(_LEAST, deepest)
+        if self.depth < 1:
+            raise UserError(f"--depth {self.depth} is below 1", "ask for at least one passage per query")
+        named = [
+            measure for measure in parse_measures(self.measure_text) if measure.params.get("cutoff", 1) > self.depth
+        ]
+        if named:
+            raise UserError(f"{named[0]} looks beyond --depth {self.depth}", f"raise it to {deepest}, or leave it out")
+        return self.depth
+
+
+@dataclasses.dataclass
+class EncodingArguments:
+    """Encoding, as the flags of encode."""
+
+    dtype: Literal["fp32", "auto", "bf16", "fp16"] = flag(
+        "fp32", "arithmetic; auto: bf16 where this device is fast in it, else fp32"
+    )
+    store_dtype: Literal["float32", "float16"] = flag(
+        "float32", "numbers on disk; float16 takes half the space and rounds before cutting"
+    )
+    device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
+    attn_implementation: str | None = flag(None, "transformers' attention, or unpadded")
+    max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
+    num_processes: int = flag(1, "processes of this machine that share the encoding, one a GPU")
+    shard_size: int = flag(16384, "rows of a shard, the unit of resuming")
+    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a bare backbone (a trained model stores it)")
+    normalize: bool | None = flag(None, "likewise")
+    query_prefix: str | None = flag(None, "likewise")
+    passage_prefix: str | None = flag(None, "likewise")
+    passage_field_separator: str | None = flag(None, "likewise: between title and text")
+    query_max_len: int | None = flag(None, "likewise: tokens of a query")
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage")
+    override: bool = flag(False, "let these flags contradict what the model stores")
+
+
+@dataclasses.dataclass
+class DeltaArguments:
+    """What two grids differ by"""
+
+    input: str | None = flag(None, "a result file: show it, or what is left of it after --minus")
+    minus: str | None = flag(None, "the result file to take off, cell by cell; --output keeps the deltas")
+
+
+def default_layers(num_layers: int) -> list[int]:
+    """N·{1..6}/6, the layers of the papers' figures; every layer of a model with fewer than six."""
+    return list(Sizes.default(num_layers, num_layers).layers)
+
+
+def default_dims(hidden_size: int) -> list[int]:
+    """8, 16, 32 … below the width, and the width."""
+    powers = [2**exponent for exponent in range(3, hidden_size.bit_length())]
+    return [dim for dim in powers if dim < hidden_size] + [hidden_size]
+
+
+def _numbers(text: str | None, name: str) -> list[int]:
+    words = re.split(r"[\s,]+", text.strip(" ,")) if text else []
+    wrong = [word for word in words if not re.fullmatch(r"\d+", word)]
+    if wrong:
+        raise UserError(f"--{name} {text}: {wrong[0]!r} is not a number", f"write --{name} 2,4,6")
+    numbers = [int(word) for word in words]
+    if 0 in numbers:
+        raise UserError(f"--{name} {text}: {name} start at 1", f"write --{name} 2,4,6")
+    return sorted(set(numbers))

@@ -1,0 +1,56 @@
+"""What two grids differ by, cell by cell."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import describe, file_digest
+from starbucks_retrieval.results import Cell, Results, read_results
+
+
+def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:
+    """The cells of one result file less those of another, as results of the kind `deltas`.
+
+    A cell that only one of them has is there without a value. Raises UserError for files without a common cell, for
+    cells over different numbers of queries, and for deltas of deltas.
+    """
+    left, right = read_results(minuend), read_results(subtrahend)
+    for path, results in ((minuend, left), (subtrahend, right)):
+        if results.kind == "deltas":
+            raise UserError(f"{path} holds deltas already", "name the two files they were made of")
+    ours, theirs = _by_place(left, minuend), _by_place(right, subtrahend)
+    if not ours.keys() & theirs.keys():
+        raise UserError(
+            f"{minuend} and {subtrahend} have no cell in common",
+            "measure both models on the same data sets, by the same measures, at the same layers and dims",
+        )
+    cells = []
+    for place in [*ours, *(place for place in theirs if place not in ours)]:
+        mine, other = ours.get(place), theirs.get(place)
+        known = mine or other
+        assert known is not None
+        if mine and other and mine.count != other.count:
+            raise UserError(
+                f"{known.dataset} {known.measure} at {known.size}: {mine.count} queries in {minuend}, "
+                f"{other.count} in {subtrahend}",
+                "measure both on the same queries",
+            )
+        value = mine.value - other.value if mine and other else math.nan
+        cells.append(Cell(known.dataset, known.measure, known.size, value, known.count, known.passage_size))
+    made_of = {
+        name: {"label": results.label, "kind": results.kind, "blake2b": file_digest(path)}
+        for name, results, path in (("minuend", left, minuend), ("subtrahend", right, subtrahend))
+    }
+    return Results("deltas", f"{left.label} − {right.label}", cells, {"made_of": made_of, "provenance": describe()})
+
+
+def _by_place(results: Results, path: str | Path) -> dict[tuple, Cell]:
+    cells: dict[tuple, Cell] = {}
+    for cell in results.cells:
+        place = cell.dataset, cell.measure, cell.size, cell.passage_size
+        if place in cells:
+            raise UserError(f"{path} has {cell.dataset} {cell.measure} at {cell.size} twice", "measure again")
+        cells[place] = cell
+    return cells

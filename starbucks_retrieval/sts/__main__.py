@@ -1,0 +1,40 @@
+"""starbucks sts: how well cosines agree with people, at every size."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.sentences import size_table
+from starbucks_retrieval.sts.api import sts
+from starbucks_retrieval.sts.arguments import StsArguments
+from starbucks_retrieval.sts.baseline import difference_table
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, measure, print a table."""
+    (arguments, common), _ = parse_flags(
+        [StsArguments, CommonArguments],
+        argv,
+        "starbucks sts",
+        "Correlate cosines of scored pairs with their scores, at every size from one encoding pass.",
+    )
+    setup_logging(common)
+    results = sts(arguments, common.seed)
+    table = size_table(results.cells)
+    if "comparison" in results.more:
+        table += "\n\n" + difference_table(results.more["comparison"])
+    if not common.json:
+        print(table)
+    counts = ", ".join(f"{name} {data['pairs']}" for name, data in results.more["data"].items())
+    written = f"; in {arguments.output}" if arguments.output else ""
+    summary = f"{results.label}: {arguments.measure} x pairs: {counts}{written}"
+    figures = dataclasses.replace(results, cells=[dataclasses.replace(cell, values=None) for cell in results.cells])
+    figures.more.pop("gold", None)
+    finish(common, f"{table}\n{summary}" if common.json else summary, figures.to_json())
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

@@ -1,0 +1,36 @@
+"""starbucks transfer: how well a linear classifier reads classes off frozen embeddings, at every size."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.sentences import size_table
+from starbucks_retrieval.transfer.api import transfer
+from starbucks_retrieval.transfer.arguments import TransferArguments
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, measure, print a table."""
+    (arguments, common), _ = parse_flags(
+        [TransferArguments, CommonArguments],
+        argv,
+        "starbucks transfer",
+        "Classify texts by logistic regression on frozen embeddings, at every size from one encoding pass.",
+    )
+    setup_logging(common)
+    results = transfer(arguments, common.seed)
+    table = size_table(results.cells)
+    if not common.json:
+        print(table)
+    counts = ", ".join(f"{cell.dataset} {cell.count}" for cell in {c.dataset: c for c in results.cells}.values())
+    written = f"; in {arguments.output}" if arguments.output else ""
+    summary = f"{results.label}: accuracy over texts: {counts}{written}"
+    figures = dataclasses.replace(results, cells=[dataclasses.replace(cell, values=None) for cell in results.cells])
+    finish(common, f"{table}\n{summary}" if common.json else summary, figures.to_json())
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

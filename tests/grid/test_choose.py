@@ -1,0 +1,179 @@
+"""The best size under a budget, the front, the knee and the ladder, against all of them tried out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from starbucks_retrieval.choose import Candidate, candidates, choose, front, knee, propose_ladder
+from starbucks_retrieval.choose.__main__ import main
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.results import Cell, Results, write_results
+from starbucks_retrieval.sizes import Size, Sizes
+
+LAYERS, DIMS = (2, 4, 6), (8, 32, 128)
+QUALITY = {(2, 8): 0.1, (2, 32): 0.3, (2, 128): 0.35, (4, 8): 0.15, (4, 32): 0.4, (4, 128): 0.5}
+QUALITY |= {(6, 8): 0.12, (6, 32): 0.45, (6, 128): 0.6}
+
+
+def results(quality=QUALITY, dataset="a", label="m", timed=True, **more) -> Results:
+    cells = [Cell(dataset, "nDCG@10", Size(*place), value, 10) for place, value in quality.items()]
+    costs = {
+        f"{layer}:{dim}": {"bytes_per_passage": 4 * dim, **({"query_ms": 1.5 * layer} if timed else {})}
+        for layer, dim in quality
+    }
+    return Results("grid", label, cells, {"costs": costs, **more})
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_results("a.json", results())
+    write_results("untimed.json", results(timed=False))
+    return tmp_path
+
+
+def made(quality=QUALITY, timed=True) -> list[Candidate]:
+    return candidates({"a": results(quality, timed=timed)})[0]
+
+
+def test_the_best_under_budgets():
+    assert str(choose("a.json").best.size) == "6:128"
+    assert str(choose("a.json", budget_ms=6).best.size) == "4:128"
+    assert str(choose("a.json", budget_ms=6, bytes_per_passage=128).best.size) == "4:32"
+    assert str(choose("a.json", bytes_per_passage=128).best.size) == "6:32"
+    found = choose("a.json", bytes_per_passage=32)
+    assert str(found.best.size) == "4:8"  # 6:8 costs more and is worse
+    assert found.best in found.front
+
+
+def test_the_cheapest_that_is_good_enough():
+    found = choose("a.json", min_quality=0.4)
+    assert str(found.best.size) == "4:32" and "cheapest" in found.reason
+    assert str(choose("a.json", min_quality=0.4, bytes_per_passage=512).best.size) == "4:32"
+
+
+def test_what_does_not_fit_is_said_with_what_is_nearest():
+    with pytest.raises(UserError, match=r"budget_ms 2[\s\S]*least is 3, at 2:8"):
+        choose("a.json", budget_ms=2)
+    with pytest.raises(UserError, match=r"min_quality 0.9[\s\S]*best is 0.6000, at 6:128"):
+        choose("a.json", min_quality=0.9)
+    with pytest.raises(UserError, match=r"query_ms, which was not measured"):
+        choose("untimed.json", budget_ms=5)
+
+
+def test_the_front_is_what_nothing_dominates():
+    rng = np.random.default_rng(3)
+    quality = {(n, d): float(rng.integers(0, 6)) / 10 for n in range(1, 7) for d in (8, 16, 32, 64)}
+    some = made(quality)
+    expected = {
+        one.size
+        for one in some
+        if not any(
+            other.quality >= one.quality
+            and other.size.layer <= one.size.layer
+            and other.size.dim <= one.size.dim
+            and other != one
+            for other in some
+        )
+    }
+    for timed in (True, False):  # layers stand for milliseconds that were not measured
+        assert {one.size for one in front(made(quality, timed))} == expected
+    assert [one.effort for one in front(some)] == sorted(one.effort for one in front(some))
+
+
+def test_the_knee_is_where_quality_stops_to_pay():
+    quality = {(2, 8): 0.1, (2, 16): 0.7, (2, 32): 0.72, (2, 64): 0.73, (2, 128): 0.74}
+    assert str(knee(made(quality)).size) == "2:16"
+    assert str(knee(made({(2, 8): 0.5})).size) == "2:8"
+    assert str(knee(made({(2, 8): 0.5, (2, 16): 0.4})).size) == "2:8"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_the_ladder_is_the_best_of_all_chains(count):
+    some = made()
+    by_size = {one.size: one for one in some}
+    full = Size(6, 128)
+
+    def area(chain):
+        steps = itertools.pairwise(chain)
+        return sum(by_size[low].quality * (by_size[high].effort - by_size[low].effort) for low, high in steps)
+
+    chains = [
+        (*rest, full)
+        for rest in itertools.combinations(sorted(set(by_size) - {full}), count - 1)
+        if all(a.layer <= b.layer and a.dim <= b.dim for a, b in zip(rest, (*rest, full)[1:]))
+    ]
+    found = propose_ladder(some, count)
+    assert tuple(found) in chains
+    assert area(tuple(found)) == pytest.approx(max(map(area, chains)))
+    assert propose_ladder(some[::-1], count) == found
+
+
+def test_ladders_that_cannot_be():
+    with pytest.raises(UserError, match=r"no 6 of the measured sizes[\s\S]*--auto_sizes 5"):
+        propose_ladder(made(), 6)
+    with pytest.raises(UserError, match="full size 6:128 is not measured"):
+        propose_ladder(made({(2, 128): 0.1, (6, 8): 0.2}), 2)
+    with pytest.raises(UserError, match="below 1"):
+        propose_ladder(made(), 0)
+
+
+def test_data_sets_are_averaged_and_sizes_that_one_lacks_left_out(caplog):
+    other = {place: value / 2 for place, value in QUALITY.items() if place != (2, 8)} | {(4, 8): math.nan}
+    write_results("b.json", results(other, "b", timed=False))
+    caplog.set_level("WARNING", "starbucks_retrieval")
+    found = choose(["a.json", "b.json"], budget_ms=100)
+    assert found.datasets == ["a", "b"]
+    assert found.best.quality == pytest.approx(0.45) and found.best.by_dataset == {"a": 0.6, "b": 0.3}
+    assert {one.size for one in found.front}.isdisjoint({Size(2, 8), Size(4, 8)})
+    assert "2:8, 4:8" in caplog.text
+
+
+def test_files_that_cannot_be_chosen_from():
+    write_results("both.json", Results("grid", "m", [*results().cells, Cell("a", "RR", Size(2, 8), 1, 10)]))
+    with pytest.raises(UserError, match="several measures: nDCG@10, RR"):
+        choose("both.json")
+    assert choose("both.json", measure="RR").best.quality == 1
+    with pytest.raises(UserError, match="nothing is measured by AP"):
+        choose("both.json", measure="AP")
+    write_results("other.json", results(dataset="b", label="another"))
+    with pytest.raises(UserError, match="several models: another, m"):
+        choose(["a.json", "other.json"])
+    write_results("deltas.json", Results("deltas", "m", results().cells))
+    with pytest.raises(UserError, match="deltas, not qualities"):
+        choose("deltas.json")
+    write_results("run.json", Results("evaluate", "m", [Cell("a", "nDCG@10", None, 0.5, 10)]))
+    with pytest.raises(UserError, match="no sizes in run"):
+        choose("run.json")
+    write_results("c.json", results())
+    with pytest.raises(UserError, match="measured twice at 2:8"):
+        choose(["a.json", "c.json"])
+    write_results("less.json", Results("grid", "m", results().cells, {"costs": {"2:8": {"bytes_per_passage": 32}}}))
+    with pytest.raises(UserError, match="no bytes_per_passage for 2:32"):
+        choose("less.json")
+
+
+def test_without_costs_bytes_are_those_of_float16(caplog):
+    write_results("bare.json", Results("sts", "m", results().cells))
+    caplog.set_level("WARNING", "starbucks_retrieval")
+    assert choose("bare.json", bytes_per_passage=64).best.size == Size(6, 32)
+    assert "float16" in caplog.text
+
+
+def test_the_door(capsys):
+    assert run_door(main, ["--input", "a.json", "--budget_ms", "6", "--auto_sizes", "3"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split() == ["size", "nDCG@10", "bytes_per_passage", "query_ms"]
+    assert [line.split()[1] for line in lines if "*" in line] == ["4:128"]
+    assert lines[-1].startswith("--sizes ") and len(Sizes.parse(lines[-1].removeprefix("--sizes "))) == 3
+    assert "4:128: the highest nDCG@10 that fits, 0.5000" in err
+    assert run_door(main, ["--input", "a.json", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["size"] == "6:128"
+    assert run_door(main, ["--input", "a.json", "--budget_ms", "1"]) == 2
