@@ -127,8 +127,9 @@ def _measure(files: Mapping[str, Results], measure: str | None) -> str:
 
 
 def _costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dict[Size, dict[str, float]]:
+    nothing: tuple[str, Any] = ("", {})
     name, given = next(
-        ((name, results.more["costs"]) for name, results in files.items() if results.more.get("costs")), ("", {})
+        ((name, results.more["costs"]) for name, results in files.items() if results.more.get("costs")), nothing
     )
     if not given:
         log.warning("no costs in these files: bytes per passage are those of float16, %d a number", _HALF)

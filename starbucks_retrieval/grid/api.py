@@ -135,7 +135,7 @@ def _judged_rows(stores: Stores, qrels: Qrels, name: str) -> np.ndarray:
 
 
 def _rows_of(store: EmbeddingStore, wanted: set[str]) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for start in range(0, store.count, _IDS):
         ids = store.ids(np.arange(start, min(start + _IDS, store.count)))
         found |= {one: start + i for i, one in enumerate(ids) if one in wanted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
@@ -27,8 +28,9 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
     if asked.measure_text not in ("spearman", "pearson"):
         raise UserError(f"--measures {asked.measure_text} is no correlation", "take spearman or pearson")
     given = dataclasses.asdict(encoding or EncodingArguments())
-    shared = {name: given[name] for name in _SHARED}
-    data = {"data": asked.data} if asked.data else {}
+    options: dict[str, Any] = {name: given[name] for name in _SHARED}
+    if asked.data:
+        options["data"] = asked.data
     return sts(
         StsArguments(
             model_name_or_path=asked.model_name_or_path,
@@ -38,7 +40,6 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
             label=asked.label,
             measure="pearson" if asked.measure_text == "pearson" else "spearman",
             output=str(asked.target),
-            **shared,
-            **data,
+            **options,
         )
     )

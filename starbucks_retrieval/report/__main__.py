@@ -1,0 +1,40 @@
+"""starbucks report: tables, figures and one page from result files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+
+
+@dataclass
+class ReportArguments:
+    """What is laid out, and where"""
+
+    input: list[str] = flag(None, "result files of evaluate, sts, transfer, grid; LABEL=file renames", required=True)
+    output_dir: str = flag(None, "folder for tables, figures and index.html", required=True)
+    sizes: str | None = flag(None, "the sizes of the tables: 2:32,4:64, all, cup names (default: the files' ladder)")
+    baseline: str | None = flag(None, "label that the others are tested against, by size and data set")
+    correction: Literal["none", "holm", "bonferroni"] = flag("none", "for the methods compared on a set at a size")
+    published: str | None = flag(None, "reference_results.json: the paper's figures beside ours, labelled so")
+    title: str = flag("Every size, measured", "title of the page")
+    no_figures: bool = flag(False, "tables and page only; needs no matplotlib")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, lay out, print where everything is."""
+    description = "Tables, figures and one HTML page in the papers' layouts, from result files."
+    (arguments, common), _ = parse_flags([ReportArguments, CommonArguments], argv, "starbucks report", description)
+    setup_logging(common)
+    from starbucks_retrieval.report.api import report
+
+    flags = asdict(arguments)
+    done = report(flags.pop("input"), flags.pop("output_dir"), **flags)
+    finish(common, done.summary(), done.figures())
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

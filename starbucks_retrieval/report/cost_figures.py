@@ -1,0 +1,180 @@
+"""Figures of cost: latency over layers (2DMSE, Fig. 4), and the front of quality over bytes and milliseconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starbucks_retrieval.report.costs import Cost, front
+from starbucks_retrieval.report.drawing import GRID, INK, MUTED, PAPER, Drawing, Look, Panel, line, looks
+from starbucks_retrieval.report.figures import headline, headlines
+from starbucks_retrieval.report.inputs import Inputs, Method
+from starbucks_retrieval.report.layouts import figure
+from starbucks_retrieval.sizes import Size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_ROOM = (0.13, 0.07)  # what a name takes of a panel, to the left and up
+_COSTS: tuple[tuple[str, str, Callable[[Cost], float | None]], ...] = (
+    ("bytes", "bytes per passage (logarithmic)", lambda cost: cost.bytes_per_passage),
+    ("milliseconds", "milliseconds per query (logarithmic)", lambda cost: cost.query_ms),
+)
+
+
+@dataclass(frozen=True)
+class _Point:
+    label: str
+    size: Size
+    cost: float
+    quality: float
+
+
+def latency(inputs: Inputs) -> Drawing | None:
+    """2DMSE's Fig. 4: milliseconds over layers, at each layer's largest dim. None where nothing was timed."""
+    known = looks([method.label for method in inputs.methods])
+    panels: list[Any] = []
+    used: set[Any] = set()
+    for title, pick in (
+        ("milliseconds per query, one at a time", lambda cost: cost.query_ms),
+        ("milliseconds per passage, in batches", lambda cost: cost.passage_ms),
+    ):
+        series = {method.label: _by_layer(method, pick) for method in inputs.methods}
+        series = {label: times for label, times in series.items() if len(times) > 1}
+        if series:
+            used |= series.keys()
+            panels.append(Panel(title, f"{title}, over layers: {', '.join(series)}", _times(series, known)))
+    legend = {label: look for label, look in known.items() if label in used}
+    alone = ["At every layer but the deepest: how many times faster it is than the deepest."]
+    notes = alone if len(used) == 1 else []
+    return Drawing("latency", "Latency against layers", panels, legend=legend, notes=notes) if panels else None
+
+
+def _by_layer(method: Method, pick: Callable[[Cost], float | None]) -> dict[int, float]:
+    found = {}
+    for size, cost in sorted(method.costs.items()):  # of one layer the largest dim comes last
+        if (value := pick(cost)) is not None:
+            found[size.layer] = value
+    return found
+
+
+def _times(series: dict[str, dict[int, float]], known: dict[str, Look]) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        for label, times in series.items():
+            layers = sorted(times)
+            axes.plot(layers, [times[layer] for layer in layers], clip_on=False, zorder=3, **line(known[label]))
+            if len(series) > 1:
+                continue
+            for layer in layers[:-1]:
+                ratio = f"{times[layers[-1]] / times[layer]:.1f}×"
+                axes.annotate(
+                    ratio,
+                    (layer, times[layer]),
+                    (0, 9),
+                    textcoords="offset points",
+                    ha="center",
+                    color=INK,
+                    fontsize=9.5,
+                )
+        layers = sorted({layer for times in series.values() for layer in times})
+        axes.set_xticks(layers, [str(layer) for layer in layers])
+        axes.set_xlabel("layer", color=MUTED)
+        axes.set_ylim(0, 1.1 * max(value for times in series.values() for value in times.values()))
+        axes.grid(axis="y", color=GRID)
+
+    return draw
+
+
+def pareto(inputs: Inputs) -> Drawing | None:
+    """Quality over cost, every method at every size that has both, and the front. None where no cost is known."""
+    known = looks([method.label for method in inputs.methods])
+    panels, used = [], set()
+    for group, column in headlines(inputs):
+        for short, axis, pick in _COSTS:
+            points = [
+                _Point(method.label, size, cost, quality)
+                for method in inputs.methods
+                for size, record in sorted(method.costs.items())
+                if (cost := pick(record)) is not None and (quality := figure(method, group, column, size)) is not None
+            ]
+            if len({point.cost for point in points}) > 1:
+                used |= {point.label for point in points}
+                title = f"{headline(group, column)} over {short}"
+                panels.append(Panel(title, f"{title}, and the front", _cloud(points, axis, known)))
+    legend = {label: look for label, look in known.items() if label in used}
+    notes = ["The line is the front: no other size measured is both as cheap and as good."]
+    return Drawing("pareto", "Quality against cost", panels, legend=legend, notes=notes) if panels else None
+
+
+def _cloud(points: list[_Point], axis: str, known: dict[str, Look]) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        best = [points[i] for i in front([(point.cost, point.quality) for point in points])]
+        axes.step(
+            [point.cost for point in best],
+            [point.quality for point in best],
+            where="post",
+            color=MUTED,
+            linewidth=1.2,
+            zorder=2,
+        )
+        for label in dict.fromkeys(point.label for point in points):
+            look = known[label]
+            for chosen, on_front in (([p for p in points if p not in best], False), (best, True)):
+                mine = [point for point in chosen if point.label == label]
+                axes.scatter(
+                    [point.cost for point in mine],
+                    [point.quality for point in mine],
+                    s=52 if on_front else 26,
+                    color=look.colour,
+                    marker=look.marker,
+                    alpha=1.0 if on_front else 0.4,
+                    edgecolors=PAPER,
+                    linewidths=0.8,
+                    zorder=4 if on_front else 3,
+                )
+        axes.set_xscale("log")
+        ticks = _ticks(sorted({point.cost for point in points}))
+        axes.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.margins(x=0.12, y=0.1)
+        axes.set_xlabel(axis, color=MUTED)
+        axes.grid(axis="y", color=GRID)
+        for point in _apart(best):
+            axes.annotate(
+                str(point.size),
+                (point.cost, point.quality),
+                (-3, 7),
+                textcoords="offset points",
+                ha="right",
+                color=INK,
+                fontsize=9,
+            )
+
+    return draw
+
+
+def _apart(best: list[_Point]) -> list[_Point]:
+    """Points of the front whose names do not meet, the best first; best are by rising cost."""
+    if len(best) < 2:
+        return best
+    width = math.log(best[-1].cost / best[0].cost) or 1.0
+    height = best[-1].quality - best[0].quality
+    kept = [best[-1]]
+    for point in reversed(best[:-1]):
+        left = math.log(kept[-1].cost / point.cost) / width
+        below = (kept[-1].quality - point.quality) / height
+        if left > _ROOM[0] or below > _ROOM[1]:
+            kept.append(point)
+    return kept
+
+
+def _ticks(costs: list[float], at_most: int = 8) -> list[float]:
+    """Costs that occur, thinned by the same ratio, so that their labels do not meet."""
+    kept: list[float] = []
+    ratio = (costs[-1] / costs[0]) ** (1 / at_most)
+    for cost in costs:
+        if not kept or cost >= kept[-1] * ratio * 0.999:
+            kept.append(cost)
+    return kept

@@ -1,0 +1,177 @@
+"""Figures of quality: over the sizes (Fig. 1), over the grid, and differences of two grids (Fig. 3 to 9)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from starbucks_retrieval.report.columns import AVERAGE, Column, Group, grouped, measure_name
+from starbucks_retrieval.report.drawing import GRID, INK, MUTED, Drawing, Look, Panel, line, looks
+from starbucks_retrieval.report.inputs import Inputs, Method, is_grid
+from starbucks_retrieval.report.ladder import Ladder
+from starbucks_retrieval.report.layouts import figure
+from starbucks_retrieval.report.published import NO_PUBLISHED, Published
+from starbucks_retrieval.sizes import Size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FEW = 3  # data sets that get a panel each; of more, only the average does
+_NUMBERS = 12  # layers or dims up to which a heat map has room for numbers
+
+
+def headlines(inputs: Inputs) -> list[tuple[Group, Column]]:
+    """What a panel each is drawn of: every data set of a measure that has few, the average of one that has many."""
+    found = []
+    for group in grouped(inputs.columns):
+        shown = [Column(AVERAGE, group.measure)] if len(group.columns) > _FEW else group.columns
+        found += [(group, column) for column in shown]
+    return found
+
+
+def headline(group: Group, column: Column) -> str:
+    """`STS-B spearman`, or `spearman, average of 7 sets`."""
+    if column.dataset == AVERAGE:
+        return f"{measure_name(column.measure)}, average of {len(group.columns)} sets"
+    return f"{column.dataset} {measure_name(column.measure)}"
+
+
+def effectiveness(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED) -> Drawing | None:
+    """Fig. 1: a line a method over the sizes; missing sizes leave gaps. None where no method has two sizes."""
+    printed = list(dict.fromkeys(row.name for rows in _printed(inputs, ladder, published).values() for row in rows))
+    known = looks([method.label for method in inputs.methods], printed)
+    panels: list[Any] = []
+    used: set[Any] = set()
+    for group, column in headlines(inputs):
+        series = {method.label: [figure(method, group, column, size) for size in ladder] for method in inputs.methods}
+        for row in _printed(inputs, ladder, published)[column]:
+            series[row.name] = [entry.value for entry in row.entries[:-1]]
+        series = {label: values for label, values in series.items() if any(value is not None for value in values)}
+        if len(ladder) > 1 and series:
+            used |= series.keys()
+            title = headline(group, column)
+            panels.append(Panel(title, f"{title} over sizes: {', '.join(series)}", _lines(series, known, ladder)))
+    legend = {label: look for label, look in known.items() if label in used}
+    notes = ["Published lines may leave a panel: its scale is made for what was measured here."] if printed else []
+    return Drawing("effectiveness", "Effectiveness against size", panels, (4.3, 3.3), legend, notes) if panels else None
+
+
+def _printed(inputs: Inputs, ladder: Ladder, published: Published) -> dict[Column, list[Any]]:
+    """The published rows of every panel; ablations are left to their table."""
+    return {
+        column: Published(published.methods, (), published.sizes).over_sizes(group, column, ladder)
+        for group, column in headlines(inputs)
+    }
+
+
+def _lines(series: dict[str, list[float | None]], known: dict[str, Look], ladder: Ladder) -> Any:
+    def draw(axes: Axes) -> None:
+        for label, values in reversed(series.items()):
+            found = [math.nan if value is None else value for value in values]
+            printed = known[label].published
+            axes.plot(range(len(found)), found, clip_on=printed, zorder=2 if printed else 3, **line(known[label]))
+        names = [ladder.name(size).replace(" ", "\n") for size in ladder]
+        axes.set_xticks(range(len(names)), names, fontsize=9.5)
+        axes.margins(x=0.04)
+        axes.set_ylim(*_limits(series, known))
+        axes.grid(axis="y", color=GRID)
+
+    return draw
+
+
+def _limits(series: dict[str, list[float | None]], known: dict[str, Look]) -> tuple[float, float]:
+    """Of the axis: all of ours, and of what is published no more than as much again, or ours would be squashed."""
+    every = [value for values in series.values() for value in values if value is not None]
+    ours = [v for label, values in series.items() if not known[label].published for v in values if v is not None]
+    low, high = min(ours, default=min(every)), max(ours, default=max(every))
+    room = max(high - low, 0.02)
+    low, high = max(min(every), low - room / 2), min(max(every), high + room / 2)
+    edge = 0.08 * max(high - low, 0.02)
+    return low - edge, high + edge
+
+
+def grid_values(inputs: Inputs) -> Drawing | None:
+    """A heat map a method and headline: the figure at every layer and dim. None where nothing was measured on a grid."""
+    panels = []
+    for group, column in headlines(inputs):
+        found = {method.label: _on_grid(method, group, column) for method in inputs.methods}
+        found = {label: cells for label, cells in found.items() if cells}
+        if not found:
+            continue
+        values = [value for cells in found.values() for value in cells.values()]
+        for label, cells in found.items():
+            title = f"{label}: {headline(group, column)}"
+            panels.append(
+                Panel(title, f"{title} at every layer and dim", _heat(cells, min(values), max(values), False))
+            )
+    return Drawing("grid_values", "The whole grid", panels) if panels else None
+
+
+def grid_deltas(inputs: Inputs, baseline: Method | None) -> Drawing | None:
+    """Fig. 3 to 9: a method's grid less another's, green where it is better.
+
+    Every other grid less the baseline's; without one, the first method's grid less each other's. None for one grid.
+    """
+    panels = []
+    for group, column in headlines(inputs):
+        grids = {method.label: _on_grid(method, group, column) for method in inputs.methods}
+        grids = {label: cells for label, cells in grids.items() if cells}
+        base = baseline.label if baseline else None
+        labels = list(grids)
+        pairs = [(label, base) for label in labels if label != base] if base in grids else []
+        if baseline is None:
+            pairs = [(labels[0], label) for label in labels[1:]]
+        deltas = {}
+        for ours, theirs in pairs:
+            assert theirs is not None
+            common = grids[ours].keys() & grids[theirs].keys()
+            deltas[f"{ours} − {theirs}"] = {size: grids[ours][size] - grids[theirs][size] for size in sorted(common)}
+        deltas = {title: cells for title, cells in deltas.items() if cells}
+        top = max((abs(value) for cells in deltas.values() for value in cells.values()), default=0.0) or 1e-4
+        for title, cells in deltas.items():
+            title = f"{title}: {headline(group, column)}"
+            panels.append(Panel(title, f"{title} at every layer and dim", _heat(cells, -top, top, True)))
+    notes = ["Green: the first is better; pink: the second. The scale is the same on both sides of zero."]
+    return Drawing("grid_deltas", "Where one grid is better than another", panels, notes=notes) if panels else None
+
+
+def _on_grid(method: Method, group: Group, column: Column) -> dict[Size, float]:
+    """The figures on the grid, empty where the sizes measured are no grid."""
+    sizes = sorted({size for known in group.columns for size in method.sizes(known)})
+    values = {size: figure(method, group, column, size) for size in sizes}
+    found = {size: value for size, value in values.items() if value is not None}
+    return found if is_grid(found) else {}
+
+
+def _heat(cells: dict[Size, float], low: float, high: float, delta: bool) -> Any:
+    def draw(axes: Axes) -> None:
+        import matplotlib
+        from matplotlib.colors import Normalize
+        from matplotlib.patches import Rectangle
+
+        layers = sorted({size.layer for size in cells})
+        dims = sorted({size.dim for size in cells})
+        # Pink to green: red against green for those who see both, and told apart by those who do not.
+        colours = matplotlib.colormaps["PiYG" if delta else "YlGnBu"]
+        scale = Normalize(low, high if high > low else low + 1e-4)
+        numbers = len(layers) <= _NUMBERS and len(dims) <= _NUMBERS
+        for size, value in cells.items():
+            x, y = dims.index(size.dim), layers.index(size.layer)
+            fill = colours(scale(value))
+            axes.add_patch(Rectangle((x, y), 0.97, 0.97, facecolor=fill, linewidth=0))
+            if numbers:
+                text = f"{value:+.3f}" if delta else f"{value:.3f}"
+                dark = 0.2126 * fill[0] + 0.7152 * fill[1] + 0.0722 * fill[2] < 0.45
+                shown = text.replace("0.", ".", 1).replace("-", "−")
+                ink = "#fdfdfd" if dark else "#141414"
+                axes.text(x + 0.485, y + 0.5, shown, ha="center", va="center", fontsize=8.5, color=ink)
+        axes.set_xlim(0, len(dims))
+        axes.set_ylim(len(layers), 0)
+        axes.set_xticks([i + 0.485 for i in range(len(dims))], [str(dim) for dim in dims])
+        axes.set_yticks([i + 0.485 for i in range(len(layers))], [str(layer) for layer in layers])
+        axes.tick_params(labelcolor=INK)
+        axes.set_xlabel("dimensions", color=MUTED)
+        axes.set_ylabel("layer", color=MUTED)
+        axes.spines[["left", "bottom"]].set_visible(False)
+
+    return draw

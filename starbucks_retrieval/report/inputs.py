@@ -1,0 +1,168 @@
+"""Result files read and laid together: one `Method` a label, with every figure that any of its files holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.report.columns import Column
+from starbucks_retrieval.report.costs import Cost, read_costs
+from starbucks_retrieval.report.findings import warnings_of
+from starbucks_retrieval.results import Cell, Results, read_results
+from starbucks_retrieval.sizes import Size
+
+# Two stages may add the same numbers up in another order; no table shows so small a difference.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class Source:
+    """One result file: what provenance shows of it."""
+
+    label: str
+    kind: str
+    path: str
+    digest: str
+    more: dict[str, Any]
+
+
+@dataclass
+class Method:
+    """Everything measured of one label: its cells by column and size, and its costs by size."""
+
+    label: str
+    cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
+    costs: dict[Size, Cost] = field(default_factory=dict)
+
+    def cell(self, column: Column, size: Size | None) -> Cell | None:
+        """The cell, or None where it is missing or not a number."""
+        found = self.cells.get((column, size))
+        return found if found is not None and math.isfinite(found.value) else None
+
+    def value(self, column: Column, size: Size | None) -> float | None:
+        """The figure, or None where it is missing."""
+        found = self.cell(column, size)
+        return None if found is None else found.value
+
+    def sizes(self, column: Column) -> list[Size]:
+        """The sizes at which the column is known, ascending."""
+        return sorted(size for known, size in self.cells if known == column and size is not None)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Methods in the order they were named; `rungs` are the sizes of files that hold a ladder rather than a grid.
+
+    `asymmetric` counts cells whose passages have a size of their own; no layout here has a place for them.
+    `notes` are sentences about what was set aside, `warnings` about what a preflight found wrong.
+    """
+
+    methods: list[Method]
+    sources: list[Source]
+    rungs: set[Size]
+    asymmetric: int
+    notes: list[str]
+    warnings: list[str]
+
+    @property
+    def columns(self) -> list[Column]:
+        """Every (data set, measure), in order of appearance."""
+        return list(dict.fromkeys(column for method in self.methods for column, _ in method.cells))
+
+
+def read_inputs(specs: Sequence[str | Path]) -> Inputs:
+    """Read `LABEL=path` or `path` (the file's own label) and merge files of one label.
+
+    Raises UserError for a file that cannot be read, for LABEL= before a file of several methods, and where two files
+    of one label give another value, or another count, for the same data set, measure and size.
+    """
+    if not specs:
+        raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
+    methods: dict[str, Method] = {}
+    origins: dict[tuple[str, Column, Size | None], str] = {}
+    sources, rungs, asymmetric = list[Source](), set[Size](), 0
+    notes, warnings = list[str](), list[str]()
+    for spec in specs:
+        path, parts = _read(str(spec))
+        for part in parts:
+            method = methods.setdefault(part.label, Method(part.label))
+            symmetric = [cell for cell in part.cells if cell.passage_size in (None, cell.size)]
+            asymmetric += len(part.cells) - len(symmetric)
+            for cell in symmetric:
+                _add(method, cell, path, origins)
+            sizes = {cell.size for cell in symmetric if cell.size is not None}
+            if part.kind != "grid" and not is_grid(sizes):
+                rungs |= sizes
+            warnings += [text for text in warnings_of(part.label, part.more) if text not in warnings]
+            sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
+        notes += _add_costs(methods[parts[0].label], parts, path)
+    merged = [method for method in methods.values() if method.cells]
+    if not merged:
+        raise UserError("the result files hold no figure that a table could show", "measure something first")
+    return Inputs(merged, sources, rungs, asymmetric, notes, warnings)
+
+
+def is_grid(sizes: Iterable[Size]) -> bool:
+    """Whether sizes cross layers with dims: more of them than there are layers, and than there are dims."""
+    known = set(sizes)
+    return len(known) > max(len({size.layer for size in known}), len({size.dim for size in known}), 0)
+
+
+def _read(spec: str) -> tuple[str, list[Results]]:
+    """The path behind a spec, and what the file holds, one Results a method."""
+    label, equals, path = spec.partition("=")
+    if not equals or Path(spec).is_file():
+        label, path = "", spec
+    elif not label.strip() or not path:
+        raise UserError(f"cannot read --input {spec!r}", "write LABEL=path or path")
+    results = read_results(path)
+    parts = results.by_label()
+    if not parts:
+        raise UserError(f"{path} holds no figures", "measure again")
+    if results.kind == "deltas":
+        raise UserError(f"{path} holds differences of two grids, not figures", "name the two files it was made of")
+    if not label:
+        return path, parts
+    if len(parts) > 1:
+        names = ", ".join(part.label for part in parts)
+        raise UserError(f"{path} holds several methods ({names}), and {label}= names one", f"write --input {path}")
+    return path, [Results(parts[0].kind, label.strip(), parts[0].cells, parts[0].more)]
+
+
+def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:
+    column = Column(cell.dataset, cell.measure)
+    known = method.cells.get((column, cell.size))
+    origin = (method.label, column, cell.size)
+    if known is None or (math.isnan(known.value) and not math.isnan(cell.value)):
+        method.cells[column, cell.size] = cell
+        origins[origin] = path
+        return
+    if math.isnan(cell.value):
+        return
+    if abs(known.value - cell.value) > _SAME or known.count != cell.count:
+        at = f" at {cell.size}" if cell.size else ""
+        raise UserError(
+            f"{method.label}: {cell.dataset} {cell.measure}{at} is {known.value:.6f} over {known.count} in "
+            f"{origins[origin]}, but {cell.value:.6f} over {cell.count} in {path}",
+            "give the files different labels (LABEL=path), or leave one out",
+        )
+    if cell.values and not known.values:  # the same figure, and what a test of significance needs besides
+        method.cells[column, cell.size] = cell
+        origins[origin] = path
+
+
+def _add_costs(method: Method, parts: Sequence[Results], path: str) -> list[str]:
+    """Costs of a file of one method; a clock gives no figure twice, so the first file named counts."""
+    if len(parts) > 1:
+        return []
+    found = read_costs(parts[0].more, path)
+    fresh = {size: cost for size, cost in found.items() if size not in method.costs}
+    method.costs.update(fresh)
+    if len(fresh) == len(found):
+        return []
+    return [f"Costs of {method.label} in {path} were set aside where an earlier file has them."]

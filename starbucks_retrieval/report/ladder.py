@@ -1,0 +1,68 @@
+"""The sizes that tables show, and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.report.inputs import Inputs
+from starbucks_retrieval.sizes import CUPS, Size, Sizes
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sizes in ascending order; `cups` names those that are rungs of the papers' six-step ladder."""
+
+    sizes: tuple[Size, ...]
+    cups: dict[Size, str]
+
+    def __iter__(self) -> Iterator[Size]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def name(self, size: Size | None) -> str:
+        """`Tall 6:128`, `6:128` where it is no such rung, `no size` where a file names none."""
+        if size is None:
+            return "no size"
+        cup = self.cups.get(size)
+        return f"{cup} {size}" if cup else str(size)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.sizes))
+
+
+def choose_ladder(inputs: Inputs, asked: str | None) -> Ladder:
+    """The sizes asked for, else those of the files that hold a ladder, else the default rungs that lie on the grid.
+
+    Cup names go to six sizes in the papers' proportions (2:32 … 12:768, or the same of another backbone), and to
+    those of them that are asked for. Raises UserError for sizes that cannot be read or that nothing was measured at.
+    """
+    measured = {size for method in inputs.methods for _, size in method.cells if size is not None}
+    rungs = sorted(inputs.rungs or _default(measured) & measured)
+    cups = _cups(set(rungs) or measured)
+    if asked is not None:
+        whole = Sizes(rungs) if rungs else None
+        sizes = tuple(Sizes.parse(asked, whole))
+        cups = cups or _cups(measured)
+        if not measured & set(sizes):
+            known = ", ".join(map(str, sorted(measured))) or "no size"
+            raise UserError(f"nothing was measured at {asked}", f"the files hold {known}")
+        return Ladder(sizes, cups)
+    return Ladder(tuple(rungs), cups)
+
+
+def _default(measured: set[Size]) -> set[Size]:
+    if not measured:
+        return set()
+    return set(Sizes.default(max(size.layer for size in measured), max(size.dim for size in measured)))
+
+
+def _cups(sizes: set[Size]) -> dict[Size, str]:
+    """Names of the six rungs in the papers' proportions, if all six are among `sizes`."""
+    rungs = sorted(_default(sizes))
+    if len(rungs) != len(CUPS) or not set(rungs) <= sizes:
+        return {}
+    return {rung: cup.capitalize() for rung, cup in zip(rungs, CUPS)}

@@ -1,0 +1,155 @@
+"""Figures that the papers print, laid beside ours: always labelled, in no average, test or comparison of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.report.columns import AVERAGE, Column, Group, dataset_key, measure_key
+from starbucks_retrieval.report.ladder import Ladder
+from starbucks_retrieval.report.tables import Entry, Row
+from starbucks_retrieval.sizes import Size
+
+# A data set, or all those that an average is over, and a measure; in one spelling.
+Key = tuple[str | frozenset[str], str]
+
+_METRICS = {"msmarco": "rr@10", "dl19": "ndcg@10", "dl20": "ndcg@10"}
+_ABLATIONS = (
+    ("table2", "without_KL", "SMAE-SRL without KL"),
+    ("table3", "- MAE", "SMAE-SRL, SMAE without MAE"),
+    ("table3", "- Starbucks", "SMAE-SRL, SMAE without Starbucks"),
+)
+_TASKS: dict[str, Key] = {
+    "STS (STS-B Spearman)": ("stsb", "spearman"),
+    "Retrieval (MS MARCO dev MRR@10)": ("msmarco", "rr@10"),
+}
+
+
+@dataclass(frozen=True)
+class PublishedMethod:
+    """One row of the paper: printed figures by size, and printed averages over its six sizes."""
+
+    label: str
+    sized: dict[tuple[Key, Size], float] = field(default_factory=dict)
+    averages: dict[Key, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The Starbucks paper: its methods (Tables 1 and 4, README's Table A2), its ablations (Tables 2 and 3), its sizes."""
+
+    methods: tuple[PublishedMethod, ...] = ()
+    ablations: tuple[PublishedMethod, ...] = ()
+    sizes: tuple[Size, ...] = ()
+
+    def averages(self, groups: Sequence[Group]) -> list[Row]:
+        """Rows for the table of averages over sizes, as printed."""
+        return _rows(self.methods, lambda method: [method.averages.get(key) for key in _keys(groups)])
+
+    def at_size(self, groups: Sequence[Group], size: Size | None) -> list[Row]:
+        """Rows for one size."""
+        if size is None:
+            return []
+        return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
+
+    def over_sizes(self, group: Group, column: Column, ladder: Ladder) -> list[Row]:
+        """Rows of one data set, or of its measure's average, over the ladder; the last figure is their average."""
+        key = _average_key(group) if column.dataset == AVERAGE else _key(column)
+
+        def figures(method: PublishedMethod) -> list[float | None]:
+            average = method.averages.get(key) if tuple(ladder) == self.sizes else None
+            return [*(method.sized.get((key, size)) for size in ladder), average]
+
+        return _rows((*self.methods, *self.ablations), figures)
+
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        """What a table that holds `rows` has to say about the published among them."""
+        if not any(row.published for row in rows):
+            return []
+        sizes = ", ".join(map(str, self.sizes))
+        return [
+            f"Rows marked published are printed in the Starbucks paper (arXiv 2410.13230), at its sizes {sizes}. "
+            "They were not measured here and take part in no average, test or best figure."
+        ]
+
+
+NO_PUBLISHED = Published()
+
+
+def read_published(path: str | Path) -> Published:
+    """The Starbucks paper's tables from a reference_results.json. Raises UserError for any other file."""
+    try:
+        return _parse(json.loads(Path(path).expanduser().read_text(encoding="utf-8"))["starbucks"])
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}", "name a reference_results.json with --published") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+        raise UserError(
+            f"{path} does not hold published figures: {type(error).__name__}: {error}",
+            "--published takes a reference_results.json, with the key starbucks",
+        ) from None
+
+
+def _parse(paper: Mapping[str, Any]) -> Published:
+    sizes = {cup: Size.parse(text.replace(",", ":")) for cup, text in paper["sizes"].items()}
+    beir = paper.get("readme_tableA2", {})
+    methods = []
+    for label, by_cup in paper["table4"].items():
+        sized = {}
+        for cup, size in sizes.items():
+            figures = _printed(by_cup[cup]) | _printed(beir.get(label, {}).get(cup, {}), "ndcg@10")
+            sized.update({(key, size): value for key, value in figures.items()})
+        methods.append(PublishedMethod(label, sized, _printed(paper["table1"].get(label, {}))))
+    ablations = []
+    for table, row, label in _ABLATIONS:
+        tasks = {key: paper.get(table, {}).get(task, {}).get(row, {}) for task, key in _TASKS.items()}
+        sized = {(key, sizes[c]): float(v) for key, figures in tasks.items() for c, v in figures.items() if c in sizes}
+        averages = {key: float(figures[AVERAGE]) for key, figures in tasks.items() if AVERAGE in figures}
+        ablations.append(PublishedMethod(label, sized, averages))
+    return Published(tuple(methods), tuple(ablations), tuple(sizes.values()))
+
+
+def _printed(figures: Mapping[str, float | None], metric: str | None = None) -> dict[Key, float]:
+    """A printed row by key. Its Average is over the data sets of `metric`, or of Spearman where that is None."""
+    found: dict[Key, float] = {}
+    for name, value in figures.items():
+        key = dataset_key(name)
+        if value is not None and name != AVERAGE:
+            found[key, metric or _METRICS.get(key, "spearman")] = float(value)
+    over = metric or "spearman"
+    sets = frozenset(key for key, measure in found if measure == over and isinstance(key, str))
+    if sets and figures.get(AVERAGE) is not None:
+        found[sets, over] = float(figures[AVERAGE] or 0.0)
+    return found
+
+
+def _key(column: Column) -> Key:
+    return dataset_key(column.dataset), measure_key(column.measure)
+
+
+def _average_key(group: Group) -> Key:
+    return frozenset(dataset_key(column.dataset) for column in group.columns), measure_key(group.measure)
+
+
+def _keys(groups: Sequence[Group]) -> list[Key]:
+    """The keys of a table's columns, in their order."""
+    return [
+        key
+        for group in groups
+        for key in (*map(_key, group.columns), *([_average_key(group)] if group.averaged else []))
+    ]
+
+
+def _rows(
+    methods: Sequence[PublishedMethod], figures: Callable[[PublishedMethod], Sequence[float | None]]
+) -> list[Row]:
+    """A row for every method that has a figure to show."""
+    found = ((method, figures(method)) for method in methods)
+    return [
+        Row(method.label, tuple(map(Entry, values)), published=True)
+        for method, values in found
+        if any(value is not None for value in values)
+    ]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from starbucks_retrieval.report.cost_figures import latency, pareto
+from starbucks_retrieval.report.costs import front
+from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, image, inline, looks
+from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
+from starbucks_retrieval.report.inputs import read_inputs
+from starbucks_retrieval.report.ladder import choose_ladder
+from starbucks_retrieval.results import Cell
+from starbucks_retrieval.sizes import Size
+
+from .conftest import costs, grid
+
+
+@pytest.fixture
+def inputs(write):
+    files = [write(f"{name}.json", grid(base), name, "grid", costs=costs()) for name, base in (("x", 0.1), ("y", 0.2))]
+    return read_inputs(files)
+
+
+def drawn(panel):
+    """Axes that a panel was drawn into."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    panel.draw(axes)
+    return axes
+
+
+def test_the_front_keeps_what_nothing_beats():
+    assert front([(1, 0.5), (2, 0.4), (2, 0.6), (1, 0.3), (3, 0.6), (0.5, 0.1)]) == [5, 0, 2]
+    assert front([(1, 0.5), (1, 0.5)]) == [0]
+    assert front([]) == []
+
+
+def test_a_line_a_method_with_a_gap_where_a_size_is_missing(two_methods):
+    inputs = read_inputs(two_methods)
+    drawing = effectiveness(inputs, choose_ladder(inputs, None))
+    assert drawing is not None
+    assert [panel.title for panel in drawing.panels] == ["STS-B Spearman", "web nDCG@10", "docs nDCG@10"]
+    old, new = drawn(drawing.panels[2]).get_lines()  # the first method is drawn last, on top
+    assert list(new.get_ydata()) == [0.25, 0.25]
+    assert str(old.get_ydata().tolist()) == "[0.25, nan]"
+    assert list(drawing.legend) == ["new", "old"]
+
+
+def test_deltas_are_the_first_grid_less_the_others_or_all_less_the_baseline(inputs):
+    for baseline, title, sign in ((None, "x − y", "−"), (inputs.methods[0], "y − x", "+")):
+        drawing = grid_deltas(inputs, baseline)
+        assert drawing is not None
+        assert [panel.title for panel in drawing.panels] == [f"{title}: site nDCG@10"]
+        axes = drawn(drawing.panels[0])
+        assert {text.get_text() for text in axes.texts} == {f"{sign}.100"}
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "3"]
+
+
+def test_no_difference_is_drawn_in_the_middle_of_the_scale(write):
+    files = [write(f"{name}.json", grid(0.1), name, "grid") for name in "xy"]
+    drawing = grid_deltas(read_inputs(files), None)
+    assert drawing is not None
+    red, green, blue, _ = drawn(drawing.panels[0]).patches[0].get_facecolor()
+    assert min(red, green, blue) > 0.95
+
+
+def test_a_missing_cell_of_a_grid_is_left_open(write):
+    drawing = grid_values(read_inputs([write("x.json", grid(0.1)[:-1], kind="grid")]))
+    assert drawing is not None
+    assert len(drawn(drawing.panels[0]).patches) == 8
+
+
+def test_latency_takes_a_layers_largest_dim(inputs):
+    drawing = latency(inputs)
+    assert drawing is not None
+    assert [panel.title.split()[2] for panel in drawing.panels] == ["query,", "passage,"]
+    assert list(drawn(drawing.panels[0]).get_lines()[0].get_ydata()) == [2.0, 4.0, 6.0]
+
+
+def test_pareto_over_bytes_and_milliseconds(inputs):
+    drawing = pareto(inputs)
+    assert drawing is not None
+    assert [panel.alt for panel in drawing.panels] == [
+        "site nDCG@10 over bytes, and the front",
+        "site nDCG@10 over milliseconds, and the front",
+    ]
+    line = drawn(drawing.panels[0]).get_lines()[0]
+    assert list(line.get_xdata()) == [16, 32, 64]
+    assert list(line.get_ydata()) == pytest.approx([0.508, 0.516, 0.532])
+
+
+def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
+    inputs = read_inputs(two_methods)
+    assert [grid_values(inputs), grid_deltas(inputs, None), latency(inputs), pareto(inputs)] == [None] * 4
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_equal_figures_give_equal_bytes(inputs, kind):
+    drawing = pareto(inputs)
+    assert drawing is not None
+    first = image(drawing, kind)
+    assert first == image(drawing, kind)
+    assert b"<dc:date>" not in first
+
+
+def test_an_inline_figure_takes_its_colours_from_the_page_and_names_nothing_outside(inputs):
+    drawing = pareto(inputs)
+    assert drawing is not None
+    svg = inline(drawing.panels[0], drawing.inches, "pareto-0")
+    ElementTree.fromstring(svg)
+    assert "http" not in svg
+    assert "var(--m0)" in svg
+    assert not any(colour in svg for colour in VARIABLES)
+    ids = re.findall(r'\bid="([^"]+)"', svg)
+    assert len(ids) == len(set(ids))
+    assert all(name.startswith("pareto-0-") for name in ids)
+    assert set(re.findall(r"(?:url\(|href=\")#([^\")]+)", svg)) <= set(ids)
+
+
+def test_labels_are_no_mathematics(write):
+    label = "_$x$ & <b>"
+    cells = [Cell("web", "RR@10", size, 0.5, 9) for size in (Size(2, 8), Size(4, 16))]
+    inputs = read_inputs([write("x.json", cells, label), write("y.json", cells, "y")])
+    drawing = effectiveness(inputs, choose_ladder(inputs, None))
+    assert drawing is not None
+    assert b"&lt;b&gt;" in image(drawing, "svg")
+
+
+def test_looks_repeat_when_colours_run_out_and_published_ones_are_hollow():
+    found = looks([str(i) for i in range(9)], ["paper"])
+    assert found["8"].colour == COLOURS[0]
+    assert found["paper"].published
+    assert not found["0"].published
