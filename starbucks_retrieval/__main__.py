@@ -25,6 +25,9 @@ STAGES = {
     "grid": "every layer and dim of a model on retrieval or similarity sets, from one encoding pass",
     "choose": "the best size for a budget, the front of quality and cost, a ladder for the next training",
     "report": "tables and figures in the papers' layouts, and one page, from result files",
+    "browse": "a page of queries and passages, runs side by side: what a bigger size gained and lost",
+    "doctor": "what is installed, what this machine can do, what is wrong and how to mend it",
+    "completion": "print a script that completes stages and flags in bash, zsh or fish",
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }
 

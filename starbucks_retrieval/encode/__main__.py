@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
+from starbucks_retrieval.dry_run import DryRunArguments
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.team import PORT
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse, encode, summarise."""
-    (arguments, common), _ = parse_flags(
-        [EncodeArguments, CommonArguments],
+    (arguments, trying, common), _ = parse_flags(
+        [EncodeArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks encode",
         "Write the embeddings of a corpus or of queries at every asked size, in one pass; resumes by itself.",
@@ -24,6 +25,11 @@ def main(argv: Sequence[str]) -> None:
     setup_logging(common)
     if PORT in os.environ:  # --num_processes started this one: its parent sums up
         common = dataclasses.replace(common, quiet=True)
+    if trying.dry_run:
+        from starbucks_retrieval.encode.dry_run import preview
+
+        preview(arguments).show(common)
+        return
     from starbucks_retrieval.encode.api import encode
 
     figures = encode(arguments)

@@ -26,7 +26,13 @@ def main(argv: Sequence[str]) -> None:
     from starbucks_retrieval.loop.processes import leave
     from starbucks_retrieval.pretrain.api import pretrain, settings_of
 
-    figures = pretrain(arguments, settings_of(rest, common))
+    settings = settings_of(rest, common)
+    if arguments.dry_run:
+        from starbucks_retrieval.pretrain.dry_run import preview
+
+        preview(arguments, settings).show(common)
+        return
+    figures = pretrain(arguments, settings)
     leave()
     rate = figures["tokens"] / max(figures["seconds"], 1e-9)
     summary = (

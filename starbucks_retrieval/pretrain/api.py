@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch")
+_FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run")
 
 
 def settings_of(argv: list[str], common: CommonArguments) -> TrainingArguments:

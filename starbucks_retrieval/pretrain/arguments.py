@@ -101,6 +101,7 @@ class PretrainArguments:
     max_skipped_steps: int = flag(100, "stop after so many steps with a gradient that is no number; each is left out")
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
+    dry_run: bool = flag(False, "write nothing: say what would be done and how many bytes it takes")
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in RECIPES:

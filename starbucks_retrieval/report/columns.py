@@ -17,6 +17,8 @@ _DATASETS = {
     "sick": "sickr",
     "msmarcodev": "msmarco",
     "msmarcopassagedev": "msmarco",
+    "dl19passage": "dl19",
+    "dl20passage": "dl20",
     "trecdl2019": "dl19",
     "trecdl2020": "dl20",
     "dbpedia": "dbpediaentity",

@@ -33,7 +33,7 @@ def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
     ]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
-    notes += _missing(block.rows, "A mean over sizes or data sets") + published.notes(block.rows)
+    notes += _missing(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)
     return Table("averages", "Averages over sizes", "", _headings(groups), (block,), notes)
 
 
@@ -58,7 +58,7 @@ def by_size(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published
     if marker.tests and any(group.averaged for group in groups):
         notes.append("Averages are not tested: they have no number of queries or pairs.")
     every = [row for block in blocks for row in block.rows]
-    notes += _missing(every, "An average over data sets") + published.notes(every)
+    notes += _missing(every, "An average over data sets") + published.notes(every, inputs.columns)
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)
 
 
@@ -78,7 +78,7 @@ def ablation(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
                 blocks.append(Block(title, (*with_best(rows), *published.over_sizes(group, column, ladder))))
     headings = (*(Heading(ladder.name(size)) for size in ladder), Heading(AVERAGE, average=True))
     every = [row for block in blocks for row in block.rows]
-    notes = _missing(every, "A mean over sizes or data sets") + published.notes(every)
+    notes = _missing(every, "A mean over sizes or data sets") + published.notes(every, inputs.columns)
     return Table("ablation", "Sizes side by side", "data set", headings, tuple(blocks), notes)
 
 

@@ -17,6 +17,7 @@ from starbucks_retrieval.report.page_tables import html_table
 from starbucks_retrieval.report.story import Tile
 from starbucks_retrieval.report.tables import Table
 
+_LONG = 4000  # characters of one entry of a result file
 _MARKS = {
     "o": "<circle cx='16' cy='7' r='4'/>",
     "s": "<rect x='12.4' y='3.4' width='7.2' height='7.2'/>",
@@ -136,6 +137,18 @@ def _files(names: Sequence[str]) -> str:
     return f"<p class='files'>As files: {links}</p>"
 
 
+def _details(source: Source) -> str:
+    """What the file says besides its figures, but for what is too long to be read."""
+    texts = {key: json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) for key, value in source.more.items()}
+    shown = "\n".join(f"{key}: {text}" for key, text in sorted(texts.items()) if len(text) <= _LONG)
+    long = ", ".join(sorted(key for key, text in texts.items() if len(text) > _LONG))
+    more = f"\n({long}: too long for this page, see the file)" if long else ""
+    return (
+        f"<details><summary>What else {escape(source.path)} says</summary>"
+        f"<div class='card'><pre>{escape(shown + more)}</pre></div></details>"
+    )
+
+
 def _provenance(page: Page) -> str:
     rows, details = [], []
     for source in page.sources:
@@ -156,11 +169,7 @@ def _provenance(page: Page) -> str:
             f"<tr><th scope='row'>{escape(cells[0])}</th>{''.join(f'<td>{escape(c)}</td>' for c in cells[1:])}</tr>"
         )
         if source.more:
-            text = json.dumps(source.more, ensure_ascii=False, indent=1, sort_keys=True)
-            details.append(
-                f"<details><summary>All that {escape(source.path)} says about {escape(source.label)}</summary>"
-                f"<div class='card'><pre>{escape(text)}</pre></div></details>"
-            )
+            details.append(_details(source))
     heads = ("method", "measured by", "model", "file", "blake2b", "starbucks_retrieval", "with")
     head = "".join(f"<th>{name}</th>" for name in heads)
     return (

@@ -41,26 +41,26 @@ nav a:hover { text-decoration: underline; }
 .legend svg { width: 2rem; height: .9rem; flex: none; }
 .legend .published { font-style: italic; color: var(--muted); }
 .scroll { overflow-x: auto; padding: .3rem .5rem .5rem; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .36rem .5rem; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .34rem .44rem; text-align: right; white-space: nowrap; }
 thead th { font-weight: 600; color: var(--muted); font-size: .84rem; vertical-align: bottom; }
 thead th.group { text-align: center; color: var(--ink); }
 thead th.group { padding-left: .35rem; padding-right: .35rem; }
 thead th.group span { display: block; border-bottom: 1px solid var(--line); padding-bottom: .15rem; }
 tr > :first-child { text-align: left; position: sticky; left: 0; background: var(--card); z-index: 1; }
-tbody th { font-weight: 500; min-width: 11rem; max-width: 15rem; white-space: normal; overflow-wrap: anywhere; }
+tbody th { font-weight: 500; min-width: 10.5rem; max-width: 15rem; white-space: normal; overflow-wrap: anywhere; }
 tbody tr { border-top: 1px solid var(--line); }
 tbody tr.block > th { font-weight: 650; font-size: .86rem; padding-top: 1rem; color: var(--accent); max-width: none; }
 tbody tr.block { border-top: 0; }
 tbody tr:hover > * { background: var(--tint); }
 tbody tr.block:hover > * { background: var(--card); }
 td.best { font-weight: 700; }
-td.average, th.average { border-left: 1px solid var(--line); padding-left: .75rem; }
+td.average, th.average { border-left: 1px solid var(--line); padding-left: .65rem; }
 td.none { color: var(--muted); }
 tr.published > * { font-style: italic; color: var(--muted); font-weight: 400; }
 sup { line-height: 0; font-size: .8em; margin-right: -.5em; display: inline-block; width: .5em; text-align: left; }
 .up { color: var(--up); } .down { color: var(--down); }
-.badge { display: inline-block; white-space: nowrap; font: 600 .68rem/1.5 system-ui, sans-serif; letter-spacing: .03em; padding: 0 .45em; margin-left: .5em;
+.badge { display: inline-block; white-space: nowrap; font: 600 .64rem/1.5 system-ui, sans-serif; letter-spacing: .03em; padding: 0 .45em; margin-left: .5em;
   border: 1px solid var(--line); border-radius: 999px; color: var(--muted); vertical-align: .1em; }
 button.sort { all: unset; cursor: pointer; font: inherit; color: inherit; }
 button.sort:hover, [aria-sort] button.sort { color: var(--accent); }

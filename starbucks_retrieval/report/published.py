@@ -66,15 +66,20 @@ class Published:
 
         return _rows((*self.methods, *self.ablations), figures)
 
-    def notes(self, rows: Sequence[Row]) -> list[str]:
-        """What a table that holds `rows` has to say about the published among them."""
+    def notes(self, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+        """What a table of `columns` that holds `rows` has to say about the published among them."""
         if not any(row.published for row in rows):
             return []
         sizes = ", ".join(map(str, self.sizes))
-        return [
+        notes = [
             f"Rows marked published are printed in the Starbucks paper (arXiv 2410.13230), at its sizes {sizes}. "
             "They were not measured here and take part in no average, test or best figure."
         ]
+        if any(dataset_key(column.dataset) == "quora" for column in columns):
+            notes.append(
+                "Some published Quora figures cannot be right (0.0178 at 10:512, between 0.7808 and 0.8477): no targets."
+            )
+        return notes
 
 
 NO_PUBLISHED = Published()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, log, parse_flags, run_door, setup_logging
+from starbucks_retrieval.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import (
     FunnelArguments,
@@ -33,8 +34,8 @@ EPILOG = (
 def main(argv: Sequence[str]) -> None:
     """Parse, search, print a summary."""
     classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments]
-    classes += [TypedQueryArguments, PlanArguments, CommonArguments]
-    (asked, funnel, index, milvus, typed, planned, common), _ = parse_flags(
+    classes += [TypedQueryArguments, PlanArguments, DryRunArguments, CommonArguments]
+    (asked, funnel, index, milvus, typed, planned, trying, common), _ = parse_flags(
         classes, argv, "starbucks search", DESCRIPTION, EPILOG
     )
     setup_logging(common)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     if typed.query is not None or typed.interactive:
         _answer(asked, funnel, typed, common)
     else:
-        _rank(asked, funnel, index, milvus, common)
+        _rank(asked, funnel, index, milvus, trying, common)
 
 
 def _plan(asked: SearchArguments, typed: TypedQueryArguments, planned: PlanArguments, common: CommonArguments) -> None:
@@ -70,6 +71,7 @@ def _rank(
     funnel: FunnelArguments,
     index: IndexArguments,
     milvus: MilvusArguments,
+    trying: DryRunArguments,
     common: CommonArguments,
 ) -> None:
     queries, passages, target = asked.query_reps, asked.passage_reps, asked.save_ranking_to
@@ -77,6 +79,15 @@ def _rank(
         if not value:
             raise UserError(f"--{name} is missing", "give it, or type a query with --query or --interactive")
     assert queries and passages and target
+    if funnel.funnel == "auto" and funnel.qrels is None:
+        raise UserError("--qrels is missing", "--funnel auto is chosen by judgements of these queries")
+    if asked.sizes and (funnel.funnel or index.approximate):
+        raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
+    if trying.dry_run:
+        from starbucks_retrieval.search.dry_run import preview
+
+        preview(asked, funnel, index, milvus).show(common)
+        return
     from starbucks_retrieval.search.api import DEPTH, choose, search
 
     options: dict[str, Any] = {
@@ -92,8 +103,7 @@ def _rank(
     }
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
-        if funnel.qrels is None:
-            raise UserError("--qrels is missing", "--funnel auto is chosen by judgements of these queries")
+        assert funnel.qrels is not None
         choice = choose(
             queries,
             passages,
@@ -109,8 +119,6 @@ def _rank(
     elif funnel.funnel:
         options["funnel"] = funnel.funnel
     if asked.sizes:
-        if funnel.funnel or index.approximate:
-            raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
         summaries = []
         for size in _several(asked):
             path = Path(target) / f"{size_folder(size)}.trec"

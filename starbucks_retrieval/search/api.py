@@ -99,21 +99,14 @@ def search(
     wanted = asked_size(size, layer, dim)
     memory = parse_bytes(max_memory)
     steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
-    if steps is not None and wanted is not None:
-        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
-    if (steps or index) and engine == "ray":
-        raise UserError("--engine ray searches exactly at one size", "leave out --funnel and the index, or the engine")
-    if measure_recall is not None and (index is None or steps is not None):
-        raise UserError("--measure_recall compares an index with exact search", "give --index or --load_index alone")
-    if index and engine == "milvus":
-        raise UserError("--engine milvus has indexes of its own", "take --milvus_index")
+    check_choices(engine, steps, wanted, index is not None, measure_recall, uri)
     if steps is None:
         passages = {(one := open_store(passage_reps, wanted)).spec.size: one}
         queries = {(one := open_store(query_reps, wanted)).spec.size: one}
     else:
         steps = steps.at_depth(depth, DEPTH)
         passages, queries = open_sizes(passage_reps, steps.sizes), open_sizes(query_reps, steps.sizes)
-    _check(queries, passages)
+    check_stores(queries, passages)
     last = steps.last if steps is not None else next(iter(passages))
     count = passages[last].count
     asked = steps.depth if steps is not None else depth
@@ -126,8 +119,7 @@ def search(
     options: dict[str, Any] = {"max_memory": memory, "threads": threads}
     parameters = index_search or {}
     if engine == "milvus":
-        if uri is None:
-            raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
+        assert uri is not None
         # All stored sizes go into one collection, so that the next search finds its own there.
         loaded = open_sizes(passage_reps, sorted({*stored_sizes(passage_reps), *passages}))
         once = steps or Funnel((Step(last, kept),))
@@ -182,7 +174,7 @@ def choose(
     if not sizes:
         raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
     passages, queries = open_sizes(passage_reps, sizes), open_sizes(query_reps, sizes)
-    _check(queries, passages)
+    check_stores(queries, passages)
     every = np.arange(queries[sizes[-1]].count)
     vectors = {size: store.vectors(every).astype(np.float32) for size, store in queries.items()}
     ids = queries[sizes[-1]].ids(every)
@@ -191,7 +183,28 @@ def choose(
     )
 
 
-def _check(queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore]) -> None:
+def check_choices(
+    engine: str,
+    steps: Funnel | None,
+    size: Size | None,
+    indexed: bool,
+    measure_recall: int | None,
+    uri: str | None,
+) -> None:
+    """Raise UserError for an engine, a funnel, a size and an index that contradict each other."""
+    if steps is not None and size is not None:
+        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    if (steps or indexed) and engine == "ray":
+        raise UserError("--engine ray searches exactly at one size", "leave out --funnel and the index, or the engine")
+    if measure_recall is not None and (not indexed or steps is not None):
+        raise UserError("--measure_recall compares an index with exact search", "give --index or --load_index alone")
+    if indexed and engine == "milvus":
+        raise UserError("--engine milvus has indexes of its own", "take --milvus_index")
+    if engine == "milvus" and uri is None:
+        raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
+
+
+def check_stores(queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore]) -> None:
     """Raise UserError unless these are queries and passages of one model at the same sizes."""
     for size, store in passages.items():
         own = queries.get(size) or next(iter(queries.values()))

@@ -28,6 +28,11 @@ def main(argv: Sequence[str]) -> None:
     from starbucks_retrieval.train.api import settings_of, train
 
     settings = settings_of(rest, arguments, common)
+    if arguments.dry_run:
+        from starbucks_retrieval.train.dry_run import preview
+
+        preview(arguments, settings).show(common)
+        return
     figures = train(arguments, settings)
     leave()
     summary = f"{figures['steps']} steps in {figures['seconds']} s; model with sizes {figures['sizes']} in {figures['output_dir']}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FREE = ("overwrite_output_dir", "override", "quiet", "eval_max_passages", "max_tokens_per_chunk")
+_FREE = ("overwrite_output_dir", "override", "quiet", "eval_max_passages", "max_tokens_per_chunk", "dry_run")
 
 
 def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
@@ -66,7 +66,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     output = Path(str(settings.output_dir))
     resume = first_process(lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir))
     set_seed(settings.seed)
-    pairs = _are_scored_pairs(arguments)
+    pairs = are_scored_pairs(arguments)
     with _whole_weights(settings):
         encoder, objective = _encoder_and_objective(arguments, pairs)
     options = objective.options
@@ -77,7 +77,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
         "cosine" if options.normalize else "dot product",
         options.temperature,
     )
-    group = arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
+    group = group_size(arguments, pairs)
     dev = _dev_set(arguments, settings.seed)
     # The processes of one machine share what its first one read.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
@@ -204,12 +204,18 @@ def _training_set(
     data = TrainingSet(group, settings.seed, *affixes, with_scores=with_scores)
     with settings.main_process_first(local=True, desc="reading the training data"):
         for name in arguments.collections:
-            groups, corpus = _open(name, arguments, pairs)
+            groups, corpus = open_collection(name, arguments, pairs)
             data.add(name, groups, corpus, cache, pairs, read=settings.local_process_index == 0)
     return data
 
 
-def _open(name: str, arguments: TrainArguments, pairs: bool) -> tuple[Any, Any]:
+def group_size(arguments: TrainArguments, pairs: bool) -> int:
+    """Passages per query."""
+    return arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
+
+
+def open_collection(name: str, arguments: TrainArguments, pairs: bool) -> tuple[Any, Any]:
+    """Training rows, and the corpus that they refer to or None."""
     source = {"config": arguments.dataset_config, "split": arguments.dataset_split}
     if pairs:
         return open_pairs(name, **source), None
@@ -221,7 +227,7 @@ def _open(name: str, arguments: TrainArguments, pairs: bool) -> tuple[Any, Any]:
     return groups, open_corpus(name) if Path(name).is_dir() else None
 
 
-def _are_scored_pairs(arguments: TrainArguments) -> bool:
+def are_scored_pairs(arguments: TrainArguments) -> bool:
     """Whether the first collection holds scored pairs. Raises UserError when a similarity task has neither kind."""
     if arguments.task != "sts":
         return False

@@ -112,6 +112,7 @@ class TrainArguments:
     lora_target_modules: str = flag("all-linear", "names of the modules that get one, as query,value")
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
+    dry_run: bool = flag(False, "write nothing: say what would be done, how many bytes it takes and about how long")
 
     eval_dataset_path: str | None = flag(
         None, "dev set scored at every size while training: a BEIR folder, or a file of scored pairs"

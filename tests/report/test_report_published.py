@@ -102,6 +102,14 @@ def test_other_measures_and_sizes_get_no_published_rows(write, paper):
         assert [row.name for row in table.blocks[0].rows] == ["ours"]
 
 
+def test_the_published_quora_figures_come_with_a_warning(write, paper):
+    for dataset, warned in (("beir/quora", True), ("scifact", False)):
+        cells = [Cell(name, "nDCG@10", Size(2, 32), 0.5, 9) for name in (dataset, "scifact")]
+        inputs = read_inputs([write("a.json", cells)])
+        notes = by_size(inputs, choose_ladder(inputs, None), Marker(None, "none"), paper).notes
+        assert any("Quora" in note for note in notes) is warned
+
+
 def test_other_files_are_user_errors(tmp_path):
     for content in ("[]", "{}", "{", '{"starbucks": {"sizes": 3}}', '{"starbucks": {"sizes": {"a": "x"}}}'):
         (tmp_path / "x.json").write_text(content)

@@ -39,7 +39,7 @@ def tasks(tmp_path, monkeypatch):
 
 
 def run(tiny_bert, *flags):
-    return run_door(main, ["--model_name_or_path", str(tiny_bert), "--folds", "5", "--pooling", "mean", *flags])
+    return run_door(main, ["--model_name_or_path", str(tiny_bert), "--folds", "3", "--pooling", "mean", *flags])
 
 
 def test_classes_apart_are_told_and_thrown_ones_are_not(tiny_bert, tasks, capsys):

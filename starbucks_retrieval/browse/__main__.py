@@ -1,0 +1,91 @@
+"""starbucks browse: runs side by side on one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+
+_EPILOG = (
+    "starbucks browse small.trec big.trec --corpus scifact    |    "
+    "starbucks browse run.trec --corpus corpus.jsonl --queries queries.tsv --qrels qrels.txt --serve"
+)
+
+
+@dataclass
+class BrowseArguments:
+    """What is shown"""
+
+    run: list[str] = flag(
+        None, "TREC runs; the first is what others are compared with (may stand first, unflagged)", required=True
+    )
+    corpus: str = flag(None, "the corpus that was searched: file, BEIR folder, ir: or short name", required=True)
+    queries: str | None = flag(None, "the queries that were searched (default: those of a BEIR folder)")
+    qrels: str | None = flag(None, "relevance judgements (default: those of a BEIR folder)")
+    split: str = flag("test", "which judgements of a BEIR folder or short name")
+    label: list[str] | None = flag(None, "what columns are called (default: the sizes that runs bear, or file names)")
+    measure: str = flag("nDCG@10", "one of ir-measures' names")
+    relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)")
+    remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
+    depth: int = flag(10, "passages of each run")
+    max_queries: int = flag(200, "queries on the page")
+    pick: Literal["changed", "first", "random"] = flag(
+        "changed", "which of more queries: those that change most between the runs, the first, or random ones"
+    )
+    max_text: int = flag(1500, "characters of a passage")
+
+
+@dataclass
+class PageArguments:
+    """Where it goes"""
+
+    output: str | None = flag(None, "file to write (default: browse.html, unless --serve)")
+    serve: bool = flag(False, "serve the page on 127.0.0.1 until interrupted")
+    port: int = flag(0, "with --serve: the port (default: any free one)")
+    title: str | None = flag(None, "title of the page")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parse, lay out, say where to look."""
+    (shown, page, common), _ = parse_flags(
+        [BrowseArguments, PageArguments, CommonArguments],
+        _named(argv),
+        "starbucks browse",
+        "A page of queries and what each run found for them, side by side.",
+        _EPILOG,
+    )
+    setup_logging(common)
+    from starbucks_retrieval.browse.api import browse
+
+    flags = asdict(shown)
+    runs, corpus, identical = (flags.pop(name) for name in ("run", "corpus", "remove_identical_ids"))
+    output = page.output or (None if page.serve else "browse.html")
+    done = browse(runs, corpus, **flags, remove_identical=identical, output=output, title=page.title, seed=common.seed)
+    place = f"; open {done.output}" if done.output else ""
+    if not page.serve:
+        finish(common, done.summary() + place, done.figures)
+        return
+    from starbucks_retrieval.browse.serve import Server
+
+    with Server(done.html, page.port) as server:
+        finish(
+            common, f"{done.summary()}{place}; served until interrupted (Ctrl-C) at", done.figures | {"url": server.url}
+        )
+        if not common.json:
+            print(server.url, flush=True)
+        server.run()
+
+
+def _named(argv: Sequence[str]) -> list[str]:
+    """Runs that come first as --run; a configuration file among them stays first."""
+    first_flag = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    words, rest = list(argv[:first_flag]), list(argv[first_flag:])
+    config = [words.pop(0)] if words and words[0].endswith((".yaml", ".yml", ".json")) else []
+    return [*config, *(["--run", *words] if words else []), *rest]
+
+
+if __name__ == "__main__":
+    sys.exit(run_door(main))

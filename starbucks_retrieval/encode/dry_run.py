@@ -1,0 +1,152 @@
+"""What `encode` would do: stores, bytes and time, from the model's configuration and a look at the data."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.encode.arguments import EncodeArguments
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.cost import Outline, check_length, outline
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import output_folder
+from starbucks_retrieval.store.info import readable
+from starbucks_retrieval.store.manifest import read_manifest
+from starbucks_retrieval.store.shards import load_shard
+from starbucks_retrieval.store.spec import part_rows
+from starbucks_retrieval.texts import join_text, open_corpus, open_queries
+from starbucks_retrieval.texts.count import Count, count_records
+
+_SAMPLE = 200  # texts whose tokens are counted
+
+
+def preview(arguments: EncodeArguments) -> Preview:
+    """Say what `encode` would do with the same flags; nothing is written, and no weights are read.
+
+    Texts are counted where that is cheap. The time is an estimate from this device's speed at layers of this shape with
+    random weights; other back ends than torch, and other devices than this process', are not timed. Raises UserError as
+    `encode` would for flags, model and data that a look can tell are wrong.
+    """
+    import torch
+
+    from starbucks_retrieval.models.precision import choose, name_of
+
+    model = outline(arguments.model_name_or_path)
+    config = arguments.configured(model.config)
+    sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes)
+    stored = config.query_max_len if arguments.encode_is_query else config.passage_max_len
+    length = check_length(stored or model.token_limit, model.token_limit)
+    opener = open_queries if arguments.encode_is_query else open_corpus
+    records: Any = opener(arguments.collection, config=arguments.dataset_config, split=arguments.dataset_split)
+    count = count_records(records)
+    rows = _rows(count, arguments)
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    torch_computes = arguments.backend in ("torch", "auto") and arguments.dtype != "int8"
+    dtype = choose(arguments.dtype, torch.device(device)) if torch_computes else None  # type: ignore[arg-type]
+    runtime = f"{arguments.backend}, {name_of(dtype) if torch_computes else arguments.dtype}"
+    tokens = _tokens(arguments, model, records, length)
+    seconds = None
+    if arguments.backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
+        budget = arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
+        each = model.layer_seconds(max(3, round(tokens)), budget, device, dtype)
+        processes = arguments.num_processes if device.startswith("cuda") else 1
+        seconds = rows * tokens * sizes[-1].layer * each / processes
+    stores = [_store(arguments, size, rows) for size in sizes]
+    figures: dict[str, Any] = {
+        "model": arguments.model_name_or_path,
+        "layers": sizes[-1].layer,
+        "parameters": model.parameters(max(1, sizes[-1].layer)),
+        "texts": count.number,
+        "texts_exact": count.exact,
+        "rows": rows,
+        "mean_tokens": round(tokens, 1),
+        "max_length": length,
+        "runtime": runtime,
+        "device": device,
+        "stores": stores,
+        "bytes": None if rows is None else sum(store["bytes"] for store in stores),
+        "seconds": seconds,
+        "free_bytes": free_bytes(arguments.encode_output_path),
+    }
+    return Preview(_lines(figures, records.source, arguments), figures)
+
+
+def _rows(count: Count, arguments: EncodeArguments) -> int | None:
+    """Rows of this job's part."""
+    if count.number is None:
+        return None
+    if not 0 <= arguments.dataset_shard_index < arguments.dataset_number_of_shards:
+        raise UserError(
+            f"--dataset_shard_index {arguments.dataset_shard_index} is not one of {arguments.dataset_number_of_shards} parts",
+            "count them from 0",
+        )
+    start, stop = part_rows(count.number, arguments.dataset_number_of_shards, arguments.dataset_shard_index)
+    return stop - start
+
+
+def _tokens(arguments: EncodeArguments, model: Outline, records: Any, length: int) -> float:
+    config = arguments.configured(model.config)
+    first = list(itertools.islice(records, _SAMPLE))
+    if not first:
+        raise UserError(
+            f"{records.name} holds no {'queries' if arguments.encode_is_query else 'passages'}",
+            "check the file and the split",
+        )
+    if arguments.encode_is_query:
+        texts = [(config.query_prefix + query.text).strip() for query in first]
+    else:
+        texts = [join_text(passage, config.passage_field_separator, config.passage_prefix) for passage in first]
+    return model.mean_tokens(texts, length)
+
+
+def _store(arguments: EncodeArguments, size: Size, rows: int | None) -> dict[str, Any]:
+    parts = arguments.dataset_number_of_shards, arguments.dataset_shard_index
+    folder = output_folder(arguments.encode_output_path, size, *parts)
+    each = size.dim * (2 if arguments.store_dtype == "float16" else 4)
+    return {
+        "size": str(size),
+        "folder": str(folder),
+        "bytes_per_text": each,
+        "shards": None if rows is None else -(-rows // arguments.shard_size),
+        "bytes": None if rows is None else rows * each,
+        "state": _state(folder, arguments.overwrite),
+    }
+
+
+def _state(folder: Path, overwrite: bool) -> str:
+    """What lies in the folder of a store."""
+    try:
+        manifest = read_manifest(folder)
+    except UserError:
+        return "new"
+    if overwrite:
+        return "replaced"
+    if manifest.complete:
+        return "complete: kept if it is this job, else refused"
+    shards = manifest.spec.shards
+    there = sum(load_shard(folder, shard) is not None for shard in range(shards))
+    return f"{there} of {shards} shards there: continued if it is this job, else refused"
+
+
+def _lines(figures: dict[str, Any], source: str, arguments: EncodeArguments) -> list[tuple[str, str]]:
+    kind = "queries" if arguments.encode_is_query else "passages"
+    count = Count(figures["texts"], figures["texts_exact"])
+    parts, part = arguments.dataset_number_of_shards, arguments.dataset_shard_index
+    cut = f", of which part {part} of {parts} (from 0)" if parts > 1 else ""
+    tokens = f"{figures['mean_tokens']:.0f} tokens on average, {figures['max_length']} at most"
+    shape = f"{figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"
+    lines = [
+        ("model", f"{figures['model']}: {shape}"),
+        ("texts", f"{count} {kind} in {source}{cut}; {tokens}"),
+        ("runtime", f"{figures['runtime']} on {figures['device']}"),
+    ]
+    for store in figures["stores"]:
+        many = "" if store["bytes"] is None else f"{readable(store['bytes'])} in {store['shards']} shards, "
+        each = f"{store['bytes_per_text']} bytes a text, to {store['folder']} ({store['state']})"
+        lines.append(("writes", f"{store['size']}: {many}{each}"))
+    if figures["bytes"] is not None:
+        free = "" if figures["free_bytes"] is None else f" of {readable(figures['free_bytes'])} free there"
+        lines.append(("in all", f"{readable(figures['bytes'])} and the ids{free}"))
+    return [*lines, ("time", duration(figures["seconds"]))]

@@ -1,0 +1,192 @@
+"""browse through its door: what is on the page, what is refused, what is served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from starbucks_retrieval.browse import browse
+from starbucks_retrieval.browse.__main__ import main
+from starbucks_retrieval.browse.serve import Server
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+
+
+@pytest.fixture
+def here(small_set, monkeypatch):
+    monkeypatch.chdir(small_set.parent)
+    return small_set.parent
+
+
+def page(here, *argv):
+    assert run_door(main, [*argv, "--quiet"]) == 0
+    return (here / "browse.html").read_text(encoding="utf-8")
+
+
+def queries(html):
+    return re.findall(r"<details class='query card'.*?<bdi class='id'>(\w+)</bdi>", html)
+
+
+def test_runs_first_and_everything_else_by_the_folder(here, capsys):
+    assert run_door(main, ["small.trec", "big.trec", "--corpus", "set", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert [run["label"] for run in figures["runs"]] == ["2:32", "12:768"]
+    assert (figures["queries"], figures["shown"], figures["measure"]) == (4, 4, "nDCG@10")
+    one = figures["runs"][1]
+    assert (one["better"], one["worse"], one["gained"], one["lost"]) == (1, 1, 0, 0)
+    html = (here / "browse.html").read_text(encoding="utf-8")
+    assert figures["bytes"] == len(html.encode())
+    assert queries(html) == ["q2", "q1", "q3", "q4"]  # what changes most comes first
+    assert "↑ from 2" in html and "↓ from 1" in html and ">new<" in html
+    assert "text 7 word" in html and "text 20" not in html
+
+
+def test_gained_and_lost_passages_are_marked(here):
+    html = page(here, "small.trec", "big.trec", "--corpus", "set", "--depth", "2")
+    lost = html.split("Lost: relevant in 2:32’s first 2")[1]
+    assert "was 1, now 3" in lost and ">d3<" in lost.split("</li>")[0]
+    assert html.count("<span class='badge gained'>gained</span>") == 1 + 1  # d2 of q1, and the legend
+
+
+def test_everything_is_escaped(here):
+    html = page(here, "small.trec", "big.trec", "--corpus", "set", "--title", "<b>&", "--label", "<i>", "big'\"")
+    assert "<script>alert" not in html and "<img" not in html
+    assert html.count("</details>") == html.count("<details")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html and "<title>&lt;b&gt;&amp;</title>" in html
+    assert "big&#x27;&quot;" in html
+
+
+def test_nothing_is_fetched_from_anywhere(here):
+    html = page(here, "small.trec", "--corpus", "set")
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:,)", html.split("</head>")[0])
+    assert "default-src 'none'" in html and "http://" not in html and "https://" not in html
+
+
+def test_without_judgements_runs_are_compared_by_what_they_share(here):
+    html = page(here, "small.trec", "big.trec", "--corpus", "set/corpus.jsonl", "--queries", "set/queries.jsonl")
+    assert queries(html) == ["q2", "q1", "q3"]
+    assert "3 of 3 shared with 2:32" in html and "nDCG" not in html and "relevant" not in html.split("</style>")[1].split("<script>")[0]  # fmt: skip
+
+
+def test_no_more_queries_and_text_than_asked(here):
+    html = page(here, "small.trec", "big.trec", "--corpus", "set", "--max_queries", "1", "--max_text", "12")
+    assert queries(html) == ["q2"]
+    assert "1 of 4 judged queries, those that change most" in html
+    assert "text 12 word word" not in html and "text 12" in html
+    assert queries(page(here, "small.trec", "--corpus", "set", "--max_queries", "2", "--pick", "first")) == ["q1", "q2"]
+    some = [
+        queries(
+            page(here, "big.trec", "--corpus", "set", "--max_queries", "2", "--pick", "random", "--seed", str(seed))
+        )
+        for seed in (1, 1, 2, 3, 4)
+    ]
+    assert some[0] == some[1] and len({tuple(one) for one in some}) > 1
+
+
+def test_the_rest_of_a_long_text_opens(here):
+    html = page(here, "big.trec", "--corpus", "set", "--max_text", "50", "--qrels", "set", "--relevance", "2")
+    assert "more characters]" in html
+    assert "relevant (grade 2 or more)" in html
+
+
+def test_a_passage_that_the_corpus_lacks_is_said(here, caplog):
+    (here / "odd.trec").write_text("q1 Q0 d1 1 2 x\nq1 Q0 gone 2 1 x\n")
+    html = page(here, "odd.trec", "--corpus", "set")
+    assert "not in the corpus" in html
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["--corpus", "set"], "--run is missing"),
+        (["small.trec"], "--corpus is missing"),
+        (["small.trec", "--corpus", "set/corpus.jsonl"], "--queries is missing"),
+        (["nope.trec", "--corpus", "set"], "nope.trec"),
+        (["small.trec", "--corpus", "set", "--split", "dev"], "dev"),
+        (["small.trec", "--corpus", "set", "--measure", "nDCG@10 RR@10"], "names 2 measures"),
+        (["small.trec", "--corpus", "set", "--measure", "NumRet"], "is no mean"),
+        (["small.trec", "big.trec", "--corpus", "set", "--label", "one"], "1 labels for 2 runs"),
+        (["small.trec", "--corpus", "set", "--depth", "0"], "--depth 0"),
+        (["foreign.trec", "--corpus", "set"], "share no query"),
+        (["foreign.trec", "--corpus", "set/corpus.jsonl", "--queries", "set/queries.jsonl"], "none of the queries"),
+        (["wrong.trec", "--corpus", "set", "--qrels", "other.tsv"], "none of the passages"),
+        (["small.trec", "--corpus", "set", "--output", "set"], "is a folder"),
+        (["small.trec", "--corpus", "set", "--serve", "--port", "99999"], "cannot serve"),
+    ],
+)
+def test_refusals_write_nothing(here, capsys, argv, what):
+    (here / "foreign.trec").write_text("x9 Q0 d1 1 2 x\n")
+    (here / "wrong.trec").write_text("q1 Q0 other 1 2 x\n")
+    (here / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tother\t1\n")
+    assert run_door(main, argv) == 2
+    assert what in capsys.readouterr().err
+    assert not (here / "browse.html").exists()
+
+
+def test_identical_ids_are_left_out_when_asked(here):
+    (here / "set" / "corpus.jsonl").write_text(
+        '{"_id": "q1", "title": "", "text": "myself"}\n{"_id": "d1", "text": "t"}\n'
+    )
+    (here / "own.trec").write_text("q1 Q0 q1 1 2 x\nq1 Q0 d1 2 1 x\n")
+    kept = browse("own.trec", "set", depth=2)
+    left = browse("own.trec", "set", depth=2, remove_identical=True)
+    assert ">myself<" in kept.html and ">myself<" not in left.html
+
+
+def test_serving_on_loopback_alone():
+    with Server("<p>ünïcode</p>") as server:
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            answers = [ask(server, "/"), ask(server, "/other"), ask(server, "/", host="evil.example")]
+            with pytest.raises(UserError, match="cannot serve"):
+                Server("", server.port)
+        finally:
+            server.stop()
+            thread.join()
+    assert [status for status, _ in answers] == [200, 404, 403]
+    assert answers[0][1].decode() == "<p>ünïcode</p>" and b"code" not in answers[2][1].replace(b"Error code", b"")
+    assert server.url.startswith("http://127.0.0.1:")
+
+
+def ask(server, path, host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection.request("GET", path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_the_door_serves_until_interrupted(here):
+    import signal
+
+    command = [sys.executable, "-m", "starbucks_retrieval.browse", "small.trec", "--corpus", "set", "--serve"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", url)[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/")
+        assert b"zebra crossing" in connection.getresponse().read()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert not (here / "browse.html").exists()
+
+
+def test_help_is_quick():
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "starbucks_retrieval.browse", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "--max_queries" in done.stdout
+    heavy = "import sys, starbucks_retrieval.browse.__main__; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout == "False\n"
+    assert time.monotonic() - began < 20  # two starts of Python, on a machine that may be busy

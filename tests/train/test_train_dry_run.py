@@ -1,0 +1,112 @@
+"""train --dry_run: steps and sizes as the real run has them, refusals, and nothing written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.models import cost
+from starbucks_retrieval.train.__main__ import main
+
+
+@pytest.fixture
+def job(tiny_bert, tmp_path, monkeypatch):
+    """The flags of a job over 20 queries of a BEIR folder, in an empty folder."""
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    for name, key in (("corpus", "d"), ("queries", "q")):
+        rows = ({"_id": f"{key}{i}", "text": "w1 w2 w3" + " w4 w5" * (key == "d")} for i in range(30))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = "".join(f"q{i}\td{i}\t{int(i < 20)}\n" for i in range(25))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1e-4)
+    return [
+        *("--model_name_or_path", str(tiny_bert), "--dataset_path", str(folder), "--output_dir", "model"),
+        *("--train_group_size", "1", "--per_device_train_batch_size", "6", "--use_cpu"),
+    ]
+
+
+def previewed(capsys, *argv):
+    assert run_door(main, [*argv, "--dry_run", "--json", "--quiet"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
+    more = [
+        "--num_train_epochs",
+        "2",
+        "--gradient_accumulation_steps",
+        "3",
+        "--sizes",
+        "1:8,3:32",
+        "--save_strategy",
+        "no",
+    ]
+    told = previewed(capsys, *job, *more)
+    assert not list((tmp_path / "here").iterdir())
+    assert (told["rows"], told["rows_per_step"], told["layers"], told["state"]) == (20, 18, 3, "new")
+    assert told["tokens_per_step"] == 18 * (5 + 7)  # with the two special tokens of each text
+    assert told["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 1e-4 * 3)
+    assert run_door(main, [*job, *more, "--json", "--quiet"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
+    written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
+    assert told["bytes"] == pytest.approx(written, rel=0.05)
+    assert previewed(capsys, *job, *more)["state"].startswith("not empty: it would be refused")
+
+
+def test_steps_that_are_asked_and_checkpoints(job, capsys):
+    told = previewed(capsys, *job, "--max_steps", "7", "--save_steps", "3")
+    assert (told["steps"], told["checkpoints"]) == (7, 2)  # transformers keeps the last two
+    assert told["bytes"] == told["parameters"] * 4 * (1 + 2 * 3)
+    again = previewed(capsys, *job, "--max_steps", "7", "--grad_cache")
+    assert again["seconds"] == pytest.approx(told["seconds"] * 4 / 3)
+
+
+def test_a_checkpoint_to_go_on_from(job, tmp_path, capsys):
+    folder = tmp_path / "here" / "model" / "checkpoint-4"
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text('{"global_step": 4}')
+    assert previewed(capsys, *job, "--resume_from_checkpoint", "true")["state"] == "goes on from checkpoint-4"
+    assert "--resume_from_checkpoint true goes on" in previewed(capsys, *job)["state"]
+
+
+def test_scored_pairs_and_groups_with_texts(job, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n1\tw1 w2\tw3\n2\tw4 w5\tw6\n")
+    (tmp_path / "groups.jsonl").write_text(json.dumps({"query": "w1", "positive": "w2 w3", "negative": ["w4"]}) + "\n")
+    job[3] = str(tmp_path / "pairs.tsv")
+    told = previewed(capsys, *job, "--task", "sts")
+    assert (told["rows"], told["group_size"], told["mean_query_tokens"], told["mean_passage_tokens"]) == (
+        2,
+        1,
+        4.0,
+        3.0,
+    )
+    job[3] = str(tmp_path / "groups.jsonl")
+    told = previewed(capsys, *job, "--train_group_size", "2")
+    assert (told["rows"], told["mean_query_tokens"], told["mean_passage_tokens"]) == (1, 3.0, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--sizes", "9:8"], "9:8"),
+        (["--pca", "exact"], "--pca is no option"),
+        (["--passage_max_len", "500"], "beyond this model's 60"),
+        (["--dataset_split", "nope"], "nope"),
+        (["--learning_rate", "fast"], "learning_rate"),
+    ],
+)
+def test_refusals(job, capsys, more, what):
+    assert run_door(main, [*job, *more, "--dry_run"]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_text_for_a_terminal(job, capsys):
+    assert run_door(main, [*job, "--max_steps", "7", "--dry_run"]) == 0
+    out, err = capsys.readouterr()
+    assert "7 of 6 queries with 1 passages each" in out and "20 rows from" in out and "nothing was written" in err
