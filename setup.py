@@ -27,6 +27,7 @@ EXTRAS = {
     "dev": [
         "beir>=2.1",
         "bm25s>=0.3",
+        "codespell>=2.4",
         "hypothesis>=6.100",
         "import-linter>=2.1",
         "matplotlib>=3.9",
@@ -51,7 +52,7 @@ EXTRAS = {
         "types-tqdm",
         "universal_pathlib>=0.2.6",
     ],
-    "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],
+    "docs": ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],
 }
 
 setup(

@@ -1,0 +1,89 @@
+"""What mkdocs does besides turning pages into HTML: flags from the parsers, MathML, pages from outside docs/."""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # this checkout's package, and flags.py
+from flags import as_markdown, doors  # noqa: E402 - mkdocs puts sys.path back once a hook is loaded
+
+# Pages of the site that lie elsewhere in the repository.
+OUTSIDE = {
+    "benchmarks.md": "bench/README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
+PAGES = {source: page for page, source in OUTSIDE.items()} | {"README.md": "index.md"}
+
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_FENCE = re.compile(r"^ *(```|~~~)")
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the pages from outside."""
+    for page, source in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+    """Fill in the flags, and make links between files of the repository links between pages."""
+    if "<!-- flags -->" in markdown:
+        markdown = markdown.replace("<!-- flags -->", _flags())
+    return relink(markdown, page.file.src_uri)
+
+
+def on_page_content(content: str, *, page: Any, config: Any, files: Files) -> str:
+    """Turn the formulas that arithmatex found into MathML, which browsers draw without a script."""
+    return _FORMULA.sub(_mathml, content)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    latex = html.unescape(match[2]).strip()
+    block = match[1] == "div"
+    drawn = convert(
+        re.sub(r"\\sum_", r"\\sum\\limits_", latex) if block else latex, display="block" if block else "inline"
+    )
+    drawn = drawn.replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
+    return f'<div class="formula">{drawn}</div>' if block else drawn
+
+
+def _flags() -> str:
+    return "\n".join(as_markdown(door, common=number == 0) for number, door in enumerate(doors()))
+
+
+def relink(markdown: str, page: str) -> str:
+    """Links as they work in the repository, made to work on the site; a file that is no page there is only named."""
+    source = OUTSIDE.get(page, f"docs/{page}")
+
+    def replace(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if found.startswith("docs/"):
+            goal = found.removeprefix("docs/")
+        elif found in PAGES:
+            goal = PAGES[found]
+        else:
+            name = f"`{found}`"
+            return name if text.strip("`") in (target, found) else f"{text} ({name})"
+        return f"[{text}]({posixpath.relpath(goal, posixpath.dirname(page) or '.')}{anchor})"
+
+    lines, fenced = [], False
+    for line in markdown.splitlines():
+        if _FENCE.match(line):
+            fenced = not fenced
+        lines.append(line if fenced else _LINK.sub(replace, line))
+    return "\n".join(lines)

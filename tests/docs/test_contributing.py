@@ -1,0 +1,45 @@
+"""Each example change of CONTRIBUTING.md applies to this package and does what its check says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from docs.pages import ROOT, blocks
+from docs.runner import stand_ins  # noqa: F401
+
+BLOCKS = list(blocks("CONTRIBUTING.md"))
+DIFFS = [block for block in BLOCKS if block.language == "diff"]
+CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(0, id="method"),
+        pytest.param(1, id="format"),
+        pytest.param(2, id="backend", marks=pytest.mark.slow),  # torch.export takes its time
+    ],
+)
+def test_the_example_applies_and_works(number, stand_ins, tmp_path):  # noqa: F811
+    change, check = DIFFS[number], CHECKS[number]
+    assert len(change.text.splitlines()) < 60
+    package = tmp_path / "starbucks_retrieval"
+    shutil.copytree(ROOT / "starbucks_retrieval", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "change.diff").write_text(change.text)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    applied = subprocess.run(
+        ["git", "apply", "change.diff"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert applied.returncode == 0, f"{change}: {applied.stderr}"
+    if "my-model" in check.text:
+        stand_ins.lend("my-model", tmp_path)
+    (tmp_path / "check.py").write_text(check.text)
+    before = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert before.returncode == 0, f"{check}: {before.stderr}"
+    subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
+    after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)
+    assert after.returncode != 0, "the check passes without the change"

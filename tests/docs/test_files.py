@@ -1,0 +1,26 @@
+"""What lies beside the documentation: the citation, the spelling."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from docs.pages import ROOT
+
+from starbucks_retrieval import __version__
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+    assert cited["version"] == __version__ and cited["license"] == "Apache-2.0"
+    for author in [*cited["authors"], *(one for work in cited["references"] for one in work["authors"])]:
+        assert "name" in author or "family-names" in author
+
+
+def test_spelling():
+    pytest.importorskip("codespell_lib", reason="needs codespell: pip install 'starbucks-retrieval[dev]'")
+    found = subprocess.run([sys.executable, "-m", "codespell_lib"], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
