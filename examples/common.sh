@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# What the example scripts share: how a stage is called, when it counts as finished, who may work in a folder.
+# Sourced by the others, never run by itself.
+#
+#   PYTHON      interpreter to use           (default: that of `starbucks` on the PATH, else python3)
+#   STARBUCKS   command in place of `starbucks`
+#   DEVICES     processes that train or encode, one a GPU (default 1; more are started with torchrun)
+#   LAUNCH      what starts them instead, up to the module's name: "accelerate launch --config_file FILE -m"
+#
+# A stage is finished when the file that it writes last is there and not older than what it was made from. That file
+# is written whole or not at all, so a kill at any moment leaves a stage to be done again, or to be gone on with.
+set -euo pipefail
+
+EXAMPLES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck disable=SC2034  # for those who source this
+SHARED=$EXAMPLES/../../shared/data # real data sets lie beside some checkouts
+DEVICES=${DEVICES:-1}
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() { # what went wrong, and what to do
+  say "error: $1"
+  say "  try: $2"
+  exit 2
+}
+
+find_python() {
+  local found
+  if found=$(command -v starbucks) && found=$(dirname "$(readlink -f "$found")")/python && [ -x "$found" ]; then
+    printf '%s\n' "$found"
+  else
+    printf 'python3\n'
+  fi
+}
+
+if [ -n "${STARBUCKS:-}" ]; then
+  read -ra starbucks_command <<<"$STARBUCKS"
+elif [ -z "${PYTHON:-}" ] && command -v starbucks >/dev/null; then
+  starbucks_command=(starbucks)
+else
+  starbucks_command=() # python -m starbucks_retrieval.<stage>
+fi
+PYTHON=${PYTHON:-$(find_python)}
+
+stage() { # STAGE FLAG…: starbucks STAGE FLAG…
+  local name=$1 began=$SECONDS
+  shift
+  say "\$ starbucks $name$(printf ' %q' "$@")"
+  if [ ${#starbucks_command[@]} -gt 0 ]; then
+    "${starbucks_command[@]}" "$name" "$@"
+  else
+    "$PYTHON" -m "starbucks_retrieval.$name" "$@"
+  fi
+  say "  $name took $((SECONDS - began)) s"
+}
+
+launch() { # STAGE FLAG…: the same in as many processes as DEVICES or LAUNCH say
+  local name=$1 launcher
+  if [ -n "${LAUNCH:-}" ]; then
+    read -ra launcher <<<"$LAUNCH"
+  elif [ "$DEVICES" -gt 1 ]; then
+    launcher=("$PYTHON" -m torch.distributed.run --nproc_per_node "$DEVICES" -m)
+  else
+    stage "$@"
+    return
+  fi
+  shift
+  say "\$ ${launcher[*]} starbucks_retrieval.$name$(printf ' %q' "$@")"
+  "${launcher[@]}" "starbucks_retrieval.$name" "$@"
+}
+
+absolute() { # a path as it is from everywhere; a hub name stays what it is
+  if [ -e "$1" ]; then realpath "$1"; else printf '%s\n' "$1"; fi
+}
+
+# One run at a time in a folder. The lock is inherited, so a stage that outlives its killed script still holds it.
+open_work() { # sets WORK to its absolute path
+  mkdir -p "$WORK"
+  WORK=$(cd "$WORK" && pwd)
+  export WORK
+  if [ "${WORK_LOCKED:-}" = "$WORK" ] || ! command -v flock >/dev/null; then return; fi
+  exec 9>>"$WORK/.lock"
+  if ! flock -n 9; then
+    say "waiting for another run in $WORK, or for a stage that one left behind"
+    flock 9
+  fi
+  export WORK_LOCKED=$WORK
+}
+
+# What has been made in a folder stays true to the settings it was begun with.
+pin() { # NAME…: variables that must not change from run to run
+  local name now=''
+  for name in "$@"; do now+="$name=${!name:-}"$'\n'; done
+  pin_text settings "$now"
+}
+
+pin_text() { # FILE TEXT: what a file of WORK says stays what it said first
+  if [ ! -e "$WORK/$1" ]; then
+    mkdir -p "$(dirname "$WORK/$1")"
+    printf '%s' "$2" >"$WORK/$1.partial"
+    mv "$WORK/$1.partial" "$WORK/$1"
+  elif ! diff "$WORK/$1" <(printf '%s' "$2") >&2; then
+    die "$WORK was begun with other settings (the lines with <)" \
+      "WORK=another-folder, or those settings; or edit $WORK/$1, if nothing that is there depends on it"
+  fi
+}
+
+fresh() { # FILE INPUT…: it is there, and no input is newer
+  local made=$1 input
+  shift
+  [ -e "$made" ] || return 1
+  for input in "$@"; do
+    if [ "$input" -nt "$made" ]; then return 1; fi
+  done
+}
+
+kept() { say "kept   ${1#"$WORK"/}"; }
+
+size_folder() { # 6:128 as L6-D128
+  printf 'L%s-D%s\n' "${1%:*}" "${1#*:}"
+}
+
+# A trained model is a folder, or, for a method that trains each size by itself, a folder of folders such as L6-D128.
+model_of() { # MODEL SIZE: the folder that serves a size
+  if [ -d "$1/$(size_folder "$2")" ]; then printf '%s/%s\n' "$1" "$(size_folder "$2")"; else printf '%s\n' "$1"; fi
+}
+
+train_stage() { # train|pretrain OUTPUT INPUT FLAG…: train, or go on from the last checkpoint of a killed run
+  local name=$1 output=$2 input=$3 again=(--overwrite_output_dir) checkpoint
+  shift 3
+  if fresh "$output/training.json" "$input"; then
+    kept "$output"
+    return
+  elif [ -e "$output/training.json" ]; then
+    die "$output is older than $input, from which it was trained" "remove $output, to train it again"
+  fi
+  for checkpoint in "$output"/checkpoint-*/trainer_state.json; do
+    if [ -e "$checkpoint" ]; then again=(--resume_from_checkpoint true); fi
+  done
+  launch "$name" --output_dir "$output" "${again[@]}" "$@"
+}
+
+encode_texts() { # MODEL OUTPUT SIZES FLAG…: every size, in one pass where one model has them all
+  local model=$1 output=$2 sizes=$3 size
+  shift 3
+  if [ "$(model_of "$model" "${sizes%%,*}")" = "$model" ]; then
+    _encode "$model" "$output" "$sizes" "$@"
+    return
+  fi
+  for size in ${sizes//,/ }; do _encode "$(model_of "$model" "$size")" "$output" "$size" "$@"; done
+}
+
+_encode() {
+  local model=$1 output=$2 sizes=$3 size manifest missing=''
+  shift 3
+  for size in ${sizes//,/ }; do
+    manifest=$output/$(size_folder "$size")/manifest.json
+    if ! fresh "$manifest" "$model/training.json" || ! grep -q '"complete": true' "$manifest"; then missing=yes; fi
+  done
+  if [ -z "$missing" ]; then
+    kept "$output ($sizes)"
+    return
+  fi
+  # It goes on by itself where a killed one stopped, and refuses a folder that holds another job.
+  launch encode --model_name_or_path "$model" --encode_output_path "$output" --sizes "$sizes" "$@"
+}
+
+search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: a run for each size that has none yet
+  local passages=$1 queries=$2 output=$3 sizes=$4 depth=$5 size folder missing=''
+  for size in ${sizes//,/ }; do
+    folder=$(size_folder "$size")
+    fresh "$output/$folder.trec" "$passages/$folder/manifest.json" "$queries/$folder/manifest.json" ||
+      missing+=${missing:+,}$size
+  done
+  if [ -z "$missing" ]; then
+    kept "$output"
+    return
+  fi
+  stage search --query_reps "$queries" --passage_reps "$passages" --sizes "$missing" --depth "$depth" \
+    --save_ranking_to "$output"
+}
+
+minilm() { # the folder of all-MiniLM-L6-v2, which the extra `demo` installs
+  "$PYTHON" -c 'from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.demo.backbone import minilm
+run_door(lambda _: print(minilm()), [])' | grep . || exit 2
+}
+
+ladder_of() { # MODEL: its sizes in the paper's proportions
+  "$PYTHON" - "$1" <<'PY'
+import json, pathlib, sys
+from starbucks_retrieval import Sizes
+config = json.loads((pathlib.Path(sys.argv[1]) / "config.json").read_text(encoding="utf-8"))
+print(Sizes.default(config["num_hidden_layers"], config["hidden_size"]))
+PY
+}

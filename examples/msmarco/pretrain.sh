@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Pre-train the backbone with SMAE: what the method `starbucks` starts from.
+#
+# Inputs   BACKBONE; text: the passages of WORK/data (tiny), the hub's TEXT with TEXT_CONFIG (full); PRETRAIN_FLAGS
+# Outputs  WORK/pretrained, a Hugging Face folder
+# Time     TIME_PRETRAIN
+# Disk     DISK_PRETRAIN
+#
+# Six steps from a model that is a good encoder already take more than they give: tiny shows that it runs, not that
+# it helps. Full has the paper's batch of 512 on any number of DEVICES that divides 16.
+set -euo pipefail
+# shellcheck source=settings.sh
+. "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+pretrain_flags=(--preset starbucks --sizes "$SIZES" --max_steps "$PRETRAIN_STEPS")
+if [ "$SCALE" = tiny ]; then
+  pretrain_flags+=(--dataset_path "$WORK/data" --bf16 false --max_length 96 --per_device_train_batch_size 8)
+  pretrain_flags+=(--gradient_accumulation_steps 1 --dropout 0 --save_steps 3 --logging_steps 3)
+else
+  pretrain_flags+=(--dataset_name "$TEXT" --dataset_config "$TEXT_CONFIG")
+  pretrain_flags+=(--gradient_accumulation_steps "$((16 / DEVICES))" --dataloader_num_workers 1)
+fi
+read -ra more <<<"${PRETRAIN_FLAGS:-}"
+train_stage pretrain "$WORK/pretrained" "" --model_name_or_path "$BACKBONE" "${pretrain_flags[@]}" ${more[@]+"${more[@]}"}

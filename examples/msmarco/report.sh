@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Lay the results of all METHODS side by side.
+#
+# Inputs   WORK/results/METHOD/*.json; PUBLISHED, a reference_results.json, whose figures are shown beside ours at full
+#          scale, marked published; BASELINE, the method that the others are tested against (default: srl if it is there)
+# Outputs  WORK/report: tables (markdown, LaTeX, csv), figures, index.html; the tables on the screen
+# Time     TIME_REPORT
+# Disk     DISK_REPORT
+set -euo pipefail
+# shellcheck source=settings.sh
+. "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+results=()
+for method in $METHODS; do
+  for file in "$WORK/results/$method/"*.json; do
+    [ -e "$file" ] || die "there are no results of $method yet" "evaluate.sh $method"
+    results+=("$file")
+  done
+done
+report_flags=(--title "MS MARCO, $SCALE" --sizes "$SIZES")
+baseline=${BASELINE:-srl}
+case " $METHODS " in *" $baseline "*) report_flags+=(--baseline "$(label "$baseline")") ;; esac
+if [ -n "${PUBLISHED:-}" ] && [ "$SCALE" = full ]; then
+  report_flags+=(--published "$PUBLISHED")
+elif [ -n "${PUBLISHED:-}" ]; then
+  say "published figures are of the whole collection: a tiny run has none beside its own"
+fi
+stage report --input "${results[@]}" --output_dir "$WORK/report" "${report_flags[@]}"
+cat "$WORK/report/by_size.md" "$WORK/report/averages.md"

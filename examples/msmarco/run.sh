@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The retrieval study from text to tables: data, pre-training, mining, training, encoding, search, evaluation, report.
+#
+#   examples/msmarco/run.sh                                        tiny: offline, on two cores
+#   SCALE=full DEVICES=8 PUBLISHED=reference_results.json examples/msmarco/run.sh
+#
+# Inputs   settings.sh lists what can be set (SCALE, WORK, METHODS, DATA, BACKBONE, SIZES …), ../common.sh how
+#          processes are started. PUBLISHED names a reference_results.json; its figures are shown beside ours.
+# Outputs  in WORK: data/ negatives/ pretrained/ models/ stores/ runs/ results/ report/index.html; tables on the screen
+# Again    run it again after any end, also a kill: what is finished is kept, the rest goes on. To do a part anew,
+#          remove its folder and those made from it.
+# Time     TIME_RUN
+# Disk     DISK_RUN
+set -euo pipefail
+# shellcheck source=settings.sh
+. "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+HERE=$EXAMPLES/msmarco
+
+began=$SECONDS
+for method in $METHODS; do label "$method" >/dev/null; done
+[ "$SCALE" = full ] || "$HERE/data.sh"
+case " $METHODS" in *' starbucks'*) "$HERE/pretrain.sh" ;; esac
+[ "$SCALE" = full ] || "$HERE/mine.sh" bm25
+for method in $METHODS; do
+  say "== $(label "$method")"
+  case $method in
+  *-round2)
+    "$HERE/train.sh" "${method%-round2}"
+    "$HERE/mine.sh" "${method%-round2}"
+    ;;
+  esac
+  for part in train encode search evaluate; do "$HERE/$part.sh" "$method"; done
+done
+"$HERE/report.sh"
+say "done in $((SECONDS - began)) s"

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Search exactly, every set at every size.
+#
+# Inputs   WORK/stores/METHOD; DEPTH
+# Outputs  WORK/runs/METHOD/SET/L6-D128.trec and so on
+# Time     TIME_SEARCH
+# Disk     DISK_SEARCH
+set -euo pipefail
+# shellcheck source=settings.sh
+. "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+one_method "$@"
+
+stores=$WORK/stores/$1
+for set in $(sets); do
+  search_sizes "$stores/passages" "$stores/queries-$set" "$WORK/runs/$1/$set" "$SIZES" "$DEPTH"
+done

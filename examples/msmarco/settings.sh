@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# What SCALE=tiny and SCALE=full mean, for all scripts of this folder. Sourced, never run by itself.
+#
+#   SCALE      tiny (default): offline, minutes on two cores, a small cut of local data
+#              full: the published recipes on MS MARCO's 8.8 million passages
+#   WORK       folder for everything that is made (default: msmarco-tiny or msmarco-full where you are)
+#   METHODS    starbucks srl 2dmse 2dmse-v2 mrl separate full, and any of them with -round2 (see train.sh)
+#   DATA       tiny: BEIR folder to cut (default: ../shared/data/msmarco-dl beside the checkout where it is there,
+#              else, or with DATA= (empty), the documentation of this machine's Python)
+#   BACKBONE   what training starts from (default: all-MiniLM-L6-v2 of the extra `demo`; full: bert-base-uncased)
+#   SIZES      sizes that are trained, encoded and scored (default: six in the paper's proportions)
+# The step, batch and data numbers below can be set in the same way.
+# shellcheck disable=SC2034  # read by the scripts that source this file
+# shellcheck source=../common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+SCALE=${SCALE:-tiny}
+WORK=${WORK:-msmarco-$SCALE}
+open_work
+
+case $SCALE in
+tiny)
+  export HF_HUB_OFFLINE=1
+  SETS="" # those of the data
+  METHODS=${METHODS:-starbucks srl-round2}
+  if [ -z "${DATA+set}" ] && [ -d "$SHARED/msmarco-dl" ]; then DATA=$SHARED/msmarco-dl; fi
+  DATA=${DATA:-}
+  [ -z "$DATA" ] || DATA=$(absolute "$DATA")
+  [ -n "${BACKBONE:-}" ] || BACKBONE=$(minilm)
+  BACKBONE=$(absolute "$BACKBONE")
+  SIZES=${SIZES:-$(ladder_of "$BACKBONE")}
+  PASSAGES=${PASSAGES:-600}
+  QUERIES=${QUERIES:-60}
+  TRAIN_QUERIES=${TRAIN_QUERIES:-300}
+  PRETRAIN_STEPS=${PRETRAIN_STEPS:-6}
+  STEPS=${STEPS:-12}
+  DEPTH=${DEPTH:-100}
+  pinned=(SCALE DATA BACKBONE SIZES PASSAGES QUERIES TRAIN_QUERIES PRETRAIN_STEPS STEPS DEPTH)
+  ;;
+full)
+  METHODS=${METHODS:-full separate 2dmse srl starbucks}
+  BACKBONE=$(absolute "${BACKBONE:-bert-base-uncased}")
+  SIZES=${SIZES:-2:32,4:64,6:128,8:256,10:512,12:768}
+  TEXT=${TEXT:-HuggingFaceFW/fineweb}
+  TEXT_CONFIG=${TEXT_CONFIG:-sample-10BT}
+  # One pass over the sample: some 14.9 million documents (see its card), 512 a step.
+  PRETRAIN_STEPS=${PRETRAIN_STEPS:-29000}
+  GROUPS_NAME=${GROUPS_NAME:-Tevatron/msmarco-passage}
+  CORPUS_NAME=${CORPUS_NAME:-Tevatron/msmarco-passage-corpus}
+  SETS=${SETS:-msmarco-dev dl19 dl20}
+  DEPTH=${DEPTH:-1000}
+  pinned=(SCALE BACKBONE SIZES TEXT TEXT_CONFIG PRETRAIN_STEPS GROUPS_NAME CORPUS_NAME DEPTH)
+  ;;
+*) die "there is no SCALE=$SCALE" "SCALE=tiny or SCALE=full" ;;
+esac
+pinned+=(PRETRAIN_FLAGS MINE_FLAGS TRAIN_FLAGS ENCODE_FLAGS)
+export METHODS SETS "${pinned[@]}" # what one script found out, the scripts that it calls need not
+pin "${pinned[@]}"
+
+sets() { # the sets of judged queries, one a line
+  if [ "$SCALE" = full ]; then
+    tr ' ' '\n' <<<"$SETS"
+  else
+    for file in "$WORK"/data/qrels/*.tsv; do basename "$file" .tsv; done | grep -vx train
+  fi
+}
+
+label() { # METHOD: what tables call it; the names of the paper where it has one
+  local name
+  case ${1%-round2} in
+  starbucks) name='SMAE-SRL (Starbucks)' ;;
+  srl) name=BERT-SRL ;;
+  2dmse) name=BERT-2DMSE ;;
+  2dmse-v2) name=BERT-2DMSE-v2 ;;
+  mrl) name=BERT-MRL ;;
+  separate) name=BERT-Separate ;;
+  full) name=BERT ;;
+  *) die "there is no method $1" "starbucks, srl, 2dmse, 2dmse-v2, mrl, separate or full, each also with -round2" ;;
+  esac
+  case $1 in *-round2) name+=', second round' ;; esac
+  printf '%s\n' "$name"
+}
+
+one_method() { # ARGUMENTS: the METHOD that a stage script was given
+  [ $# -eq 1 ] || die "no method is named" "$(basename "$0") srl"
+  label "$1" >/dev/null
+}

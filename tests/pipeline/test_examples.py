@@ -1,0 +1,323 @@
+"""The example scripts: every flag in them exists, and the studies run to their tables, also after a kill."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from starbucks_retrieval import Size, UserError
+from starbucks_retrieval.results import Cell, Results, read_results, write_results
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SOURCED = {"common.sh", "settings.sh"}
+SCRIPTS = sorted(EXAMPLES.rglob("*.sh"))
+STAGES = ("pretrain", "mine", "train", "encode", "search", "evaluate", "sts", "report")
+# Whose flags an array holds where its name is not a stage's.
+ARRAYS = {"passages": ["encode"], "queries": ["encode"], "texts": ["encode"], "ray": ["encode", "search"]}
+NOT_OURS = {"cut", "data"}  # of cut_set.py and make_pairs.py
+
+
+def load(path: str):
+    """A Python file of the examples as a module."""
+    name = Path(path).stem
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """(stage, words) of every command and every array of flags in a script."""
+    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")).replace("\\\n", " ")
+    found = re.findall(r"\b(?:stage|launch|train_stage) (\w+) ([^\n;]*)", text)
+    for name, words in re.findall(r"\b(\w+?)_flags(?:_here)?\+?=\((.*?)\)(?=\n|;|$| ;)", text):
+        if name not in NOT_OURS:
+            found += [(stage, words) for stage in ARRAYS.get(name, [name])]
+    return found
+
+
+@pytest.fixture(scope="module")
+def known_flags():
+    """Stage → its flags, from --help, with those that transformers takes."""
+    import contextlib
+    import dataclasses
+    import io
+
+    from transformers import TrainingArguments
+
+    flags = {}
+    for stage in STAGES:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            importlib.import_module(f"starbucks_retrieval.{stage}.__main__").main(["--help"])
+        flags[stage] = set(re.findall(r"--(\w+)", out.getvalue()))
+    trained = {field.name for field in dataclasses.fields(TrainingArguments)}
+    return flags | {stage: flags[stage] | trained for stage in ("train", "pretrain")}
+
+
+def test_every_flag_in_the_scripts_is_one_of_its_stage(known_flags):
+    seen = 0
+    for script in SCRIPTS:
+        for stage, words in commands(script.read_text(encoding="utf-8")):
+            for flag in re.findall(r"(?<![\w\"-])--(\w+)", words):
+                assert flag in known_flags[stage], f"{script.relative_to(EXAMPLES)}: starbucks {stage} has no --{flag}"
+                seen += 1
+    assert seen > 120  # the pattern still finds them
+
+
+def test_every_preset_in_the_scripts_is_one():
+    from starbucks_retrieval.pretrain.arguments import RECIPES as PRETRAINING
+    from starbucks_retrieval.train.recipes import RECIPES
+
+    named = [word for script in SCRIPTS for word in re.findall(r"--preset ([\w-]+)", script.read_text("utf-8"))]
+    assert len(named) > 10 and set(named) <= RECIPES.keys() | PRETRAINING.keys()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_a_script_can_be_read_by_bash_and_by_people(script):
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    text = script.read_text(encoding="utf-8")
+    assert (text.startswith("#!/usr/bin/env bash\n# ") and "set -euo pipefail" in text) or script.name in SOURCED
+    header = text[: text.index("\nset -")] if script.name not in SOURCED else text
+    if script.name not in SOURCED:
+        assert os.access(script, os.X_OK)
+        for word in ("Inputs", "Outputs", "Time"):
+            assert re.search(rf"^# {word}", header, re.M), f"the header does not tell {word}"
+        assert re.search(r"^# (Time, d|D)isk", header, re.M)
+    assert not re.search(r"\b(TIME|DISK)_[A-Z]+", header)
+
+
+def words(rng: random.Random, count: int) -> str:
+    return " ".join(f"w{rng.randrange(95)}" for _ in range(count))
+
+
+def write_set(path: Path, splits: dict[str, range]) -> Path:
+    """A BEIR folder of 120 documents; query i is the beginning of document i."""
+    (path / "qrels").mkdir(parents=True)
+    rng = random.Random(5)
+    texts = [words(rng, rng.randint(8, 20)) for _ in range(120)]
+    lines = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)]
+    (path / "corpus.jsonl").write_text("\n".join(lines))
+    asked = [json.dumps({"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])}) for i in range(70)]
+    (path / "queries.jsonl").write_text("\n".join(asked))
+    for name, numbers in splits.items():
+        judged = "".join(f"q{i}\td{i}\t1\nq{i}\td{i + 1}\t0\n" for i in numbers)
+        (path / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sixty dev queries, ten test queries, and these under a second name."""
+    splits = {"dev": range(60), "test": range(60, 70), "dl19": range(60, 70)}
+    return write_set(tmp_path_factory.mktemp("source") / "made", splits)
+
+
+@pytest.fixture
+def run(tiny_bert, tmp_path):
+    """Run a script in a folder of its own, with our interpreter and the tiny model."""
+
+    def start(script: str, *arguments, **settings) -> subprocess.Popen:
+        env = {"PYTHON": sys.executable, "BACKBONE": str(tiny_bert), "WORK": str(tmp_path / "work"), **settings}
+        return subprocess.Popen(
+            [EXAMPLES / script, *map(str, arguments)],
+            env={name: value for name, value in os.environ.items() if name != "STARBUCKS"} | env,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(script: str, *arguments, status: int = 0, **settings) -> str:
+        out, _ = (process := start(script, *arguments, **settings)).communicate(timeout=240)
+        assert process.returncode == status, out
+        return out
+
+    finish.start = start
+    return finish
+
+
+def wait_for(process: subprocess.Popen, pattern: str, under: Path) -> None:
+    """Until a file of that pattern is there."""
+    end = time.monotonic() + 120
+    while not any(under.glob(pattern)):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end, f"no {pattern}"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_the_retrieval_study_goes_on_after_a_kill(run, tmp_path):
+    work = tmp_path / "work"
+    tiny = {
+        "DATA": str(write_set(tmp_path / "made", {"dev": range(60)})),
+        "SIZES": "2:16,4:32",
+        "METHODS": "srl",
+        "PASSAGES": "80",
+        "QUERIES": "8",
+    }
+    tiny |= {"TRAIN_QUERIES": "40", "STEPS": "60", "MINE_FLAGS": "--range 1:50"}
+    tiny |= {"TRAIN_FLAGS": "--passage_max_len 48"}
+    process = run.start("msmarco/run.sh", **tiny)
+    wait_for(process, "models/srl/checkpoint-30/trainer_state.json", work)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (work / "models" / "srl" / "training.json").exists()
+
+    out = run("msmarco/run.sh", **tiny)
+    assert "--resume_from_checkpoint true" in out and re.search(r"kept +data", out)
+    assert re.search(r"kept +negatives/bm25", out)
+    results = read_results(work / "results" / "srl" / "dev.json")
+    cells = [cell for cell in results.cells if cell.measure == "RR@10"]
+    assert [cell.size for cell in cells] == [Size(2, 16), Size(4, 32)] and results.label == "BERT-SRL"
+    assert all(cell.dataset == "dev-tiny" and cell.count == 8 for cell in cells)
+    assert "BERT-SRL" in out and (work / "report" / "index.html").is_file()
+
+    again = run("msmarco/run.sh", **tiny)
+    assert re.findall(r"^\$ starbucks (\w+)", again, re.M) == ["report"]
+    assert "other settings" in run("msmarco/run.sh", **(tiny | {"STEPS": "61"}), status=2)
+    # A run that is older than what it is made of is searched again, and all that follows from it.
+    (work / "runs" / "srl" / "dev" / "L4-D32.trec").unlink()
+    part = run("msmarco/run.sh", **tiny)
+    assert re.findall(r"^\$ starbucks (\w+)", part, re.M) == ["search", "evaluate", "report"]
+    assert "--sizes 4:32" in part
+
+
+@pytest.mark.slow
+def test_a_second_run_waits_for_what_a_killed_one_left_behind(run, folder, tmp_path):
+    (tmp_path / "work").mkdir()
+    left = subprocess.Popen(["flock", tmp_path / "work" / ".lock", "sleep", "1.5"])
+    began = time.monotonic()
+    out = run("msmarco/data.sh", DATA=str(folder), PASSAGES="80", QUERIES="8", SIZES="4:32")
+    assert time.monotonic() - began > 1 and "waiting for another run" in out and left.wait() == 0
+    assert (tmp_path / "work" / "data" / "corpus.jsonl").is_file()
+
+
+@pytest.mark.slow
+def test_the_zero_shot_study(run, folder, tiny_bert, tmp_path):
+    settings = {"MODELS": f"tiny={tiny_bert}", "SETS": str(folder), "SIZES": "2:16,4:32", "PASSAGES": "60"}
+    settings |= {"IDENTICAL": "made", "WITHOUT": "", "QUERIES": "6", "PASSAGE_MAX_LEN": "48"}
+    out = run("beir/run.sh", **settings)
+    assert "| tiny | 2:16 | 4:32 |" in out and "--remove_identical_ids true" in out
+    results = read_results(tmp_path / "work" / "results" / "tiny" / "made.json")
+    assert {cell.count for cell in results.cells} == {6} and results.more["identical_ids"] == "removed"
+
+
+@pytest.mark.slow
+def test_the_similarity_study_on_made_up_sentences(run, tmp_path):
+    settings = {"DATA": "", "SIZES": "2:16,4:32", "TRIPLES": "64", "PAIRS": "24", "STEPS": "2"}
+    out = run("sts/run.sh", **settings)
+    assert "BERT-SRL" in out
+    [results] = [read_results(path) for path in (tmp_path / "work" / "results").iterdir()]
+    assert [(cell.dataset, cell.size, cell.count) for cell in results.cells] == [
+        ("made-up", Size(2, 16), 24),
+        ("made-up", Size(4, 32), 24),
+    ]
+
+
+@pytest.mark.slow
+def test_the_parts_that_a_slurm_array_encodes_are_one_store(run, folder, tiny_bert, tmp_path):
+    flags = ("--model_name_or_path", tiny_bert, "--dataset_path", folder, "--sizes", "4:32", "--dtype", "fp32")
+    for task in range(2):
+        task_of = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_ID": str(task)}
+        run("cluster/slurm_encode.sh", *flags, "--encode_output_path", tmp_path / "passages", **task_of)
+    from starbucks_retrieval.store import open_store
+
+    assert open_store(str(tmp_path / "passages" / "part-*"), Size(4, 32)).count == 120
+
+
+@pytest.mark.slow
+def test_the_slurm_job_that_trains(run, folder, tiny_bert, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, script in (("srun", 'exec "$@"'), ("scontrol", "echo 127.0.0.1")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    slurm = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}
+    slurm |= {"SLURM_JOB_NODELIST": "here", "SLURM_GPUS_ON_NODE": "1", "PORT": "29617"}
+    flags = ("--model_name_or_path", tiny_bert, "--dataset_path", folder, "--dataset_split", "dev", "--sizes", "4:32")
+    flags += ("--train_group_size", 1, "--max_steps", 1, "--output_dir", tmp_path / "model")
+    run("cluster/slurm_train.sh", *flags, **slurm)
+    assert (tmp_path / "model" / "training.json").is_file()
+    assert "is finished" in run("cluster/slurm_train.sh", *flags, **slurm)
+
+
+def test_a_cut_set_is_part_of_the_whole_and_always_the_same(folder, tmp_path):
+    cut_set = load("cut_set.py")
+    flags = ["--source", str(folder), "--passages", "40", "--queries", "5", "--train", "30"]
+    for name in ("one", "two"):
+        cut_set.main([str(tmp_path / name), *flags])
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
+    assert [str(path) for path in files] == [
+        *("corpus.jsonl", "qrels/dev.tsv", "qrels/dl19.tsv", "qrels/train.tsv", "queries.jsonl"),
+    ]
+    assert all((tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes() for path in files)
+    whole = set((folder / "corpus.jsonl").read_text().splitlines())
+    passages = (tmp_path / "one" / "corpus.jsonl").read_text().splitlines()
+    assert len(passages) == 40 and set(passages) <= whole
+    names = {json.loads(line)["_id"] for line in passages}
+    judged = {path.stem: path.read_text().splitlines()[1:] for path in (tmp_path / "one" / "qrels").iterdir()}
+    assert all(line.split("\t")[1] in names for lines in judged.values() for line in lines)
+    asked = {name: {line.split("\t")[0] for line in lines} for name, lines in judged.items()}
+    assert len(asked["dev"]) == 5 and len(asked["dl19"]) == 5 and len(asked["train"]) == 30
+    assert asked["train"].isdisjoint(asked["dev"])
+    # The best of what is judged is in the set, whatever is left out.
+    assert all(any(line.endswith("\t1") for line in lines if line.startswith(f"{q}\t")) for q in asked["dev"] for lines in [judged["dev"]])  # fmt: skip
+    with pytest.raises(UserError, match="exists"):
+        cut_set.main([str(tmp_path / "one"), *flags])
+
+
+def test_averages_leave_out_what_is_in_doubt(tmp_path):
+    averages = load("beir/averages.py")
+    sets = {"quora": 0.1, "scifact": 0.6, "cqadupstack-gis": 0.2, "cqadupstack-tex": 0.4}
+    for name, value in sets.items():
+        cells = [Cell(name, "nDCG@10", Size(2, 32), value, 10)]
+        more = {"sets": [{"name": name, "flagged": name == "quora"}]}
+        write_results(tmp_path / f"{name}.json", Results("evaluate", "ours", cells, more))
+    files = [str(tmp_path / f"{name}.json") for name in sets]
+    averages.main([*files, "--without", "scifact", "--output", str(tmp_path / "averages.md")])
+    lines = (tmp_path / "averages.md").read_text().splitlines()[2:]
+    assert lines == [
+        "| ours | 2:32 |",
+        "| --- | --- |",
+        "| quora ! | 0.1000 |",
+        "| scifact | 0.6000 |",
+        "| cqadupstack | 0.3000 |",
+        "| **Average** | 0.3333 |",
+        "| **w/o quora (!)** | 0.4500 |",
+        "| **w/o scifact** | 0.2000 |",
+    ]
+
+
+def test_made_up_pairs_score_what_they_share(tmp_path):
+    make_pairs = load("sts/make_pairs.py")
+    make_pairs.main([str(tmp_path / "data"), "--triples", "50", "--pairs", "60"])
+    rows = [json.loads(line) for line in (tmp_path / "data" / "nli.jsonl").read_text().splitlines()]
+    assert len(rows) == 50 and all(row["anchor"] != row["negative"] for row in rows)
+    pairs = [line.split("\t") for line in (tmp_path / "data" / "sts" / "made-up.tsv").read_text().splitlines()[1:]]
+    assert len(pairs) == 60 and {float(score) for score, _, _ in pairs} == {0, 1.25, 2.5, 3.75, 5}
+    meaning = {wording: (slot, index) for slot, choices in enumerate(make_pairs._SLOTS) for index, two in enumerate(choices) for wording in two}  # fmt: skip
+    for score, *texts in pairs:
+        said = [{spot for wording, spot in meaning.items() if wording in text.lower()} for text in texts]
+        assert float(score) == 5 * len(said[0] & said[1]) / 4
+
+
+def test_commands_are_found():
+    text = 'mine_flags=(--bm25)\nstage mine \\\n  "${mine_flags[@]}" --output_path x\n# stage train --nothing\n'
+    assert sorted((stage, shlex.split(found)[-1]) for stage, found in commands(text)) == [
+        ("mine", "--bm25"),
+        ("mine", "x"),
+    ]
