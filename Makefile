@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-fast lint bench clean
+.PHONY: help setup demo demo-short test test-fast lint docs bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -34,6 +34,7 @@ lint: setup
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/codespell
 	@find examples -name '*.sh' -print0 | xargs -0 --no-run-if-empty $(BIN)/shellcheck
 
 test: lint
@@ -41,6 +42,10 @@ test: lint
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'
+
+docs: setup
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	@set -e; for file in bench/*_*.py; do $(BIN)/python $$file; done

@@ -10,7 +10,8 @@ from typing import Literal
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.measures import parse_measures
-from starbucks_retrieval.sizes import Size, Sizes, check_size
+from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
+from starbucks_retrieval.sizes import Size, check_size
 
 # Cutoffs beyond this are asked for by measures that name none, such as AP.
 _WHOLE, _LEAST = 1000, 100
@@ -81,8 +82,8 @@ class GridArguments:
 
     def wanted(self, num_layers: int, hidden_size: int) -> tuple[list[int], list[int]]:
         """Layers and dims of the grid, ascending. Raises UserError for what the model does not have."""
-        layers = _numbers(self.layers, "layers") or default_layers(num_layers)
-        dims = _numbers(self.dims, "dims") or default_dims(hidden_size)
+        layers = _numbers(self.layers, "layers") or grid_layers(num_layers)
+        dims = _numbers(self.dims, "dims") or grid_dims(hidden_size)
         for layer in layers:
             check_size(Size(layer, 1), num_layers, hidden_size)
         for dim in dims:
@@ -136,17 +137,6 @@ class DeltaArguments:
 
     input: str | None = flag(None, "a result file: show it, or what is left of it after --minus")
     minus: str | None = flag(None, "the result file to take off, cell by cell; --output keeps the deltas")
-
-
-def default_layers(num_layers: int) -> list[int]:
-    """N·{1..6}/6, the layers of the papers' figures; every layer of a model with fewer than six."""
-    return list(Sizes.default(num_layers, num_layers).layers)
-
-
-def default_dims(hidden_size: int) -> list[int]:
-    """8, 16, 32 … below the width, and the width."""
-    powers = [2**exponent for exponent in range(3, hidden_size.bit_length())]
-    return [dim for dim in powers if dim < hidden_size] + [hidden_size]
 
 
 def _numbers(text: str | None, name: str) -> list[int]:

@@ -136,7 +136,7 @@ def _cloud(points: list[_Point], axis: str, known: dict[str, Look]) -> Callable[
                 )
         axes.set_xscale("log")
         ticks = _ticks(sorted({point.cost for point in points}))
-        axes.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
+        axes.set_xticks(ticks, [f"{tick:.3g}" if tick < 100 else f"{tick:.0f}" for tick in ticks])
         axes.minorticks_off()
         axes.margins(x=0.12, y=0.1)
         axes.set_xlabel(axis, color=MUTED)

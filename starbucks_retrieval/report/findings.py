@@ -31,7 +31,7 @@ def _of_grid(label: str, found: Mapping[str, Mapping[str, Sequence[str]]]) -> It
         for kind, where in kinds.items():
             where.sort(key=lambda place: [int(number) for number in re.findall(r"\d+", place)])
             more = f" and {len(where) - _SHOWN} more sizes" if len(where) > _SHOWN else ""
-            yield f"{label}, {dataset} at {', '.join(where[:_SHOWN])}{more}: {kind}"
+            yield f"{label}, {dataset} at {', '.join(where[:_SHOWN])}{more}: {kind.replace('_', ' ')}"
 
 
 def _of_runs(label: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -28,7 +28,7 @@ nav a:hover { text-decoration: underline; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1rem; min-width: 0; }
 .warn { background: var(--warn); border-color: transparent; color: var(--warn-ink); margin: 1.2rem 0; }
 .warn ul { margin: .3rem 0 0; padding-left: 1.2rem; }
-.tiles { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 12rem), 1fr)); margin-top: 1.6rem; }
+.tiles { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 12.5rem), 1fr)); margin-top: 1.6rem; }
 .tile b { display: block; font-size: 1.9rem; line-height: 1.25; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
 .tile span { display: block; font-size: .86rem; color: var(--muted); overflow-wrap: anywhere; }
 .tile span.who { color: var(--ink); font-weight: 600; font-size: .95rem; }
@@ -40,8 +40,8 @@ nav a:hover { text-decoration: underline; }
 .legend li { display: flex; align-items: center; gap: .45rem; overflow-wrap: anywhere; }
 .legend svg { width: 2rem; height: .9rem; flex: none; }
 .legend .published { font-style: italic; color: var(--muted); }
-.scroll { overflow-x: auto; padding: .3rem .5rem .5rem; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+.scroll { overflow-x: auto; padding: .3rem .5rem .5rem; width: fit-content; max-width: 100%; }
+table { border-collapse: collapse; min-width: min(26rem, 80vw); font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .34rem .44rem; text-align: right; white-space: nowrap; }
 thead th { font-weight: 600; color: var(--muted); font-size: .84rem; vertical-align: bottom; }
 thead th.group { text-align: center; color: var(--ink); }

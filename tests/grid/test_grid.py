@@ -12,11 +12,12 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid, sweep
-from starbucks_retrieval.grid.arguments import EncodingArguments, default_dims, default_layers
+from starbucks_retrieval.grid.arguments import EncodingArguments
 from starbucks_retrieval.grid.cut import cut_taps
 from starbucks_retrieval.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.results import read_results
+from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreWriter, open_store
 from starbucks_retrieval.texts import read_qrels
@@ -231,13 +232,13 @@ def test_flags_that_contradict_the_model(tiny_bert, beir, tmp_path):
 
 
 def test_defaults():
-    assert (default_layers(12), default_layers(6), default_layers(4)) == (
+    assert (grid_layers(12), grid_layers(6), grid_layers(4)) == (
         [2, 4, 6, 8, 10, 12],
         [*range(1, 7)],
         [1, 2, 3, 4],
     )
-    assert default_dims(768) == [8, 16, 32, 64, 128, 256, 512, 768]
-    assert default_dims(384)[-2:] == [256, 384] and default_dims(64) == [8, 16, 32, 64]
+    assert grid_dims(768) == [8, 16, 32, 64, 128, 256, 512, 768]
+    assert grid_dims(384)[-2:] == [256, 384] and grid_dims(64) == [8, 16, 32, 64]
     assert GridArguments(measures=["nDCG@10"]).kept() == 100
     assert GridArguments(measures=["nDCG@10", "R@500"]).kept() == 500
     assert GridArguments(measures=["AP"]).kept() == 1000

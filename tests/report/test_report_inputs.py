@@ -129,7 +129,7 @@ def test_the_first_costs_count_and_that_is_said(write):
 
 
 def test_findings_of_a_preflight_become_warnings(write):
-    findings = {"web": {"1:8": ["hubs"], "1:16": ["hubs"], "2:8": ["hubs"], "2:16": ["hubs", "cut off"]}}
+    findings = {"web": {"1:8": ["hubs"], "1:16": ["hubs"], "2:8": ["hubs"], "2:16": ["hubs", "cut_off"]}}
     inputs = read_inputs([write("a.json", [cell(0.5)], findings=findings)])
     assert inputs.warnings == ["ours, web at 1:8, 1:16, 2:8 and 1 more sizes: hubs", "ours, web at 2:16: cut off"]
 
