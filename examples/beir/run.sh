@@ -17,8 +17,8 @@
 #          embeddings once it is scored; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default beir-SCALE): sets/ (tiny) stores/ runs/ results/LABEL/SET.json averages.md report/
 # Again    run it again after any end, also a kill: what is finished is kept.
-# Time     TIME_BEIR
-# Disk     DISK_BEIR
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

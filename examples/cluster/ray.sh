@@ -9,8 +9,8 @@
 #          ray start --address HEAD:6379         on each of the others (extra `ray` there too)
 # Outputs  OUTPUT/passages, OUTPUT/queries, OUTPUT/L6-D128.trec for the model's full size
 # Again    run it again after any end: shards that are there are kept
-# Time     TIME_RAY
-# Disk     DISK_RAY
+# Time     not measured yet
+# Disk     not measured yet
 #
 # NOT RUN BY US on several machines; run on one, with a local Ray.
 set -euo pipefail

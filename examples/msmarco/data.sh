@@ -3,8 +3,8 @@
 #
 # Inputs   DATA (a BEIR folder; default: see settings.sh), PASSAGES, QUERIES, TRAIN_QUERIES
 # Outputs  WORK/data: corpus.jsonl, queries.jsonl, qrels/{train,dev,dl19 …}.tsv
-# Time     TIME_DATA
-# Disk     DISK_DATA
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

@@ -3,8 +3,8 @@
 #
 # Inputs   WORK/runs/METHOD; judgements of WORK/data (tiny) or of the short names in SETS (full)
 # Outputs  WORK/results/METHOD/SET.json, with the figure of every query
-# Time     TIME_EVALUATE
-# Disk     DISK_EVALUATE
+# Time     not measured yet
+# Disk     not measured yet
 #
 # Sets of a tiny run are called dl19-tiny and so on: their scores are not those of dl19.
 set -euo pipefail

@@ -6,8 +6,8 @@
 #
 # Inputs   training queries and passages: WORK/data (tiny), the hub's GROUPS_NAME and CORPUS_NAME (full); MINE_FLAGS
 # Outputs  WORK/negatives/bm25.jsonl or METHOD.jsonl (rows with texts), and the candidates beside it
-# Time     TIME_MINE
-# Disk     DISK_MINE
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

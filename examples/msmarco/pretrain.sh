@@ -3,8 +3,8 @@
 #
 # Inputs   BACKBONE; text: the passages of WORK/data (tiny), the hub's TEXT with TEXT_CONFIG (full); PRETRAIN_FLAGS
 # Outputs  WORK/pretrained, a Hugging Face folder
-# Time     TIME_PRETRAIN
-# Disk     DISK_PRETRAIN
+# Time     not measured yet
+# Disk     not measured yet
 #
 # Six steps from a model that is a good encoder already take more than they give: tiny shows that it runs, not that
 # it helps. Full has the paper's batch of 512 on any number of DEVICES that divides 16.

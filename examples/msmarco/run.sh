@@ -9,8 +9,8 @@
 # Outputs  in WORK: data/ negatives/ pretrained/ models/ stores/ runs/ results/ report/index.html; tables on the screen
 # Again    run it again after any end, also a kill: what is finished is kept, the rest goes on. To do a part anew,
 #          remove its folder and those made from it.
-# Time     TIME_RUN
-# Disk     DISK_RUN
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

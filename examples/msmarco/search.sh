@@ -3,8 +3,8 @@
 #
 # Inputs   WORK/stores/METHOD; DEPTH
 # Outputs  WORK/runs/METHOD/SET/L6-D128.trec and so on
-# Time     TIME_SEARCH
-# Disk     DISK_SEARCH
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

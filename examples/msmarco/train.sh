@@ -14,8 +14,8 @@
 # Inputs   rows: WORK/negatives/bm25.jsonl (tiny) or the hub's GROUPS_NAME (full), for -round2 WORK/negatives/X.jsonl;
 #          STEPS (tiny); DEVICES; TRAIN_FLAGS such as "--deepspeed FILE" (configs/ has ZeRO 1, 2, 3 and FSDP)
 # Outputs  WORK/models/METHOD; for separate a folder for each size in it
-# Time     TIME_TRAIN
-# Disk     DISK_TRAIN
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

@@ -16,8 +16,8 @@
 #          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default sts-SCALE): data/ (tiny) models/ results/METHOD.json report/index.html
 # Again    run it again after any end, also a kill: what is finished is kept.
-# Time     TIME_STS
-# Disk     DISK_STS
+# Time     not measured yet
+# Disk     not measured yet
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
