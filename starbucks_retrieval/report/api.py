@@ -108,8 +108,9 @@ def _baseline(inputs: Inputs, label: str | None) -> Method | None:
 
 def _tables(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published) -> Iterable[Table]:
     known = {size for method in inputs.methods for _, size in method.cells}
-    if len(ladder) or None in known:
+    if len(ladder):
         yield averages(inputs, ladder, published)
+    if len(ladder) or None in known:
         yield by_size(inputs, ladder, marker, published)
     if len(ladder) > 1:
         yield ablation(inputs, ladder, published)

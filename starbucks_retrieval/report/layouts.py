@@ -17,7 +17,7 @@ _NO_SIZE = "†"
 
 
 def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED) -> Table:
-    """Table 1: a row a method, a column a data set; every figure is the mean over the ladder's sizes."""
+    """Table 1: a row a method, a column a data set; every figure is the mean over the sizes of the ladder (one at least)."""
     groups = grouped(inputs.columns)
     rows = []
     for method in inputs.methods:
@@ -26,11 +26,9 @@ def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
             column: mean([method.value(column, size) for size in ladder]) if sized else method.value(column, None)
             for column in inputs.columns
         }
-        rows.append(Row(method.label, _entries(groups, values), note="" if sized or not len(ladder) else _NO_SIZE))
+        rows.append(Row(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
     block = Block("", (*with_best(rows), *published.averages(groups)))
-    notes = [
-        f"Means over the sizes {ladder}." if len(ladder) else "No file names sizes: nothing is averaged over them."
-    ]
+    notes = [f"Means over the sizes {ladder}."]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
     notes += _missing(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)

@@ -74,7 +74,7 @@ button.sort:hover::after, button.sort:focus-visible::after { opacity: .5; }
 .notes li { margin: .15rem 0; overflow-wrap: anywhere; }
 .files { font-size: .86rem; color: var(--muted); }
 .sources td, .sources th { text-align: left; font-size: .86rem; }
-.sources td { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; }
+.sources td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
 code, pre { font: .82rem/1.6 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { overflow-x: auto; margin: .6rem 0 0; }
 details { margin-top: .6rem; font-size: .9rem; }

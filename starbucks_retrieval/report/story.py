@@ -34,6 +34,8 @@ def lead(inputs: Inputs, ladder: Ladder) -> str:
         many.append(
             f"at {_count(len(ladder), 'size')}, {first} to {last}" if len(ladder) > 1 else f"at the size {first}"
         )
+    if not len(ladder):
+        return f"{' '.join(many)}."
     return f"{' '.join(many)}. A size is layer:dim, the embedding after that layer, cut to that many dimensions."
 
 

@@ -151,8 +151,8 @@ def test_serious_findings_stand_on_top(write, tmp_path, capsys):
 
 def test_only_figures_without_sizes_make_a_page(write, tmp_path):
     done = report(write("a.json", [Cell("web", "RR@10", None, 0.5, 4)]), tmp_path / "out", no_figures=True)
-    assert [table.name for table in done.tables] == ["averages", "by_size"]
-    assert "nothing is averaged over them" in (tmp_path / "out" / "averages.md").read_text()
+    assert [table.name for table in done.tables] == ["by_size"]
+    assert "| no size | ours | 0.5000 |" in (tmp_path / "out" / "by_size.md").read_text()
 
 
 def test_help_is_quick():
