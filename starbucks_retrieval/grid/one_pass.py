@@ -14,7 +14,7 @@ from starbucks_retrieval.grid.cut import Cut, cut_taps
 from starbucks_retrieval.search.exact import check_queries, exact_search
 from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
 from starbucks_retrieval.search.scores import single_error
-from starbucks_retrieval.search.torch_engine import _Best, _plain_products
+from starbucks_retrieval.search.torch_engine import BestRows, plain_products
 from starbucks_retrieval.search.torch_pieces import pieces
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -113,9 +113,9 @@ def _propose(
     rows = max(256, min(_PIECE[device.type], plan.block * width * 4 // (16 * width + 16 * len(queries))))
     rows = min(rows, passages.count)
     left = torch.tensor(queries).to(device)
-    kept = {dim: _Best(len(queries), plan.candidates, device) for dim in dims}
+    kept = {dim: BestRows(len(queries), plan.candidates, device) for dim in dims}
     sums, scaled = (torch.empty(len(queries) * rows, device=device) for _ in range(2))
-    with torch.inference_mode(), _plain_products():
+    with torch.inference_mode(), plain_products():
         for start, piece, _ in pieces(passages, rows, device, torch.float32, label):
             shape = len(queries), len(piece)
             total, copy = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (sums, scaled))

@@ -60,10 +60,10 @@ class TorchProposer:
         dim = store.spec.size.dim
         left = torch.tensor(queries).to(self.device, torch.bfloat16 if half else torch.float32)
         rows = max(256, min(_PIECE[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
-        kept = _Best(len(queries), plan.candidates, self.device)
+        kept = BestRows(len(queries), plan.candidates, self.device)
         product = _Product(left, min(rows, store.count))
         farthest = 0.0  # no passage moved by more than this when it was rounded
-        with torch.inference_mode(), _plain_products():
+        with torch.inference_mode(), plain_products():
             for start, piece, moved in pieces(store, min(rows, store.count), self.device, left.dtype, label):
                 kept.add(start, product(piece))
                 farthest = max(farthest, moved)
@@ -94,7 +94,7 @@ class _Product:
         return torch.mm(self.queries, vectors.T, out=out)
 
 
-class _Best:
+class BestRows:
     """The best `count` scores of each query so far, with their rows."""
 
     def __init__(self, queries: int, count: int, device: torch.device) -> None:
@@ -179,8 +179,8 @@ def _half_error(queries: np.ndarray, moved: np.ndarray, farthest: float, largest
 
 
 @contextmanager
-def _plain_products() -> Iterator[None]:
-    """float32 products in float32, whatever the program allows elsewhere: the error bound is theirs."""
+def plain_products() -> Iterator[None]:
+    """Inside it, float32 products are taken in float32, whatever the program allows elsewhere: the error bound is theirs."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
