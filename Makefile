@@ -37,8 +37,9 @@ lint: setup
 	@$(BIN)/codespell
 	@find examples -name '*.sh' -print0 | xargs -0 --no-run-if-empty $(BIN)/shellcheck
 
+# After the loss of a worker --dist loadfile waits for ever; without a restart it ends and names the test.
 test: lint
-	@$(BIN)/python -m pytest -n auto --dist loadfile -q
+	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -q
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'

@@ -42,6 +42,7 @@ EXTRAS = {
         "peft>=0.17",
         "pymilvus>=2.6",
         "pytest>=8",
+        "pytest-timeout>=2.4",
         "pytest-xdist>=3.6",
         "ray[data]>=2.50",
         "ruff>=0.12",

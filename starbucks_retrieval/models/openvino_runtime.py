@@ -7,6 +7,7 @@ import io
 import logging
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def opened(model: Any, dtype: str) -> Any:
     Left alone, OpenVINO takes bf16 wherever there is some; so the precision is always named. One stream with as many
     threads as torch would take gives a batch all of them.
     """
-    core = _openvino().Core()
+    core = _core()
     if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("this CPU has no bf16", "take --dtype fp32")
     options = {
@@ -143,7 +144,14 @@ def save(model: Any, path: Path) -> None:
 
 def read(path: Path) -> Any:
     """A model that `save` wrote."""
-    return _openvino().Core().read_model(path)
+    return _core().read_model(path)
+
+
+@cache
+def _core() -> Any:
+    """One for the process: a core moves the stack on which the thread's signals are handled, and of several that end in
+    another order than they began, the last moves it to memory that is gone; the next signal then ends the process."""
+    return _openvino().Core()
 
 
 def _openvino() -> Any:

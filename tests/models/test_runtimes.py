@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
+import os
+import signal
 import sys
 import threading
 import time
@@ -408,3 +411,22 @@ def test_compiled_torch_gives_the_same_numbers(encoder, tmp_path):
     assert calls == [1]
     for size, expected in encoder.embed(token_rows(), SIZES, max_tokens=300).items():
         assert np.array_equal(found[size], expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_signals_arrive_after_models_of_openvino_are_gone(encoder):
+    # Python handles signals on the stack that pytest's fault handler set up, and a core moves that.
+    needs("openvino")
+    first = open_runtime("openvino", encoder, SIZES, "fp32")
+    second = open_runtime("openvino", encoder, SIZES, "fp32")
+    del first
+    gc.collect()
+    del second
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(5)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
