@@ -24,12 +24,11 @@ def rescore(
     exactly and ordering them by `best` gives, bit for bit; those that cannot be among the best by their score in
     single precision are spared that.
     """
-    held = _Singles(store)
     candidates = rows.shape[1]
     gathered = make_plan(memory, len(rows), candidates, store.count, store.spec.size.dim).gathered
     scored = keep + 32 + keep // 32
     if 2 * scored > candidates or candidates > gathered:
-        return best(rows, score_candidates(queries, rows, held, gathered), keep, store)
+        return best(rows, score_candidates(queries, rows, store, gathered), keep, store)
     chosen = np.empty((len(rows), scored), rows.dtype)
     scores = np.empty((len(rows), scored), np.float32)
     outside = np.empty(len(rows), np.float32)
@@ -64,18 +63,6 @@ def rescore(
     highest = outside + single_error(queries, store.largest_norm) + doubles
     close = np.flatnonzero(highest.astype(np.float32) >= scores[:, -1])
     if len(close):
-        all_scores = score_candidates(queries[close], rows[close], held, gathered)
+        all_scores = score_candidates(queries[close], rows[close], store, gathered)
         found[close], scores[close] = best(rows[close], all_scores, keep, store)
     return found, scores
-
-
-class _Singles:
-    """A store whose vectors come in single precision."""
-
-    def __init__(self, store: EmbeddingStore) -> None:
-        self._store = store
-        self.count, self.largest_norm, self.id_bytes = store.count, store.largest_norm, store.id_bytes
-
-    def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """[rows, dim] float32."""
-        return singles(self._store.vectors(rows))
