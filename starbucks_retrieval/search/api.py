@@ -12,7 +12,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import make_proposer
+from starbucks_retrieval.search.exact import choose_engine, make_proposer
 from starbucks_retrieval.search.funnel import Funnel, Step, check_together
 from starbucks_retrieval.search.funnel_choice import Choice, choose_funnel
 from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
@@ -73,7 +73,7 @@ def search(
     rescore: int = RESCORE,
     index_checksum: bool = True,
     measure_recall: int | None = None,
-    engine: str = "faiss",
+    engine: str = "auto",
     device: str | None = None,
     dtype: str = "auto",
     ray_workers: int | None = None,
@@ -92,8 +92,8 @@ def search(
     `query_reps` and `passage_reps` name what encode wrote: a size's folder, its parent together with `size` (or
     `layer` and `dim`), or a pattern. Passages are streamed and results written as they come: memory stays under about
     `max_memory`. Search is exact unless `index` names the folder of a saved index or `funnel` the steps of a funnel;
-    with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, or
-    milvus at `uri`. Raises UserError for stores that do not belong together, and for what the engines refuse.
+    with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, auto
+    for the faster of the first two, or milvus at `uri`. Raises UserError for stores that do not belong together, and for what the engines refuse.
     """
     began = time.monotonic()
     wanted = asked_size(size, layer, dim)
@@ -118,6 +118,7 @@ def search(
     at_once = batch_size if batch_size > 0 else queries[last].count
     options: dict[str, Any] = {"max_memory": memory, "threads": threads}
     parameters = index_search or {}
+    engine = choose_engine(engine, device, dtype, min(at_once, queries[last].count), first)
     if engine == "milvus":
         assert uri is not None
         # All stored sizes go into one collection, so that the next search finds its own there.
@@ -130,12 +131,12 @@ def search(
         ray = {"workers": ray_workers, "address": ray_address, "engine": inner, "device": device, "dtype": dtype}
         way = by_ray(passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
     elif steps is not None:
-        proposer = make_proposer(engine, device, dtype, threads)
+        proposer = make_proposer(engine, device, dtype, threads, first.spec.size.dim)
         way = by_funnel(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
     elif saved is not None:
         way = by_index(saved, kept, rescore, parameters, **options)
     else:
-        proposer = make_proposer(engine, device, dtype, threads)
+        proposer = make_proposer(engine, device, dtype, threads, last.dim)
         way = exactly(passages[last], kept, proposer, batch_size=batch_size, **options)
     try:
         tag = f"starbucks-{steps or last}"  # what tells evaluate the size of a run

@@ -26,8 +26,8 @@ class SearchArguments:
     max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
     threads: int | None = flag(None, "CPU threads")
 
-    engine: Literal["faiss", "torch", "ray", "milvus"] = flag(
-        "faiss", "what looks at the passages; faiss, torch and ray find the same, bit for bit"
+    engine: Literal["auto", "faiss", "torch", "ray", "milvus"] = flag(
+        "auto", "what looks at the passages; faiss, torch and ray find the same, bit for bit; auto: faiss or torch"
     )
     device: str | None = flag(
         None, "cpu, cuda … (torch: default a GPU where there is one; faiss: cuda where faiss-gpu is)"

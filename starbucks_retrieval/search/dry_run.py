@@ -12,6 +12,7 @@ from starbucks_retrieval.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
+from starbucks_retrieval.search.exact import choose_engine
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
@@ -83,16 +84,17 @@ def _one(
         raise UserError(f"--depth {asked_depth} is below 1", "ask for at least one passage per query")
     depth = min(DEPTH if asked_depth is None else asked_depth, store.count)
     memory = parse_bytes(asked.max_memory)
-    scanned = not index.approximate and asked.engine in ("faiss", "torch")
+    engine = choose_engine(asked.engine, asked.device, asked.dtype, many, passages[first])
+    scanned = not index.approximate and engine in ("faiss", "torch")
     shortlist = (steps.steps[0].keep or depth) if steps is not None else depth
     batch = min(many, make_plan(memory, asked.batch_size, shortlist, store.count, first.dim).batch)
     line = _mean_id(queries[last]) + _mean_id(store) + _REST
-    timed = scanned and steps is None and asked.engine == "faiss" and asked.device in (None, "cpu")
+    timed = scanned and steps is None and asked.device in (None, "cpu")
     return {
         "queries": many,
         "passages": store.count,
         "sizes": {str(one): _vectors(held) for one, held in passages.items()},
-        "way": _way(asked, steps, index, milvus),
+        "way": _way(engine, steps, index, milvus),
         "depth": depth,
         "passes": -(-many // batch) if scanned else None,
         "lines": many * depth,
@@ -100,6 +102,7 @@ def _one(
         "output": str(target),
         "exists": target.exists(),
         "seconds": _seconds(store, many, batch, depth, asked) if timed else None,
+        "engine": engine,
     }
 
 
@@ -112,15 +115,14 @@ def _mean_id(store: EmbeddingStore) -> float:
     return sum(len(name.encode()) for name in names) / len(names)
 
 
-def _way(asked: SearchArguments, steps: Funnel | None, index: IndexArguments, milvus: MilvusArguments) -> str:
+def _way(engine: str, steps: Funnel | None, index: IndexArguments, milvus: MilvusArguments) -> str:
     words = [f"funnel {steps}" if steps is not None else "exact"]
     if index.load_index:
         words = [*words[:1] * (steps is not None), f"index in {index.load_index}"]
     elif index.approximate:
         place = f", built in {index.save_index} unless it is there" if index.save_index else ", built and thrown away"
         words = [*words[:1] * (steps is not None), f"index {index.index}{place}"]
-    engine = f"{asked.engine} at {milvus.uri}" if asked.engine == "milvus" else asked.engine
-    return f"{', '.join(words)}; by {engine}"
+    return f"{', '.join(words)}; by {engine}{f' at {milvus.uri}' if engine == 'milvus' else ''}"
 
 
 def _seconds(store: EmbeddingStore, queries: int, batch: int, depth: int, asked: SearchArguments) -> float | None:
@@ -159,5 +161,7 @@ def _lines(figures: Mapping[str, Any], asked: SearchArguments) -> list[tuple[str
     lines.append(("memory", f"up to {readable(figures['max_memory'])} for vectors and lists (--max_memory)"))
     if free is not None:
         lines.append(("disk", f"{readable(free)} free there"))
-    more = "" if figures["seconds"] is not None else "; search --plan compares ways"
+    more = "; search --plan compares ways"
+    if figures["seconds"] is not None:
+        more = "; FAISS would, torch takes less" if any(one["engine"] == "torch" for one in figures["searches"]) else ""
     return [*lines, ("time", duration(figures["seconds"]) + more)]

@@ -15,6 +15,9 @@ from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
 
+_FEW = 16  # queries
+_MUCH = 1e10  # multiplications that take FAISS longer than loading torch does
+
 Results = tuple[np.ndarray, np.ndarray]
 
 
@@ -172,20 +175,38 @@ class GpuFaissProposer(FaissProposer):
         return self.faiss.knn_gpu(self.resources, queries, block, count, metric=metric, device=self.index)
 
 
+def choose_engine(engine: str, device: str | None, dtype: str, queries: int, store: EmbeddingStore) -> str:
+    """What `--engine auto` takes for so many queries at once; any other engine is itself.
+
+    Loading torch takes seconds; after that it multiplies faster than FAISS and keeps the best with less ado, unless
+    there are few queries (bench/search_exact.py). A device or a dtype is for torch.
+    """
+    if engine != "auto":
+        return engine
+    if device not in (None, "cpu") or dtype != "auto":
+        return "torch"
+    return "torch" if queries >= _FEW and queries * store.count * store.spec.size.dim >= _MUCH else "faiss"
+
+
 def make_proposer(
-    engine: str = "faiss", device: str | None = None, dtype: str = "auto", threads: int | None = None
+    engine: str = "faiss",
+    device: str | None = None,
+    dtype: str = "auto",
+    threads: int | None = None,
+    dim: int | None = None,
 ) -> Proposer:
     """What `--engine`, `--device`, `--dtype` and `--threads` ask for.
 
     `engine`: faiss or torch; `device`: cpu, cuda or cuda:1 (FAISS takes the CPU if none is given, torch a GPU when there
-    is one); `dtype`: of torch's products. Raises UserError for what is not known, not installed or not there.
+    is one); `dtype`: of torch's products; `dim`: of the vectors, where it is known, as it tells which dtype is fast.
+    Raises UserError for what is not known, not installed or not there.
     """
     if engine == "torch":
         from starbucks_retrieval.search.torch_engine import torch_proposer
 
-        return torch_proposer(device, dtype, threads)
+        return torch_proposer(device, dtype, threads, dim)
     if engine != "faiss":
-        raise UserError(f"--engine {engine} is not known", "take faiss or torch")
+        raise UserError(f"--engine {engine} is not known", "take auto, faiss or torch")
     if dtype not in ("auto", "fp32"):
         raise UserError(f"FAISS does not multiply in {dtype}", "take --engine torch")
     if device is None or device == "cpu":

@@ -17,14 +17,17 @@ from starbucks_retrieval.store import EmbeddingStore
 
 _UNIT = 2.0**-8  # of bfloat16: rounding errs by no more than this share
 _LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
+_LONG = 512  # numbers of a vector
 _PIECE = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
 
 
-def torch_proposer(device: str | None = None, dtype: str = "auto", threads: int | None = None) -> TorchProposer:
+def torch_proposer(
+    device: str | None = None, dtype: str = "auto", threads: int | None = None, dim: int | None = None
+) -> TorchProposer:
     """A proposer for `exact_search` that multiplies by torch.
 
-    `device`: cpu, cuda or cuda:1; a GPU when there is one if not given. `dtype` auto: bf16 where the device multiplies
-    it faster. `threads`: CPU threads of torch. Raises UserError for a dtype that is not known and a device that is not
+    `device`: cpu, cuda or cuda:1; a GPU when there is one if not given. `dtype` auto: bf16 where it is
+    faster for vectors of `dim`. `threads`: CPU threads of torch. Raises UserError for a dtype that is not known and a device that is not
     there.
     """
     if dtype not in ("auto", "fp32", "bf16"):
@@ -40,7 +43,7 @@ def torch_proposer(device: str | None = None, dtype: str = "auto", threads: int 
         raise UserError(f"no device {device}: {str(error).splitlines()[0]}", "say --device cpu") from None
     if threads is not None:
         torch.set_num_threads(threads)
-    return TorchProposer(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place)}[dtype])
+    return TorchProposer(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place, dim or 0)}[dtype])
 
 
 class TorchProposer:
@@ -189,8 +192,9 @@ def plain_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _fast_bf16(device: torch.device) -> bool:
+def _fast_bf16(device: torch.device, dim: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(False)
     able = torch.cpu.get_capabilities()
-    return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
+    # Without tiles the products save less than rounding costs, unless vectors are long (bench/search_exact.py).
+    return bool(able.get("amx_bf16") or (able.get("avx512_bf16") and dim >= _LONG))

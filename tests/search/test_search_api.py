@@ -7,11 +7,11 @@ import pytest
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import search
+from starbucks_retrieval.search import api, exact, search
 from starbucks_retrieval.search.__main__ import main
 from starbucks_retrieval.search.api import asked_size
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import output_folder, size_folder
+from starbucks_retrieval.store import open_store, output_folder, size_folder
 from starbucks_retrieval.texts import read_run
 
 
@@ -53,6 +53,39 @@ def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
         )
         runs.add((tmp_path / "run").read_bytes())
     assert len(runs) == 1
+
+
+def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
+    asked = []
+    real = exact.make_proposer
+    monkeypatch.setattr(api, "make_proposer", lambda engine, *args: asked.append(engine) or real(engine, *args))
+    runs = set()
+    for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
+        monkeypatch.setattr(exact, "_MUCH", much or exact._MUCH)
+        for funnel in (None, "2:4@50,6:16"):
+            search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
+            runs.add((funnel, (tmp_path / "run").read_bytes()))
+    assert asked == ["faiss"] * 4 and len(runs) == 2  # few queries are FAISS's, however many passages there are
+    monkeypatch.setattr(exact, "_FEW", 9)
+    for funnel in (None, "2:4@50,6:16"):
+        search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
+        runs.add((funnel, (tmp_path / "run").read_bytes()))
+    assert asked[4:] == ["torch"] * 2 and len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "dtype", "expected"),
+    [
+        ("auto", None, "auto", "faiss"),
+        ("auto", "cpu", "auto", "faiss"),
+        ("auto", "cuda", "auto", "torch"),
+        ("auto", None, "bf16", "torch"),
+        ("faiss", "cuda", "auto", "faiss"),
+        ("milvus", None, "auto", "milvus"),
+    ],
+)
+def test_what_auto_takes_for_little(tmp_path, stores, engine, device, dtype, expected):
+    assert exact.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):

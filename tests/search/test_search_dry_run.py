@@ -99,4 +99,6 @@ def test_a_time_for_exact_search(stores, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(stores)
     monkeypatch.setattr(dry_run, "_SECONDS", 0.05)
-    assert 0 < previewed(capsys, "--size", "6:16")["seconds"] < 60
+    figures = previewed(capsys, "--size", "6:16")
+    assert 0 < figures["seconds"] < 60 and figures["searches"][0]["engine"] == "faiss"
+    assert 0 < previewed(capsys, "--size", "6:16", "--engine", "torch")["seconds"] < 60
