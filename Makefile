@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-fast lint wheel docs bench clean
+.PHONY: help setup demo demo-short test test-fast lint pipelines wheel docs bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -43,6 +43,10 @@ test: lint
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'
+
+pipelines: setup
+	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && PYTHON=$(abspath $(BIN)/python) WORK=$$work/msmarco DATA= \
+		METHODS=starbucks PASSAGES=200 QUERIES=20 TRAIN_QUERIES=80 PRETRAIN_STEPS=2 STEPS=4 examples/msmarco/run.sh
 
 wheel: setup
 	@.ci/wheel
