@@ -39,7 +39,7 @@ lint: setup
 
 # After the loss of a worker --dist loadfile waits for ever; without a restart it ends and names the test.
 test: lint
-	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -q
+	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 --durations 40 --durations-min 5 -q
 
 test-fast: setup
 	@$(BIN)/python -m pytest -n auto -q -m 'not slow'

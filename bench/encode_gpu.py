@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def main() -> None:
     def embed(kind: str, asked: Sizes, number: int) -> dict[Size, np.ndarray]:
         return encoders[kind].embed(rows, asked, max_tokens=settings.max_tokens_per_batch, dtype=torch.bfloat16)
 
-    contenders = {"matmul": multiply}
+    contenders: dict[str, Callable[[int], object]] = {"matmul": multiply}
     for kind in encoders:
         contenders |= {f"{kind} {size}": partial(embed, kind, Sizes([size])) for size in sizes}
         contenders |= {f"{kind} all": partial(embed, kind, sizes)}

@@ -22,9 +22,10 @@ from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid
-from starbucks_retrieval.grid.arguments import EncodingArguments, default_dims, default_layers
+from starbucks_retrieval.grid.arguments import EncodingArguments
 from starbucks_retrieval.results import read_results
 from starbucks_retrieval.search import search
+from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 
 _MEASURE = "nDCG@10"
@@ -49,7 +50,7 @@ def main() -> None:
         began = time.perf_counter()
         NestedEncoder.from_pretrained(root / "model", device="cpu").fingerprint(settings.layers)
         loading = time.perf_counter() - began
-        sizes = [Size(n, d) for n in default_layers(settings.layers) for d in default_dims(settings.width)]
+        sizes = [Size(n, d) for n in grid_layers(settings.layers) for d in grid_dims(settings.width)]
         report = common.Report("grid_cells", settings, texts={"source": source, "count": settings.passages})
         found: dict[str, dict[Size, float]] = {}
 

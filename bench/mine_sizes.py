@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,7 @@ def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:
         words += ["--range", "10:100", "--depth", "200", "--num_negatives", "15", "--overwrite"]
         _run("mine", *words, "--output_path", folder / f"{which}-{number}.jsonl")
 
-    seconds = common.interleaved(
-        {which: lambda n, which=which: mine(which, n) for which in contenders}, settings.rounds
-    )
+    seconds = common.interleaved({which: partial(mine, which) for which in contenders}, settings.rounds)
     report.line(
         "mining time, full over smallest",
         f"seconds of `mine` at {contenders['full']} / at {contenders['smallest']}, start included; higher is better",

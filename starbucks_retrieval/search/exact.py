@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
+from starbucks_retrieval.search.plan import FEW, Plan, make_plan, parse_bytes
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
 
-_FEW = 16  # queries
 _MUCH = 1e10  # multiplications that take FAISS longer than loading torch does
 
 Results = tuple[np.ndarray, np.ndarray]
@@ -134,7 +133,8 @@ class FaissProposer:
         """See Proposer."""
         scores = np.empty((len(queries), 0), np.float32)
         rows = np.empty((len(queries), 0), np.int64)
-        for start, block in shown_blocks(store, plan.block, np.float32, label):
+        size = plan.block_for(len(queries), store.spec.size.dim)
+        for start, block in shown_blocks(store, size, np.float32, label):
             count = min(plan.candidates, len(block))
             block_scores, block_rows = self.knn(queries, block, count)
             scores = np.concatenate([scores, block_scores], axis=1)
@@ -185,7 +185,7 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
         return engine
     if device not in (None, "cpu") or dtype != "auto":
         return "torch"
-    return "torch" if queries >= _FEW and queries * store.count * store.spec.size.dim >= _MUCH else "faiss"
+    return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= _MUCH else "faiss"
 
 
 def make_proposer(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from starbucks_retrieval.errors import UserError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+FEW = 16  # queries
+_SMALL = 2**24  # numbers of a block for fewer
 
 
 def parse_bytes(text: str | int) -> int:
@@ -32,6 +34,10 @@ class Plan:
     block: int
     gathered: int
     close: int
+
+    def block_for(self, queries: int, dim: int) -> int:
+        """`block`, or less: for few queries, filling a large block for the first time takes longer than looking at it."""
+        return self.block if queries >= FEW else min(self.block, max(4 * self.candidates, _SMALL // dim))
 
 
 def make_plan(memory: int, batch_size: int, depth: int, count: int, dim: int) -> Plan:

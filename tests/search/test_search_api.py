@@ -66,7 +66,7 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
             search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
             runs.add((funnel, (tmp_path / "run").read_bytes()))
     assert asked == ["faiss"] * 4 and len(runs) == 2  # few queries are FAISS's, however many passages there are
-    monkeypatch.setattr(exact, "_FEW", 9)
+    monkeypatch.setattr(exact, "FEW", 9)
     for funnel in (None, "2:4@50,6:16"):
         search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
         runs.add((funnel, (tmp_path / "run").read_bytes()))

@@ -176,7 +176,7 @@ class _Model:
         return make_plan(self.limit, -1, min(depth, self.passages), self.passages, dim)
 
     def _scanned(self, dim: int, plan: Plan, batch: int) -> float:
-        rates, blocks = self.machine.rates[batch], -(-self.passages // plan.block)
+        rates, blocks = self.machine.rates[batch], -(-self.passages // plan.block_for(batch, dim))
         shared = self.passages * dim * self.machine.reading + self.shards * self.machine.opening
         chosen = blocks * kept_of(self.passages / blocks, plan.candidates) * rates.choose
         scanned = self.passages * rates.scan(dim) + chosen
