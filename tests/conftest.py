@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one test process a core is faster than threads that fight
 
+_THREADS = int(os.environ["OMP_NUM_THREADS"])
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(95))]
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100, "pad_token_id": 0}
@@ -111,3 +113,14 @@ def package_logging() -> Iterator[None]:
     yield
     log.handlers[:], log.propagate = before[:2]
     log.setLevel(before[2])
+
+
+@pytest.fixture(autouse=True)
+def threads_as_they_were() -> Iterator[None]:
+    """FAISS and torch share OpenMP: a search with two threads would leave them to all tests that come after, and two
+    threads sum in another order than one."""
+    yield
+    for module, count in (("torch", "get_num_threads"), ("faiss", "omp_get_max_threads")):
+        loaded = sys.modules.get(module)
+        if loaded is not None and getattr(loaded, count)() != _THREADS:
+            getattr(loaded, "set_num_threads" if module == "torch" else "omp_set_num_threads")(_THREADS)

@@ -111,7 +111,7 @@ def opened(model: Any, dtype: str) -> Any:
     Left alone, OpenVINO takes bf16 wherever there is some; so the precision is always named. One stream with as many
     threads as torch would take gives a batch all of them.
     """
-    core = _core()
+    core = _core(_openvino())
     if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("this CPU has no bf16", "take --dtype fp32")
     options = {
@@ -144,14 +144,14 @@ def save(model: Any, path: Path) -> None:
 
 def read(path: Path) -> Any:
     """A model that `save` wrote."""
-    return _core().read_model(path)
+    return _core(_openvino()).read_model(path)
 
 
 @cache
-def _core() -> Any:
+def _core(openvino: Any) -> Any:
     """One for the process: a core moves the stack on which the thread's signals are handled, and of several that end in
     another order than they began, the last moves it to memory that is gone; the next signal then ends the process."""
-    return _openvino().Core()
+    return openvino.Core()
 
 
 def _openvino() -> Any:

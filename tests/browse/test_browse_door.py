@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -167,7 +168,8 @@ def test_the_door_serves_until_interrupted(here):
     import signal
 
     command = [sys.executable, "-m", "starbucks_retrieval.browse", "small.trec", "--corpus", "set", "--serve"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are deaf to it
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     try:
         url = process.stdout.readline().strip()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", url)[1])
