@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
@@ -49,7 +50,10 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
     }
     parser.set_defaults(**shared | defaults)
     try:
-        (parsed,) = parser.parse_args_into_dataclasses(args=argv)
+        with warnings.catch_warnings():
+            # Presets say gradient_checkpointing, the name that every transformers 5 knows.
+            warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
+            (parsed,) = parser.parse_args_into_dataclasses(args=argv)
     except ValueError as error:
         raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
     if not parsed.output_dir:
