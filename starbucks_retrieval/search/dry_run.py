@@ -84,7 +84,8 @@ def _one(
         raise UserError(f"--depth {asked_depth} is below 1", "ask for at least one passage per query")
     depth = min(DEPTH if asked_depth is None else asked_depth, store.count)
     memory = parse_bytes(asked.max_memory)
-    engine = choose_engine(asked.engine, asked.device, asked.dtype, many, passages[first])
+    at_once = min(asked.batch_size, many) if asked.batch_size > 0 else many  # as search counts them
+    engine = choose_engine(asked.engine, asked.device, asked.dtype, at_once, passages[first])
     scanned = not index.approximate and engine in ("faiss", "torch")
     shortlist = (steps.steps[0].keep or depth) if steps is not None else depth
     batch = min(many, make_plan(memory, asked.batch_size, shortlist, store.count, first.dim).batch)
