@@ -17,12 +17,17 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search.exact import Proposer, import_faiss, make_proposer
+from starbucks_retrieval.search.exact import Proposer, choose_engine, import_faiss, make_proposer
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 
 LADDER = Sizes.default(12, 768)
-ENGINES = {"faiss": ("faiss", "auto"), "torch-fp32": ("torch", "fp32"), "torch-bf16": ("torch", "bf16")}
+ENGINES = {
+    "faiss": ("faiss", "auto"),
+    "torch-fp32": ("torch", "fp32"),
+    "torch-bf16": ("torch", "bf16"),
+    "auto": ("auto", "auto"),
+}
 
 # The variances of all-MiniLM-L6-v2's embeddings of 2,000 MS MARCO passages, by falling rank k of D, are about
 # exp(-5 sqrt(k / D)): within 17 % over the first 300 of 384; the last are smaller still.
@@ -180,10 +185,11 @@ def plain_search(index: Any, queries: np.ndarray, depth: int, batch_size: int = 
     return np.concatenate([rows for _, rows in found]), np.concatenate([scores for scores, _ in found])
 
 
-def proposer(name: str) -> Proposer:
-    """An engine of ENGINES, on the CPU."""
+def proposer(name: str, queries: int, store: EmbeddingStore) -> Proposer:
+    """An engine of ENGINES, on the CPU; auto is what `search` takes for so many queries at once."""
     engine, dtype = ENGINES[name]
-    return make_proposer(engine, "cpu", dtype)
+    engine = choose_engine(engine, "cpu", dtype, queries, store)
+    return make_proposer(engine, "cpu", dtype, dim=store.spec.size.dim)
 
 
 def together(found: Iterable[Results]) -> Results:

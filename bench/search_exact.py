@@ -23,6 +23,7 @@ import search_common
 import torch
 
 from starbucks_retrieval.search.exact import exact_search
+from starbucks_retrieval.search.torch_engine import TorchProposer
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -77,7 +78,7 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
         found[name] = contenders[name]()
 
     laps: dict[str, Callable[[int], object]] = {"bandwidth": _stream()}
-    for dtype in sorted({_arithmetic(name) for name in settings.engines}):
+    for dtype in sorted({_arithmetic(name, queries, store) for name in settings.engines}):
         laps[f"matmul {dtype}"] = common.matmul(768, dtype)
     seconds = common.interleaved(laps | {name: partial(timed, name) for name in contenders}, settings.rounds)
     difference = _difference(found, settings.engines)
@@ -86,7 +87,7 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
     work = 2.0 * store.count * store.spec.size.dim * len(queries) / common.matmul_flops(768)
     reading = [stored / (4 * _STREAMED) * lap for lap in seconds["bandwidth"]]
     for name in settings.engines:
-        mine, peak = seconds[name], seconds[f"matmul {_arithmetic(name)}"]
+        mine, peak = seconds[name], seconds[f"matmul {_arithmetic(name, queries, store)}"]
         report.line(
             f"{store.spec.size} {name} over plain FAISS",
             f"queries/s of ours by {name} over a warm {settings.store_dtype} store / of IndexFlatIP in memory; "
@@ -94,6 +95,7 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
             **common.ratio(seconds["plain"], mine),
             ours={"queries_per_second": common.per_second(len(queries), mine)},
             rival={"queries_per_second": common.per_second(len(queries), seconds["plain"])},
+            engine=_taken(name, queries, store),
             largest_difference={"of_scores": difference, "tolerance": _TOLERANCE},
         )
         multiplying = [work * lap for lap in peak]
@@ -110,12 +112,20 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
 
 def _ours(queries: np.ndarray, store: EmbeddingStore, name: str, settings: Any) -> search_common.Results:
     options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
-    options["proposer"] = search_common.proposer(name)
+    options["proposer"] = search_common.proposer(name, len(queries), store)
     return search_common.together(exact_search(queries, store, settings.depth, **options))
 
 
-def _arithmetic(name: str) -> str:
-    return "bf16" if name == "torch-bf16" else "fp32"
+def _taken(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
+    """The engine that works under this name, with torch's dtype."""
+    proposer = search_common.proposer(name, len(queries), store)
+    if not isinstance(proposer, TorchProposer):
+        return "faiss"
+    return "torch-bf16" if proposer.half else "torch-fp32"
+
+
+def _arithmetic(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
+    return "bf16" if _taken(name, queries, store) == "torch-bf16" else "fp32"
 
 
 def _stream() -> Callable[[int], object]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.searcher import Hit, Searcher
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.search.searcher import Answer, Hit, Searcher
+from starbucks_retrieval.sizes import Size, Sizes
 
 _SNIPPET = 160
+_PROMPT = "query> "
 _HELP = """type a query, or
-  :size 2:32                    search exactly at this size
-  :funnel 2:32@1000,12:768      shortlist 1000 passages at 2:32, rank them at 12:768
+  :size 2:32                    search exactly at this size, and the last query again
+  :funnel 2:32@1000,12:768      shortlist 1000 passages at 2:32, rank them at 12:768, and the last query again
+  :text 3                       the whole text of the third passage
   :help                         show this
 an empty line ends"""
 
@@ -29,18 +33,27 @@ def show(hits: Iterable[Hit]) -> str:
 
 
 def converse(searcher: Searcher, k: int) -> int:
-    """Answer each line of standard input until an empty one or its end. Returns how many queries were answered.
+    """Answer each line of standard input until an empty one or its end. Returns how many answers were given.
 
     Hits go to standard output, all else to standard error. A line that starts with a colon is a command; what is wrong
-    with one is said, and the conversation goes on.
+    with one is said, and the conversation goes on. After a switch of sizes the last query is answered again.
     """
     answered = 0
+    query: str | None = None
+    answer: Answer | None = None
     for line in _lines():
         try:
             if line.startswith(":"):
-                _say(_obey(searcher, line))
-                continue
-            answer = searcher.answer(line, k)
+                command, _, value = line[1:].partition(" ")
+                if not _switch(searcher, command, value.strip()):
+                    _tell(searcher, command, value.strip(), answer.hits if answer else [])
+                    continue
+                _say(f"searching at {searcher.funnel}")
+                if query is None:
+                    continue
+            else:
+                query = line
+            answer = searcher.answer(query, k)
         except UserError as error:
             _say(f"error: {error.what}" + (f"\n  try: {error.hint}" if error.hint else ""))
             continue
@@ -50,17 +63,28 @@ def converse(searcher: Searcher, k: int) -> int:
     return answered
 
 
-def _obey(searcher: Searcher, line: str) -> str:
-    command, _, value = line[1:].partition(" ")
+def _switch(searcher: Searcher, command: str, value: str) -> bool:
     if command == "size":
         searcher.use(size=Size.parse(value))
     elif command == "funnel":
-        searcher.use(funnel=value.strip())
-    elif command == "help":
-        return _HELP
+        searcher.use(funnel=value)
+    else:
+        return False
+    return True
+
+
+def _tell(searcher: Searcher, command: str, value: str, hits: list[Hit]) -> None:
+    if command == "help":
+        _say(f"{_HELP}\nstored: {Sizes(searcher.stored_sizes)}, and any first numbers of each")
+    elif command == "text":
+        if not (value.isdecimal() and 1 <= int(value) <= len(hits)):
+            raise UserError(
+                f"no passage {value or 'is named'}", f"the last answer has {len(hits)}, :text 1 is its first"
+            )
+        hit = hits[int(value) - 1]
+        print("\n".join(part for part in (hit.docid, hit.title, hit.text) if part), flush=True)
     else:
         raise UserError(f"there is no command :{command}", ":help lists them")
-    return f"searching at {searcher.funnel}"
 
 
 def _say(text: str) -> None:
@@ -68,10 +92,18 @@ def _say(text: str) -> None:
 
 
 def _lines() -> Iterator[str]:
+    typed = sys.stdin.isatty()
+    edited = typed and sys.stdout.isatty()
+    if edited:
+        with suppress(ImportError):
+            importlib.import_module("readline")  # gives input() its arrow keys and the lines typed before
     while True:
-        if sys.stdin.isatty():
-            print("query> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline().strip()
+        if typed and not edited:  # input() would put its prompt among the hits
+            print(_PROMPT, end="", file=sys.stderr, flush=True)
+        try:
+            line = (input(_PROMPT) if edited else sys.stdin.readline()).strip()
+        except EOFError:
+            return
         if not line:
             return
         yield line

@@ -17,7 +17,7 @@ import numpy as np
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, Step, funnel_search
-from starbucks_retrieval.search.funnel_slice import open_sizes
+from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
@@ -110,6 +110,11 @@ class Searcher:
     def store(self) -> EmbeddingStore:
         """The passages at that size."""
         return self._now.stores[self.size]
+
+    @property
+    def stored_sizes(self) -> list[Size]:
+        """The sizes that can be searched, ascending; so can the first numbers of each."""
+        return stored_sizes(self._reps)
 
     @property
     def encoder(self) -> Encoder:

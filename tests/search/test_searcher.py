@@ -1,7 +1,10 @@
 import io
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -118,27 +121,70 @@ def test_conversation(reps, corpus, monkeypatch, capsys):
 
 
 def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
-    lines = (":size 1:2", "coffee", ":funnel 1:2@3,2:4", "milk", ":help")
-    wrong = (":size 9:9", ":size six", ":funnel 2:4@3,1:2", ":funnel", ":depth 4", "tea")
+    lines = (":text 1", ":size 1:2", "coffee", ":funnel 1:2@3,2:4", "milk", ":help", ":text 1")
+    wrong = (":size 9:9", ":size six", ":funnel 2:4@3,1:2", ":funnel", ":depth 4", ":text 2", ":text", "tea")
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, *wrong, "", "never read"])))
     searcher = Searcher(FakeEncoder(), reps, corpus, size=Size(2, 4))
-    assert converse(searcher, 1) == 3
+    assert converse(searcher, 1) == 4
     told = capsys.readouterr()
-    assert [line.split()[2] for line in told.out.splitlines()[::2]] == ["a", "d", "d"]
+    shown = told.out.splitlines()
+    assert [shown[i].split()[2] for i in (0, 2, 4, 9)] == ["a", "a", "d", "d"]  # coffee, and again, milk, tea
+    assert shown[6:9] == ["d", "D", "tea with milk and milk"]
     said = re.sub(r"\d+\.\d ms", "… ms", told.err)
     assert said.startswith(
+        "error: no passage 1\n  try: the last answer has 0, :text 1 is its first\n"
         "searching at 1:2\nencode … ms, search … ms at 1:2\n"
-        "searching at 1:2@3,2:4\nencode … ms, search … ms at 1:2@3,2:4\ntype a query, or\n"
+        "searching at 1:2@3,2:4\nencode … ms, search … ms at 1:2@3,2:4\n"  # coffee once more
+        "encode … ms, search … ms at 1:2@3,2:4\ntype a query, or\n"
     )
     for what in (
+        "\nstored: 1:2,2:4, and any first numbers of each\n",
         "error: " + str(reps) + " has no size 9:9, nor a wider one of its layer\n  try: it has 1:2, 2:4",
         "error: cannot read the size 'six'",
         "error: the funnel 2:4@3,1:2 shrinks from 2:4 to 1:2",
         "error: cannot read the size ''",
         "error: there is no command :depth\n  try: :help lists them",
+        "error: no passage 2\n  try: the last answer has 1,",
+        "error: no passage is named\n",
     ):
         assert what in said
     assert said.endswith("encode … ms, search … ms at 1:2@3,2:4\n")  # what was wrong changed nothing
+
+
+AT_A_TERMINAL = """
+from types import SimpleNamespace
+from starbucks_retrieval.search.interactive import converse
+
+class Searcher:
+    funnel = "2:4"
+
+    def answer(self, query, k):
+        print("asked for", query)
+        return SimpleNamespace(hits=[], encode_ms=0.0, search_ms=0.0)
+
+print("answers:", converse(Searcher(), 1))
+"""
+
+
+def test_at_a_terminal_the_arrow_key_brings_lines_back():
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen([sys.executable, "-c", AT_A_TERMINAL], env={**os.environ, "TERM": "xterm"}, **ends):
+        os.close(theirs)
+        shown = ""
+        for awaited, keys in (
+            ("query> ", "teq\x7fa\n"),
+            ("query> ", "\x1b[A\n"),
+            ("query> ", "\x04"),
+            ("answers: 2", ""),
+        ):
+            seen = len(shown)
+            while awaited not in shown[seen:]:
+                shown += os.read(ours, 1024).decode()
+            os.write(ours, keys.encode())
+    os.close(ours)
+    assert shown.count("asked for tea\r\n") == 2  # a letter was taken back, then the line came back whole
 
 
 def test_a_funnel_encodes_once_and_scores_at_its_last_size(reps, corpus):
