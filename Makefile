@@ -1,4 +1,4 @@
-# make demo   the whole pipeline on this machine's own Python documentation (about 6 minutes)
+# make demo   the whole pipeline on this machine's own Python documentation (6 to 9 minutes)
 # make test   lint, types, import rules, tests, shell scripts
 # Both set up .venv on their first run and start at once afterwards.
 

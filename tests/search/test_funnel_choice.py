@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,7 +151,10 @@ def test_what_is_told(problem):
     assert figures["full"] == "6:64" and figures["queries"] == 30
     assert choice.milliseconds > 0 and choice.full_milliseconds > 0
     assert str(choice).startswith(f"{choice.funnel}: nDCG@10 ")
-    assert "times cheaper" in str(choice)
+    assert f"{choice.cost_ratio:.1f} times fewer numbers to multiply" in str(choice)
+    for milliseconds, told in ((1.0, False), (3.0, True)):
+        measured = replace(choice, milliseconds=milliseconds, full_milliseconds=2.0)
+        assert str(measured).endswith("with so few passages 6:64 alone is faster") == told
 
 
 def test_queries_without_judgements_do_not_count(problem):
