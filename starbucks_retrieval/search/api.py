@@ -48,9 +48,10 @@ class SearchSummary:
     def __str__(self) -> str:
         through = f" through {self.funnel}" if self.funnel else f" through {self.index}" if self.index else ""
         found = "".join(f"; {name} {share:.4f}" for name, share in (self.recall or {}).items())
+        most = "up to " if self.index else ""  # where an index looks, there may be fewer
         return (
             f"{self.queries} queries against {self.passages} passages at {self.size}{through}: "
-            f"{self.depth} each in {self.seconds:.1f} s, written to {self.path}{found}"
+            f"{most}{self.depth} each in {self.seconds:.1f} s, written to {self.path}{found}"
         )
 
     def to_json(self) -> dict[str, Any]:

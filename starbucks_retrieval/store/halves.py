@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from starbucks_retrieval.errors import UserError
+
 _BITS = np.int32(-0x70002000)  # 0x8fffe000: a sign, five bits of exponent, ten of mantissa
 _SCALE = np.float32(2.0**112)  # between the two formats' biases of the exponent
+_ENDLESS = np.float32(2.0**16)  # what infinity and NaN would become, and larger; the largest half is 65504
 _PASS = 2**16  # numbers that stay in the cache between the passes over them
 
 
 def singles(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Finite numbers of a store, [rows, dim] float16 or float32, as float32, exactly; `out`: [rows, dim], contiguous.
+    """Numbers of a store, [rows, dim] float16 or float32, as float32, exactly; `out`: [rows, dim], contiguous.
 
     The bits of a half, moved into those of a single, are the number but for a power of two, subnormal ones included:
-    a quarter of the time that NumPy's own conversion takes.
+    a third of the time that NumPy's own conversion takes. Raises UserError for halves that are no finite numbers, which
+    no store of ours is written with.
     """
     if stored.dtype != np.float16:
         if out is None:
@@ -30,4 +34,9 @@ def singles(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         np.left_shift(bits, 13, out=bits)
         np.bitwise_and(bits, _BITS, out=bits)
         np.multiply(some, _SCALE, out=some)
+        if some.max() >= _ENDLESS or some.min() <= -_ENDLESS:
+            raise UserError(
+                "a stored vector has NaN or infinity: the store was damaged or changed after it was written",
+                "look with starbucks store verify, then encode again",
+            )
     return out

@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store.halves import singles
 
 
@@ -21,3 +23,13 @@ def test_singles_stay_what_they_are():
     assert singles(table) is table
     out = np.empty_like(table)
     assert np.array_equal(singles(table, out), table)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_halves_that_are_no_numbers_do_not_become_some(wrong):
+    table = np.full((300, 1000), 65504, np.float16)  # the largest
+    table[::2] *= -1
+    assert np.array_equal(singles(table), table.astype(np.float32))
+    table[299, 999] = wrong
+    with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
+        singles(table)
