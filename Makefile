@@ -1,5 +1,5 @@
 # make demo   the whole pipeline on this machine's own Python documentation (6 to 9 minutes)
-# make test   lint, types, import rules, tests, shell scripts
+# make test   lint, types, import rules, shell scripts, unit tests (make test-slow has the others)
 # Both set up .venv on their first run and start at once afterwards.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-fast lint pipelines wheel docs bench clean
+.PHONY: help setup demo demo-short test test-slow lint pipelines wheel docs bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -38,11 +38,13 @@ lint: setup
 	@find examples -name '*.sh' -print0 | xargs -0 --no-run-if-empty $(BIN)/shellcheck
 
 # After the loss of a worker --dist loadfile waits for ever; without a restart it ends and names the test.
-test: lint
-	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 --durations 40 --durations-min 5 -q
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 --durations 20 --durations-min 5 -q
 
-test-fast: setup
-	@$(BIN)/python -m pytest -n auto -q -m 'not slow'
+test: lint
+	@$(PYTEST) -m 'not slow'
+
+test-slow: setup
+	@$(PYTEST) -m slow
 
 pipelines: setup
 	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && PYTHON=$(abspath $(BIN)/python) WORK=$$work/msmarco DATA= \

@@ -108,6 +108,7 @@ def test_a_lost_first_process_ends_the_job_and_a_rerun_completes_it(tiny_bert, c
     assert contents(tmp_path / "two") == whole
 
 
+@pytest.mark.slow
 def test_bad_input_ends_all_processes_with_one_message(tiny_bert, tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "w1"}\n{oops\n')
     words = flags(tiny_bert, tmp_path / "corpus.jsonl", tmp_path / "out", "--num_processes", "2")
@@ -176,6 +177,7 @@ def test_what_a_ray_worker_finds_wrong_is_the_user_s_to_read():
 # ---------------------------------------------------------------- back ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_other_back_ends_fill_the_same_store(tiny_bert, corpus, tmp_path, backend):
     pytest.importorskip("onnxruntime" if backend == "onnx" else "openvino")
@@ -189,6 +191,7 @@ def test_other_back_ends_fill_the_same_store(tiny_bert, corpus, tmp_path, backen
         np.testing.assert_allclose(theirs.vectors(rows), ours.vectors(rows), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_choice_left_open_follows_what_was_begun(tiny_bert, corpus, tmp_path, capfd):
     pytest.importorskip("onnxruntime")
     words = ("--sizes", "2:8", "--shard_size", "50")
@@ -202,6 +205,7 @@ def test_a_choice_left_open_follows_what_was_begun(tiny_bert, corpus, tmp_path, 
     assert "onnx-fp32" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_auto_picks_one_and_says_which(tiny_bert, corpus, tmp_path, capfd):
     words = flags(tiny_bert, corpus, tmp_path, "--sizes", "2:8", "--backend", "auto", "--json")
     assert run_door(main, words) == 0
@@ -212,6 +216,7 @@ def test_auto_picks_one_and_says_which(tiny_bert, corpus, tmp_path, capfd):
     assert f"--backend auto: {figures['runtime']}" in printed.err
 
 
+@pytest.mark.slow
 def test_int8_tells_how_far_it_strays(tiny_bert, corpus, tmp_path, capfd):
     pytest.importorskip("nncf")
     words = flags(tiny_bert, corpus, tmp_path, "--sizes", "2:8", "--backend", "openvino", "--dtype", "int8", "--json")

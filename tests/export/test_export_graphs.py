@@ -35,7 +35,9 @@ def batch_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
     return {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
 
 
-@pytest.mark.parametrize(("family", "pooling"), [("bert", "mean"), ("llama", "last")])
+@pytest.mark.parametrize(
+    ("family", "pooling"), [("bert", "mean"), pytest.param("llama", "last", marks=pytest.mark.slow)]
+)
 def test_onnx_runtime_gives_our_embeddings(tmp_path, family, pooling):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -51,6 +53,7 @@ def test_onnx_runtime_gives_our_embeddings(tmp_path, family, pooling):
     np.testing.assert_allclose(card, encoder.encode(["a passage"], SIZE)[SIZE], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_openvino_gives_our_embeddings(tmp_path):
     openvino = pytest.importorskip("openvino")
     encoder = model_of(tmp_path / "model", pooling="mean", normalize=True, passage_prefix="w5 ")
