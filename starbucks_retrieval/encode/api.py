@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.team import Team, launch
+from starbucks_retrieval.encode.team import Team, launch, launched
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
     """
     if arguments.num_processes > 1:
         return launch(arguments)
+    if arguments.engine == "ray" and launched():
+        raise UserError("--engine ray starts its own workers", "run it as one process, without torchrun or accelerate")
     # Here, so that a launcher's parent process and --help stay light.
     from starbucks_retrieval.encode.job import Job
     from starbucks_retrieval.encode.worker import Tally

@@ -24,6 +24,15 @@ PORT = "STARBUCKS_ENCODE_PORT"  # where the store of our own launcher listens, o
 _FOREVER = datetime.timedelta(days=365)  # the first process may read a large collection before it speaks
 
 
+def launched() -> bool:
+    """Whether a launcher started this process and others."""
+    return _processes() > 1
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class Team:
     """The processes that torchrun, `accelerate launch` or `--num_processes` started, or this one alone.
 
@@ -33,7 +42,7 @@ class Team:
 
     def __init__(self) -> None:
         self.rank = 0
-        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.size = _processes()
         self._store: Any = None
         if self.size > 1:
             import torch.distributed as dist

@@ -240,3 +240,10 @@ def test_flags_that_do_not_fit_are_refused(tiny_bert, corpus, tmp_path, capfd, m
     assert run_door(main, flags(tiny_bert, corpus, tmp_path / "out", *more)) == 2
     assert message in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_ray_is_not_for_processes_of_a_launcher(tiny_bert, corpus, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "out", "--engine", "ray")) == 2
+    assert "without torchrun" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
