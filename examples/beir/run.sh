@@ -17,8 +17,8 @@
 #          embeddings once it is scored; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default beir-SCALE): sets/ (tiny) stores/ runs/ results/LABEL/SET.json averages.md report/
 # Again    run it again after any end, also a kill: what is finished is kept.
-# Time     not measured yet
-# Disk     not measured yet
+# Time     46 s tiny on two cores; full not measured
+# Disk     6 MB tiny; full not measured (DROP_STORES=1 keeps it small)
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

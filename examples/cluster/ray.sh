@@ -9,8 +9,8 @@
 #          ray start --address HEAD:6379         on each of the others (extra `ray` there too)
 # Outputs  OUTPUT/passages, OUTPUT/queries, OUTPUT/L6-D128.trec for the model's full size
 # Again    run it again after any end: shards that are there are kept
-# Time     not measured yet
-# Disk     not measured yet
+# Time     79 s for 700 passages and 400 queries by all-MiniLM-L6-v2 on two busy cores, most of it starting Ray
+# Disk     15 MB for these, 14 of them the run; 2 x dims bytes a passage or query, and ids
 #
 # NOT RUN BY US on several machines; run on one, with a local Ray.
 set -euo pipefail

@@ -3,8 +3,8 @@
 #
 # Inputs   DATA (a BEIR folder; default: see settings.sh), PASSAGES, QUERIES, TRAIN_QUERIES
 # Outputs  WORK/data: corpus.jsonl, queries.jsonl, qrels/{train,dev,dl19 …}.tsv
-# Time     not measured yet
-# Disk     not measured yet
+# Time     2 s tiny
+# Disk     1 MB tiny
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

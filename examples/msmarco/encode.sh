@@ -4,8 +4,8 @@
 # Inputs   WORK/models/METHOD; texts: WORK/data (tiny), the hub's CORPUS_NAME and the short names in SETS (full);
 #          DEVICES; ENCODE_FLAGS such as "--dtype bf16" or "--backend openvino"
 # Outputs  WORK/stores/METHOD/passages and …/queries-SET, a store for each size
-# Time     26 s in the smallest form (`make pipelines`: 200 passages, two sets) on two cores; full not measured
-# Disk     not measured yet
+# Time     24 to 29 s tiny (600 passages, two sets) on two cores; full not measured
+# Disk     2 MB tiny; full 31 GB a method, computed: 8.8 million passages at the six sizes of a BERT
 #
 # Baselines that do not know the ladder are encoded at its sizes too, as in the paper. Several nodes: ../cluster.
 set -euo pipefail

@@ -3,8 +3,8 @@
 #
 # Inputs   WORK/runs/METHOD; judgements of WORK/data (tiny) or of the short names in SETS (full)
 # Outputs  WORK/results/METHOD/SET.json, with the figure of every query
-# Time     2 s in the smallest form (`make pipelines`) on two cores; full not measured
-# Disk     not measured yet
+# Time     2 s tiny on two cores; full not measured
+# Disk     under 1 MB
 #
 # Sets of a tiny run are called dl19-tiny and so on: their scores are not those of dl19.
 set -euo pipefail

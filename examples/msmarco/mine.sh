@@ -6,8 +6,8 @@
 #
 # Inputs   training queries and passages: WORK/data (tiny), the hub's GROUPS_NAME and CORPUS_NAME (full); MINE_FLAGS
 # Outputs  WORK/negatives/bm25.jsonl or METHOD.jsonl (rows with texts), and the candidates beside it
-# Time     1 s for BM25 in the smallest form (`make pipelines`: 80 queries) on two cores; full not measured
-# Disk     not measured yet
+# Time     tiny, on two cores: 1 s by BM25, 13 s by a model (300 queries, 600 passages); full not measured
+# Disk     2 MB tiny; full not measured
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

@@ -16,8 +16,8 @@
 #          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default sts-SCALE): data/ (tiny) models/ results/METHOD.json report/index.html
 # Again    run it again after any end, also a kill: what is finished is kept.
-# Time     not measured yet
-# Disk     not measured yet
+# Time     86 s tiny (one method, 30 steps) on two cores; full not measured
+# Disk     88 MB tiny, the model; full not measured
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
