@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import errno
 import json
 import logging
@@ -99,6 +100,10 @@ def _boolean(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
 
 
+def _hint(name: str, known: Iterable[str], prog: str) -> str:
+    return "".join(f"{near}, or " for near in difflib.get_close_matches(name, known, 1)) + f"see {prog} --help"
+
+
 def parse_flags(
     classes: Sequence[type], argv: Sequence[str], prog: str, description: str, epilog: str = "", extra: bool = False
 ) -> tuple[list[Any], list[str]]:
@@ -122,10 +127,11 @@ def parse_flags(
             elif extra:
                 leftover += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
             else:
-                raise UserError(f"the configuration file has an unknown key {name!r}", f"see {prog} --help")
+                raise UserError(f"the configuration file has an unknown key {name!r}", _hint(name, known, prog))
     namespace, unknown = parser.parse_known_args(argv)
     if unknown and not extra:
-        raise UserError(f"unknown argument {unknown[0]}", f"see {prog} --help")
+        name = unknown[0].partition("=")[0]
+        raise UserError(f"unknown argument {name}", _hint(name, [f"--{flag}" for flag in known], prog))
     values.update(vars(namespace))
     instances = []
     for cls in classes:

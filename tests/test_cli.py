@@ -68,6 +68,20 @@ def test_bad_flags_are_user_errors(argv, message):
     assert caught.value.hint
 
 
+def test_a_misspelt_flag_is_told_the_nearest(tmp_path):
+    for wrong in ("--swich", "--swich=1"):
+        with pytest.raises(UserError, match=r"^unknown argument --swich\n") as caught:
+            parse("--name", "x", wrong)
+        assert caught.value.hint == "--switch, or see prog --help"
+    with pytest.raises(UserError, match="--zzz") as caught:
+        parse("--name", "x", "--zzz")
+    assert caught.value.hint == "see prog --help"
+    (tmp_path / "config.yaml").write_text("name: x\nrates: 2")
+    with pytest.raises(UserError, match="'rates'") as caught:
+        parse(str(tmp_path / "config.yaml"))
+    assert caught.value.hint == "rate, or see prog --help"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -93,7 +93,7 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     _tell(findings, len(cells) // len(measures) // len(names))
     more = _about(asked, encoding, made, layers, dims, depth) | ({"findings": findings} if findings else {})
     lap = time.perf_counter()
-    more |= _costs(base, asked, [Size(layer, dim) for layer in layers for dim in dims], encoding.store_dtype, seed)
+    more |= _costs(base, asked, [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
     results = Results("grid", asked.label or Path(asked.model_name_or_path).name, cells, more)
     write_results(asked.target, results)
@@ -179,11 +179,9 @@ def _about(
     }
 
 
-def _costs(
-    base: EncodeArguments, asked: GridArguments, sizes: Sequence[Size], store_dtype: str, seed: int
-) -> dict[str, Any]:
+def _costs(base: EncodeArguments, asked: GridArguments, sizes: Sequence[Size], seed: int) -> dict[str, Any]:
     """`costs` of each size, and how those in milliseconds were measured, if they were."""
-    costs = bytes_of(sizes, store_dtype)
+    costs = bytes_of(sizes)
     if not asked.measure_cost:
         return {"costs": costs}
     rng, dataset = np.random.default_rng(seed), asked.dataset_path[0]
