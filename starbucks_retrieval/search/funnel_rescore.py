@@ -34,30 +34,36 @@ def rescore(
     outside = np.empty(len(rows), np.float32)
     doubles = double_error(queries, store.largest_norm)
     exact = queries.astype(np.float64)
-    few = max(1, _AT_ONCE // store.spec.size.dim // candidates)
+    threads = min(threads or os.cpu_count() or 1, len(rows))
+    many = max(1, min(gathered // candidates, len(rows)) // threads)
+    few = min(many, max(1, _AT_ONCE // store.spec.size.dim // candidates))
+    height = few if store.mapped else many  # where every use of a shard costs, rows are read for many queries
 
     def score_some(some: slice) -> None:
-        # Read for many queries, as every use of a shard costs; scored for few, whose vectors stay in the cache: there
-        # one product of all with all costs less than picking each query's own would.
-        needed = np.unique(rows[some])
-        stored = store.vectors(needed)
-        for start in range(some.start, some.stop, few):
-            group = slice(start, min(start + few, some.stop))
-            own, places = np.unique(rows[group], return_inverse=True)
-            places = places.reshape(-1, candidates)
-            vectors = singles(stored[np.searchsorted(needed, own)])
-            rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
-            order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
-            kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
-            chosen[group] = np.take_along_axis(rows[group], kept, 1)
-            for i, line in enumerate(np.take_along_axis(places, kept, 1), start):
-                scores[i] = score_rows(vectors, line, exact[i], doubles[i])
+        # Scored for few at a time, whose vectors stay in the cache, in memory that is filled again and again: there one
+        # product of all with all costs less than picking each query's own would.
+        space = np.empty((few * candidates, store.spec.size.dim), np.float32)
+        for top in range(some.start, some.stop, height):
+            last = min(top + height, some.stop)
+            needed = np.unique(rows[top:last])
+            stored = store.vectors(needed)
+            for start in range(top, last, few):
+                group = slice(start, min(start + few, last))
+                own, places = np.unique(rows[group], return_inverse=True)
+                places = places.reshape(-1, candidates)
+                picked = stored if len(own) == len(needed) else stored[np.searchsorted(needed, own)]
+                vectors = singles(picked, space[: len(own)])
+                rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
+                order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
+                kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
+                chosen[group] = np.take_along_axis(rows[group], kept, 1)
+                for i, line in enumerate(np.take_along_axis(places, kept, 1), start):
+                    scores[i] = score_rows(vectors, line, exact[i], doubles[i])
 
-    threads = min(threads or os.cpu_count() or 1, len(rows))
-    height = max(1, min(gathered // candidates, len(rows)) // threads)
-    groups = [slice(top, min(top + height, len(rows))) for top in range(0, len(rows), height)]
+    share = -(-len(rows) // threads)
+    shares = [slice(top, min(top + share, len(rows))) for top in range(0, len(rows), share)]
     with ThreadPoolExecutor(threads) as pool:  # NumPy lets go of the interpreter where the time is spent
-        list(pool.map(score_some, groups))
+        list(pool.map(score_some, shares))
     found, scores = best(chosen, scores, keep, store)
     # Where one that was left out might reach the last place, all are scored.
     highest = outside + single_error(queries, store.largest_norm) + doubles

@@ -209,6 +209,11 @@ class EmbeddingStore:
         for shard in self._shards[:_KEPT]:
             shard.keep = True
 
+    @property
+    def mapped(self) -> bool:
+        """Whether all of its vectors stay mapped."""
+        return all(shard.keep for shard in self._shards)
+
     def hold(self, max_bytes: int) -> None:
         """Keep all vectors in memory in single precision from now on, if they fit: for one search after another."""
         if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:

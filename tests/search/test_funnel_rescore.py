@@ -25,21 +25,27 @@ def corpora():
     return {"plain": plain, "tied": tied, "cancelling": cancelling, "zeros": np.zeros((COUNT, 16), np.float32)}
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("store_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", list(corpora()))
-def test_the_short_way_is_the_long_way(open_written, name, store_dtype):
+def test_the_short_way_is_the_long_way(open_written, name, store_dtype, mapped, monkeypatch):
     ids = [f"d{i}" for i in np.random.default_rng(1).permutation(COUNT)]
     store = open_written(ids, corpora()[name], store_dtype=store_dtype)
+    if mapped:
+        store.keep_mapped()
+    assert store.mapped == mapped
     queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
     if name == "cancelling":
         queries[:, 6:12] = queries[:, :6] = 1 + queries[:, :6] * np.float32(2**-20)
     for candidates, keep in [(500, 5), (500, 100), (500, 300), (500, 500), (500, 900), (80, 1), (1, 1)]:
         rows = shortlists(30, candidates)
         expected = everything(queries, rows, keep, store)
-        for memory in (2 * 10**9, 300_000, 1):
-            found = rescore(queries, rows, keep, store, memory)
-            assert found[0].tolist() == expected[0].tolist()
-            assert found[1].tobytes() == expected[1].tobytes()
+        for memory, numbers in ((2 * 10**9, 2**23), (2 * 10**9, 4 * 500 * 16), (300_000, 2**23), (1, 2**23)):
+            monkeypatch.setattr(module, "_AT_ONCE", numbers)  # the second: four queries at a time
+            for threads in (1, 3):
+                found = rescore(queries, rows, keep, store, memory, threads)
+                assert found[0].tolist() == expected[0].tolist()
+                assert found[1].tobytes() == expected[1].tobytes()
 
 
 def test_few_passages_are_scored_twice(open_written, monkeypatch):
