@@ -24,8 +24,9 @@ _WARM = 3  # queries whose time does not count
 
 
 def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
-    """`{size: {"bytes_per_passage": …}}`, what one vector takes as `encode` stores it unless told otherwise: in float16."""
-    return {str(size): {"bytes_per_passage": size.dim * np.dtype(np.float16).itemsize} for size in sizes}
+    """`{size: {"bytes_per_passage": …}}`, what one vector takes as `encode` stores it unless told otherwise."""
+    width = np.dtype(EncodeArguments.store_dtype).itemsize
+    return {str(size): {"bytes_per_passage": size.dim * width} for size in sizes}
 
 
 def measure_costs(

@@ -37,28 +37,30 @@ def rescore(
     threads = min(threads or os.cpu_count() or 1, len(rows))
     many = max(1, min(gathered // candidates, len(rows)) // threads)
     few = min(many, max(1, _AT_ONCE // store.spec.size.dim // candidates))
-    height = few if store.mapped else many  # where every use of a shard costs, rows are read for many queries
+    many -= many % few
 
     def score_some(some: slice) -> None:
         # Scored for few at a time, whose vectors stay in the cache, in memory that is filled again and again: there one
         # product of all with all costs less than picking each query's own would.
         space = np.empty((few * candidates, store.spec.size.dim), np.float32)
-        for top in range(some.start, some.stop, height):
-            last = min(top + height, some.stop)
-            needed = np.unique(rows[top:last])
-            stored = store.vectors(needed)
-            for start in range(top, last, few):
-                group = slice(start, min(start + few, last))
-                own, places = np.unique(rows[group], return_inverse=True)
-                places = places.reshape(-1, candidates)
-                picked = stored if len(own) == len(needed) else stored[np.searchsorted(needed, own)]
-                vectors = singles(picked, space[: len(own)])
-                rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
-                order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
-                kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
-                chosen[group] = np.take_along_axis(rows[group], kept, 1)
-                for i, line in enumerate(np.take_along_axis(places, kept, 1), start):
-                    scores[i] = score_rows(vectors, line, exact[i], doubles[i])
+        for start in range(some.start, some.stop, few):
+            group = slice(start, min(start + few, some.stop))
+            own, places = np.unique(rows[group], return_inverse=True)
+            places = places.reshape(-1, candidates)
+            if store.mapped:
+                stored = store.vectors(own)
+            else:  # every use of a shard costs, so rows are read for many queries
+                if (start - some.start) % many == 0:
+                    needed = np.unique(rows[start : min(start + many, some.stop)])
+                    read = store.vectors(needed)
+                stored = read[np.searchsorted(needed, own)]
+            vectors = singles(stored, space[: len(own)])
+            rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
+            order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
+            kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
+            chosen[group] = np.take_along_axis(rows[group], kept, 1)
+            for i, line in enumerate(np.take_along_axis(places, kept, 1), start):
+                scores[i] = score_rows(vectors, line, exact[i], doubles[i])
 
     share = -(-len(rows) // threads)
     shares = [slice(top, min(top + share, len(rows))) for top in range(0, len(rows), share)]

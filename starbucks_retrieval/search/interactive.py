@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.searcher import Answer, Hit, Searcher
+from starbucks_retrieval.search.searcher import Hit, Searcher
 from starbucks_retrieval.sizes import Size, Sizes
 
 _SNIPPET = 160
@@ -40,42 +39,35 @@ def converse(searcher: Searcher, k: int) -> int:
     """
     answered = 0
     query: str | None = None
-    answer: Answer | None = None
+    hits: list[Hit] = []
     for line in _lines():
         try:
-            if line.startswith(":"):
-                command, _, value = line[1:].partition(" ")
-                if not _switch(searcher, command, value.strip()):
-                    _tell(searcher, command, value.strip(), answer.hits if answer else [])
-                    continue
-                _say(f"searching at {searcher.funnel}")
-                if query is None:
-                    continue
-            else:
+            if not line.startswith(":"):
                 query = line
+            elif not _obey(searcher, line, hits) or query is None:
+                continue
             answer = searcher.answer(query, k)
         except UserError as error:
             _say(f"error: {error.what}" + (f"\n  try: {error.hint}" if error.hint else ""))
             continue
-        print(show(answer.hits), flush=True)
+        hits = answer.hits
+        print(show(hits), flush=True)
         _say(f"encode {answer.encode_ms:.1f} ms, search {answer.search_ms:.1f} ms at {searcher.funnel}")
         answered += 1
     return answered
 
 
-def _switch(searcher: Searcher, command: str, value: str) -> bool:
+def _obey(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
+    """Do what a command says. Returns whether it was a switch of sizes."""
+    command, _, value = line[1:].partition(" ")
+    value = value.strip()
     if command == "size":
         searcher.use(size=Size.parse(value))
     elif command == "funnel":
         searcher.use(funnel=value)
-    else:
-        return False
-    return True
-
-
-def _tell(searcher: Searcher, command: str, value: str, hits: list[Hit]) -> None:
-    if command == "help":
+    elif command == "help":
         _say(f"{_HELP}\nstored: {Sizes(searcher.stored_sizes)}, and any first numbers of each")
+        return False
     elif command == "text":
         if not (value.isdecimal() and 1 <= int(value) <= len(hits)):
             raise UserError(
@@ -83,8 +75,11 @@ def _tell(searcher: Searcher, command: str, value: str, hits: list[Hit]) -> None
             )
         hit = hits[int(value) - 1]
         print("\n".join(part for part in (hit.docid, hit.title, hit.text) if part), flush=True)
+        return False
     else:
         raise UserError(f"there is no command :{command}", ":help lists them")
+    _say(f"searching at {searcher.funnel}")
+    return True
 
 
 def _say(text: str) -> None:
@@ -96,7 +91,7 @@ def _lines() -> Iterator[str]:
     edited = typed and sys.stdout.isatty()
     if edited:
         with suppress(ImportError):
-            importlib.import_module("readline")  # gives input() its arrow keys and the lines typed before
+            import readline  # noqa: F401 - gives input() its arrow keys and the lines typed before
     while True:
         if typed and not edited:  # input() would put its prompt among the hits
             print(_PROMPT, end="", file=sys.stderr, flush=True)
