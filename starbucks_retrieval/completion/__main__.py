@@ -12,6 +12,7 @@ from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, 
 
 _EPILOG = (
     "starbucks completion bash > ~/.local/share/bash-completion/completions/starbucks    |    "
+    'eval "$(starbucks completion bash)" in ~/.bashrc    |    '
     "starbucks completion fish > ~/.config/fish/completions/starbucks.fish    |    "
     "starbucks completion zsh > ~/.zfunc/_starbucks, with fpath+=(~/.zfunc) before compinit in ~/.zshrc"
 )
@@ -45,8 +46,9 @@ def main(argv: Sequence[str]) -> None:
     figures = {"shell": arguments.shell, "stages": len(stages), "flags": flags, "script": text}
     if not common.json:
         print(text, end="", flush=True)
-    where = f"; keep it in {PLACES[arguments.shell]}" if sys.stdout.isatty() else ""
-    finish(common, f"{len(stages)} stages and sub-commands with {flags} flags{where}", figures)
+    if common.json or sys.stdout.isatty():  # a shell that reads the script when it starts must show nothing
+        place = PLACES[arguments.shell]
+        finish(common, f"{len(stages)} stages and sub-commands with {flags} flags; keep it in {place}", figures)
 
 
 if __name__ == "__main__":
