@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from starbucks_retrieval import clock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -103,6 +107,13 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("needs the shared folder of real data sets (STARBUCKS_SHARED)")
     return folder
+
+
+@pytest.fixture
+def ticking(monkeypatch) -> None:
+    """The package's clock goes on by a second at each reading, so that what is measured does not depend on the machine."""
+    readings = itertools.count(1.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
 
 
 @pytest.fixture(autouse=True)

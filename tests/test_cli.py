@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -151,8 +150,6 @@ def test_help_answers_without_heavy_imports(stage):
         .replace("STAGE", repr(stage))
         .replace("sys.argv.pop(0)[1:] + ", "")
     )
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
-    assert time.monotonic() - started < 5  # a bound for a busy machine; measured 0.1 s

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.sizes import Sizes
 
 
@@ -29,9 +29,9 @@ def measure_speed(model: Path, sizes: Sizes, texts: Sequence[str], rounds: int, 
     seconds: dict[str, list[float]] = {str(size): [] for size in sizes}
     turns = [size for _ in range(rounds) for size in sizes]
     for size in progress(turns, len(turns), "turns", "texts/s at each size"):
-        began = time.perf_counter()
+        began = now()
         encoder.embed(encoder.tokenize(texts, max_length), Sizes([size]), max_tokens=4096, dtype=dtype)
-        seconds[str(size)].append(time.perf_counter() - began)
+        seconds[str(size)].append(seconds_since(began))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {
         "precision": precision.name_of(dtype),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
 from typing import Any
 
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.team import Team, launch, launched
 from starbucks_retrieval.errors import UserError
@@ -33,7 +33,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
     from starbucks_retrieval.encode.worker import Tally
 
     team = Team()
-    started = time.perf_counter()
+    began = now()
     job = Job(arguments)
     plan = team.told("plan", job.plan)
     specs = [StoreSpec.from_json(spec, "the job") for spec in plan["specs"]]
@@ -68,7 +68,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
             for writer in writers.values():
                 writer.finish()
         team.dismiss()
-    seconds = time.perf_counter() - started
+    seconds = seconds_since(began)
     return {
         "output": arguments.encode_output_path,
         "sizes": [str(spec.size) for spec in specs],

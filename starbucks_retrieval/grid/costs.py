@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.cli import log
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.models import NestedEncoder
@@ -52,11 +52,11 @@ def measure_costs(
     laps: dict[int, list[float]] = {layer: [] for layer in layers}
     for number, text in enumerate(texts[:_WARM] + texts):
         for layer in layers:
-            began = time.perf_counter()
+            began = now()
             rows = encoder.tokenize([text], encoder.max_length(True))
             runtime.embed(rows, sizes[layer], max_tokens=max_tokens)
             if number >= len(texts[:_WARM]):
-                laps[layer].append(time.perf_counter() - began)
+                laps[layer].append(seconds_since(began))
     rows = encoder.tokenize(texts_of(list(passages), encoder.config)[1], encoder.max_length(False))
     rates = _passage_seconds(runtime, rows, sizes, max_tokens)
     costs = {
@@ -79,10 +79,10 @@ def _passage_seconds(runtime: Runtime, rows: Rows, sizes: dict[int, Sizes], max_
     laps: dict[int, list[float]] = {layer: [] for layer in sizes}
     for number in range(_ROUNDS + 1):  # the first one warms up
         for layer, size in sizes.items():
-            began = time.perf_counter()
+            began = now()
             runtime.embed(rows, size, max_tokens=max_tokens)
             if number:
-                laps[layer].append((time.perf_counter() - began) / len(rows))
+                laps[layer].append(seconds_since(began) / len(rows))
     return {layer: statistics.median(own) for layer, own in laps.items()}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.load import _NO_POOLER, explained, quiet_transformers
@@ -90,13 +90,13 @@ class Outline:
         with torch.inference_mode(), torch.autocast(place.type, dtype=dtype, enabled=dtype is not None):
             model = _bare(shape).to(place).eval()
             layers = len(layers_of(model, layout))
-            best, stop = float("inf"), time.perf_counter() + budget
-            while best == float("inf") or time.perf_counter() < stop:
-                began = time.perf_counter()
+            best, stop = float("inf"), now() + budget
+            while best == float("inf") or now() < stop:
+                began = now()
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
                 if place.type == "cuda":
                     torch.cuda.synchronize(place)
-                best = min(best, time.perf_counter() - began)
+                best = min(best, seconds_since(began))
         return best / (rows * length * layers)
 
 

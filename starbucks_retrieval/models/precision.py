@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import time
 from typing import Literal
 
 import torch
 from torch.nn import functional
+
+from starbucks_retrieval.clock import now, seconds_since
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -39,9 +40,9 @@ def speedup(turns: int = 5) -> float:
     for _ in range(turns + 1):  # the first one warms up
         for dtype in (torch.float32, torch.bfloat16):
             rows, weights = torch.zeros(256, 768, dtype=dtype), torch.zeros(3072, 768, dtype=dtype)
-            start = time.perf_counter()
+            began = now()
             functional.linear(rows, weights)
-            best[dtype] = min(best.get(dtype, float("inf")), time.perf_counter() - start)
+            best[dtype] = min(best.get(dtype, float("inf")), seconds_since(began))
     return best[torch.float32] / best[torch.bfloat16]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import statistics
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, cast, get_args
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.models.batching import pad, token_batches
@@ -199,6 +199,6 @@ def _probes(rows: Rows, max_tokens: int, count: int) -> list[list[Sequence[int]]
 
 
 def _seconds(runtime: Runtime, rows: Rows, sizes: Sizes, max_tokens: int) -> float:
-    started = time.perf_counter()
+    began = now()
     runtime.embed(rows, sizes, max_tokens=max_tokens)
-    return time.perf_counter() - started
+    return seconds_since(began)

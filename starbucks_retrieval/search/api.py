@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.cli import log
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.exact import choose_engine, make_proposer
 from starbucks_retrieval.search.funnel import Funnel, Step, check_together
@@ -96,7 +96,7 @@ def search(
     with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, auto
     for the faster of the first two, or milvus at `uri`. Raises UserError for stores that do not belong together, and for what the engines refuse.
     """
-    began = time.monotonic()
+    began = now()
     wanted = asked_size(size, layer, dim)
     memory = parse_bytes(max_memory)
     steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
@@ -153,7 +153,7 @@ def search(
         passages=count,
         size=str(last),
         depth=min(kept, count),
-        seconds=time.monotonic() - began,
+        seconds=seconds_since(began),
         path=str(save_ranking_to),
         funnel=str(steps) if steps is not None else None,
         index=saved.manifest.factory if saved is not None else None,

@@ -7,7 +7,6 @@ size; what a funnel then does to a query is a matter of ranks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.cli import log, progress
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.exact import Proposer, Results, exact_search
 from starbucks_retrieval.search.funnel import Funnel, Step, check_together, funnel_search, grows
@@ -266,10 +266,10 @@ def _all_rows(found: Iterable[Results]) -> np.ndarray:
 
 
 def _milliseconds(search: Callable[[], Iterable[Results]], queries: int) -> float:
-    began = time.perf_counter()
+    began = now()
     for _ in search():
         pass
-    return (time.perf_counter() - began) * 1000 / queries
+    return seconds_since(began) * 1000 / queries
 
 
 def _first(names: Iterable[str]) -> str:

@@ -54,7 +54,7 @@ def chromium(tmp_path):
             *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,900"),
             *(*flags, "--dump-dom", address),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.stdout, done.stderr[-2000:]
         return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 

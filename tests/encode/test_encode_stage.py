@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -80,29 +79,35 @@ def test_queries_take_their_own_prefix_and_length(tiny_bert, tmp_path):
     np.testing.assert_allclose(store.vectors(np.array([0])), bare, atol=1e-6)
 
 
+# Encodes, and stops in the middle as soon as so many files of vectors are there, for the test to kill it.
+STOPS = """
+import os, signal, sys
+from pathlib import Path
+from starbucks_retrieval.encode.__main__ import main
+
+def replace(source, target, real=os.replace):
+    real(source, target)
+    if len(list(Path(target).parents[1].rglob("*.vectors.npy"))) >= int(sys.argv[1]):
+        print("stopped", flush=True)
+        signal.pause()
+
+os.replace = replace
+main(sys.argv[2:])
+"""
+
+
 @pytest.mark.slow
 def test_kill_at_any_moment_then_the_same_command_gives_the_same_bytes(tiny_bert, corpus, tmp_path):
     settings = ["--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60"]
     encode(tiny_bert, corpus, tmp_path / "whole", *settings)
-    command = [
-        sys.executable,
-        "-m",
-        "starbucks_retrieval.encode",
-        *flags(tiny_bert, corpus, tmp_path / "cut", *settings),
-    ]
-    killed_half_done = 0
+    words = flags(tiny_bert, corpus, tmp_path / "cut", *settings)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for wanted in (1, 4, 9):
-        job = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
         # the shallow size's shard is written first: this lands between the two, or inside a write
-        while len(list((tmp_path / "cut").rglob("*.vectors.npy"))) < wanted and job.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        if job.poll() is None:
-            killed_half_done += 1
-        job.send_signal(signal.SIGKILL)
-        job.wait()
-    assert killed_half_done
+        command = [sys.executable, "-c", STOPS, str(wanted), *words]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
+            assert job.stdout.readline() == b"stopped\n"
+            job.send_signal(signal.SIGKILL)
     encode(tiny_bert, corpus, tmp_path / "cut", *settings)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 

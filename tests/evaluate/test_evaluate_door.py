@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -116,8 +115,6 @@ def test_help_answers_without_heavy_libraries():
         "heavy = {'torch', 'transformers', 'datasets', 'pyarrow', 'ir_measures', 'faiss'} & sys.modules.keys()\n"
         "sys.exit(f'imports {heavy}' if heavy else 0)"
     )
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--remove_identical_ids" in done.stdout
-    assert time.perf_counter() - start < 5  # 0.2 s on an idle machine

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from starbucks_retrieval import clock
 from starbucks_retrieval.models import precision
 
 
@@ -32,5 +35,10 @@ def test_auto_takes_bf16_on_a_cpu_that_multiplies_it_fast(monkeypatch, able, tim
         precision._fast_on_this_cpu.cache_clear()
 
 
-def test_the_measurement_gives_a_ratio():
-    assert precision.speedup(turns=1) > 0
+def test_the_measurement_gives_a_ratio(ticking):
+    assert precision.speedup(turns=1) == 1
+
+
+def test_a_clock_that_stands_still_gives_a_ratio_too(monkeypatch):
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 5.0))
+    assert precision.speedup(turns=1) == 1

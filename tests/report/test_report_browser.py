@@ -74,7 +74,6 @@ def test_the_page_in_a_browser(page, width, tmp_path):
         [*command, "--virtual-time-budget=4000", "--dump-dom", (page / "frame.html").as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
     )
     seen = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
     assert seen, done.stderr[-2000:]

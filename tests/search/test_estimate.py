@@ -3,10 +3,12 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from starbucks_retrieval import clock
 from starbucks_retrieval.cli import parse_flags
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
@@ -18,6 +20,7 @@ from starbucks_retrieval.search.estimate import (
     Rates,
     estimate,
     ladder,
+    measure,
     measure_machine,
     plan_search,
     table,
@@ -225,22 +228,88 @@ def test_lines_go_through_both_points_and_never_below_nothing():
     assert (falling.each, falling.number) == (1.0, 0.0)
 
 
-def test_a_quick_measurement_is_sane():
+SMALL = {"depth": 20, "threads": 1, "table_bytes": 4 << 20, "nodes": 600}
+ROWS = {32: (4 << 20) // 4 // 32, 512: (4 << 20) // 4 // 512}  # of the tables that are scanned
+PIECES = {  # in the order in which they are timed
+    "opening": 1e-3,
+    "call": 5e-3,
+    "reading": 1e-3 + 2e-9 * 512 * ROWS[512],
+    "copying": 4e-3,
+    "fetching 32": 1e-3 + 8 * 1000 * 32e-8,
+    "fetching 512": 1e-3 + 8 * 1000 * 512e-8,
+    "rescoring 32": 1e-3 + 8 * 1000 * 16e-8,
+    "rescoring 512": 1e-3 + 8 * 1000 * 256e-8,
+    "in caches": 3e-6 * 2048,
+    "scan 32": 32e-9 * ROWS[32],
+    "scan 512": 512e-9 * ROWS[512],
+    "scan of few": 32e-9 * 8192,
+    "code 8": 8e-9 * 65536,
+    "code 64": 64e-9 * 65536,
+    "code of many": 8e-9 * 65536 + 1e-3,
+    "visit 32": 32e-8 * 2048,
+    "visit 512": 512e-8 * 2048,
+    "hop": 1.0,
+}
+
+
+def measured(monkeypatch, times, **options):
+    """What a machine is found to be on which each piece takes so long; every piece runs once."""
+    left = iter(times)
+
+    def timed(run, budget):
+        run()
+        return next(left)
+
+    monkeypatch.setattr(measure, "_best_time", timed)
+    machine = measure_machine(**SMALL, **options)
+    assert next(left, None) is None
+    return machine
+
+
+def test_what_the_pieces_took_makes_the_machine(monkeypatch):
     before = faiss.omp_get_max_threads()
-    machine = measure_machine(0.05, depth=20, batches=(1, 8), threads=1, table_bytes=4 << 20, nodes=600)
+    machine = measured(monkeypatch, PIECES.values(), batches=(1,))
     assert faiss.omp_get_max_threads() == before
-    assert machine.threads == 1
-    assert min(machine.memory, machine.bandwidth, machine.opening, machine.reading) > 0
-    assert min(machine.fetching(768), machine.rescoring(768)) > 0
+    assert (machine.threads, machine.depth, machine.store_dtype) == (1, 20, "float16")
+    assert machine.bandwidth == pytest.approx(2 * (4 << 20) / 4e-3)
+    assert (machine.opening, machine.call, machine.reading) == pytest.approx((1e-3, 3e-3, 2e-9))
+    assert machine.fetching(768) == pytest.approx(768e-8)
+    assert machine.rescoring(768) == pytest.approx(384e-8)
+    rates = machine.rates[1]
+    assert (rates.scan(768), rates.code(64), rates.visit(768)) == pytest.approx((768e-9, 64e-9, 768e-8))
+    assert rates.choose == pytest.approx(0, abs=1e-12)
+    assert min(rates.keep, rates.hop) > 0
     assert 0 <= machine.growth.power <= 1
-    for rates in machine.rates.values():
-        assert min(rates.scan(768), rates.code(64), rates.visit(768)) > 0
-        assert rates.scan(768) > rates.scan(32)
     json.dumps(machine.to_json())
-    times = {key: row.milliseconds[1] for key, row in rows_of(machine, 1e7).items()}
-    assert min(times.values()) > 0
+    times = {
+        key: row.milliseconds[1] for key, row in rows_of(replace(machine, rates={1: rates, 64: rates}), 1e7).items()
+    }
     assert times["IVF", "12:768"] < times["flat", "12:768"]
     assert times["flat", "2:32"] < times["flat", "12:768"]
+
+
+def test_nothing_is_free_on_a_machine_whose_measurements_disagree(monkeypatch):
+    pieces = 8 + 2 * 10
+    for times in ([1e-3] * pieces, [1.0, *[1e-3] * (pieces - 1)], [1e-9] * pieces):
+        machine = measured(monkeypatch, times, batches=(1, 64))
+        assert min(machine.bandwidth, machine.opening, machine.reading, machine.call) > 0
+        assert min(machine.fetching(768), machine.rescoring(768)) > 0
+        for rates in machine.rates.values():
+            assert min(rates.scan(768), rates.code(64), rates.visit(768)) > 0
+        for row in estimate(machine, 1e7, SIZES):
+            assert all(0 < value < math.inf for value in row.milliseconds.values())
+
+
+def test_the_best_of_the_runs_that_a_budget_allows(ticking):
+    ran = []
+    # The clock is read for the end, then twice a run and once after it: three seconds each.
+    assert measure._best_time(lambda: ran.append(1), budget=7.0) == 1
+    assert len(ran) == 1 + 3
+
+
+def test_a_clock_that_stands_still_measures_more_than_nothing(monkeypatch):
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 5.0))
+    assert 0 < measure._best_time(lambda: None, budget=0.0) < 1e-6
 
 
 def test_all_sizes_are_those_of_a_store_or_a_model(tmp_path, tiny_bert, write_store):

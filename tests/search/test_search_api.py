@@ -161,13 +161,13 @@ def test_asked_sizes():
             asked_size(*arguments)
 
 
-def test_door(tmp_path, stores, capsys):
+def test_door(tmp_path, stores, capsys, ticking):
     stored = ["--query_reps", str(tmp_path / "q"), "--passage-reps", str(tmp_path / "p"), "--layer", "6", "--dim", "16"]
     run = ["--save_ranking_to", str(tmp_path / "run.trec"), "--depth", "5"]
     assert run_door(main, [*stored, *run, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures.pop("seconds") > 0
     assert figures == {
+        "seconds": 1,
         "queries": 9,
         "passages": 300,
         "size": "6:16",

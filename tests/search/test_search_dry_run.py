@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.search import dry_run
+from starbucks_retrieval.search import dry_run, estimate
 from starbucks_retrieval.search.__main__ import main
+from starbucks_retrieval.search.estimate import Growth, Line, Machine, Rates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import size_folder
 
@@ -98,7 +99,20 @@ def test_what_search_refuses_is_refused(stores, capsys, argv, what):
 def test_a_time_for_exact_search(stores, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(stores)
-    monkeypatch.setattr(dry_run, "_SECONDS", 0.05)
-    figures = previewed(capsys, "--size", "6:16")
-    assert 0 < figures["seconds"] < 60 and figures["searches"][0]["engine"] == "faiss"
-    assert 0 < previewed(capsys, "--size", "6:16", "--engine", "torch")["seconds"] < 60
+    asked = []
+    scan = Line(0.0, 1e-3)  # a millisecond a number
+    free = Line(0.0, 0.0)
+    rates = Rates(scan, choose=0.0, code=free, keep=0.0, visit=free, hop=0.0)
+
+    def measured(seconds, *, batches, store_dtype, **options):
+        asked.append((batches, store_dtype))
+        growth = Growth(nodes=8192, fresh=1300.0, power=0.6, slope=0.2)
+        parts = {"call": 0.0, "opening": 0.0, "reading": 0.0, "fetching": free, "rescoring": free, "growth": growth}
+        return Machine(10**9, 1, 1e9, store_dtype, 1000, rates=dict.fromkeys(batches, rates), **parts)
+
+    monkeypatch.setattr(estimate, "measure_machine", measured)
+    for engine in ("faiss", "torch"):
+        figures = previewed(capsys, "--size", "6:16", "--engine", engine)
+        assert figures["seconds"] == pytest.approx(9 * 300 * 16 * 1e-3)
+        assert figures["searches"][0]["engine"] == engine
+    assert asked == [((9,), "float32")] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.cli import log, progress
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import file_digest, sync_folder, write_json
 from starbucks_retrieval.search.exact import import_faiss
@@ -102,7 +102,7 @@ def build_index(
     last moment. Raises UserError for a factory or parameter that does not fit, a store too small to train on, and a
     folder that holds something else.
     """
-    began = time.monotonic()
+    began = now()
     folder = Path(folder)
     memory = parse_bytes(max_memory)
     faiss = import_faiss()
@@ -125,19 +125,19 @@ def build_index(
     )
     there = _already_there(folder, wanted, overwrite)
     if there is not None:
-        return IndexSummary(str(folder), there, False, 0.0, time.monotonic() - began)
+        return IndexSummary(str(folder), there, False, 0.0, seconds_since(began))
     folder.mkdir(parents=True, exist_ok=True)
     label = f"index {factory}"
     if index.learns:
         log.info("%s: training on %d of %d passages", label, trained_on, store.count)
-    train_began = time.monotonic()
+    train_began = now()
     index.train(_sample(store, trained_on, seed))
-    train_seconds = time.monotonic() - train_began
+    train_seconds = seconds_since(train_began)
     rows = min(_BLOCK, max(256, memory // 2 // (dim * 4)))
     for _, block in progress(store.blocks(rows, np.float32), -(-store.count // rows), "blocks", label):
         index.add(np.ascontiguousarray(block))
     manifest = _write(folder, index, wanted)
-    return IndexSummary(str(folder), manifest, True, train_seconds, time.monotonic() - began)
+    return IndexSummary(str(folder), manifest, True, train_seconds, seconds_since(began))
 
 
 def make_index(factory: str, dim: int, seed: int, values: Mapping[str, float]) -> VectorIndex | BitIndex:
