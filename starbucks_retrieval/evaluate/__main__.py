@@ -17,7 +17,9 @@ class EvaluateArguments:
 
     run: list[str] = flag(None, "TREC run files, plain or .gz; name=path ties one to the --qrels name=…", required=True)
     qrels: list[str] = flag(
-        None, "relevance judgements: files (TREC or BEIR tsv), BEIR folders, short names, ir:…", required=True
+        None,
+        "relevance judgements: files (TREC, or BEIR as tsv or csv), BEIR folders, short names, ir:…",
+        required=True,
     )
     split: str = flag("test", "which judgements of a BEIR folder or short name")
     queries: list[str] | None = flag(None, "the queries searched: their order shows whether a run lost its end")

@@ -14,7 +14,7 @@ from starbucks_retrieval.texts.qrels import read_qrels
 from starbucks_retrieval.texts.queries import open_queries
 
 _ENDINGS = (".gz", ".trec", ".run", ".txt")
-_QRELS_ENDINGS = (*_ENDINGS, ".tsv", ".qrels")
+_QRELS_ENDINGS = (*_ENDINGS, ".tsv", ".csv", ".qrels")
 # `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.
 _NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
 _JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last

@@ -47,7 +47,7 @@ def open_documents(
     """Open raw documents; nothing is read yet but the name.
 
     A .txt or .txt.gz file holds a document a line, or with `paragraphs` one between blank lines. Everything else is
-    spelled as a corpus is (jsonl, Parquet, tsv, BEIR or Arrow folder, `ir:` id, short name, Hugging Face data set), but
+    spelled as a corpus is (jsonl, Parquet, csv, tsv, BEIR or Arrow folder, `ir:` id, short name, Hugging Face data set), but
     needs no ids: a document is title + separator + text, the text taken from `column` (default: text or contents).
     Raises UserError for a missing file, for a format nobody reads, and for `paragraphs` of anything but plain text.
     """

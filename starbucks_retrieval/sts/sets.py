@@ -27,7 +27,7 @@ SETS = {
     "STS-B": "sentence-transformers/stsb",
     "SICK-R": "mteb/sickr-sts",
 }
-_SUFFIXES = re.compile(r"(\.(tsv|jsonl|json|txt|parquet|gz))+$")
+_SUFFIXES = re.compile(r"(\.(tsv|csv|jsonl|json|txt|parquet|gz))+$")
 
 
 @dataclass(frozen=True)

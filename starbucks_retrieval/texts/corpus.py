@@ -12,7 +12,7 @@ _TSV = {2: ("docid", "text"), 3: ("docid", "title", "text")}
 
 
 def open_corpus(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Passage]:
-    """Open a corpus: jsonl, tsv or Parquet file, BEIR or Arrow folder, `ir:` id, short name or Hugging Face data set.
+    """Open a corpus: jsonl, csv, tsv or Parquet file, BEIR or Arrow folder, `ir:` id, short name or Hugging Face data set.
 
     Nothing is read yet but the name; `scan` validates the whole. Raises UserError for a missing file.
     """

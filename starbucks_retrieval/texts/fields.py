@@ -18,6 +18,12 @@ NEGATIVE_SCORES = "negative_scores"
 PAIR_SCORE = ("score", "label", "similarity_score")
 SENTENCE1 = ("sentence1", "text1")
 SENTENCE2 = ("sentence2", "text2")
+LABEL = ("label", "coarse_label")
+FIRST = ("text", "sentence", "sentence1", "text1")
+SECOND = ("text2", "sentence2")
+JUDGED_QUERY = ("query-id", "query_id", "qid")
+JUDGED_DOC = ("corpus-id", "corpus_id", "docid", "doc_id")
+GRADE = ("score", "relevance", "grade", "label")
 SUBSET = "subset"
 SPLIT = "split"
 
@@ -25,6 +31,8 @@ _GROUP = (*ANCHOR, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
 _PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
 # A first tsv line made of nothing but these is a header.
 HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
+# A first csv line has one of these at least, or it is no header.
+COLUMNS = HEADERS | {*LABEL, *FIRST, *SECOND, *JUDGED_QUERY, *JUDGED_DOC, *GRADE}
 
 # float() alone would also take 1_000, nan and the digits of other scripts.
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)

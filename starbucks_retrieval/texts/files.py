@@ -23,6 +23,14 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     Only `\\n` and `\\r\\n` end a line: U+2028, form feeds and their like are text. A byte order mark is dropped.
     """
+    for number, line in all_lines(path):
+        line = line.rstrip(b"\r\n")
+        if line:
+            yield number, line
+
+
+def all_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, bytes with the line end) of a file, plain or .gz. A byte order mark is dropped."""
     number = 0
     damaged = EOFError, zlib.error, gzip.BadGzipFile  # a local: readers may outlive modules when the interpreter ends
     try:
@@ -30,9 +38,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(handle, 1):
                 if number == 1 and line.startswith(_BOM):
                     line = line[len(_BOM) :]
-                line = line.rstrip(b"\r\n")
-                if line:
-                    yield number, line
+                yield number, line
     except damaged as error:
         raise UserError(
             f"{path}:{number + 1}: damaged gzip ({error})", f"fetch or make the file again; test it: gzip -t {path}"

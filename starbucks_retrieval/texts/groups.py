@@ -40,7 +40,7 @@ def open_groups(collection: str, *, config: str | None = None, split: str | None
 
     - `query_id, query, positive_passages, negative_passages`: Tevatron rows, texts inline;
     - `query_id, query_text, positive_document_ids, negative_document_ids`: Tevatron rows, ids of a corpus;
-    - `query` or `anchor`, `positive`, optional `negative`, each a text or a list of texts; tsv files too. Ids are made
+    - `query` or `anchor`, `positive`, optional `negative`, each a text or a list of texts; tsv and csv files too. Ids are made
       from the texts, so equal texts share one.
 
     Each may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the passages; a

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.fields import HEADERS, SPLIT, BadRow, as_text, kind, string, value
+from starbucks_retrieval.texts.fields import FIRST, HEADERS, LABEL, SECOND, SPLIT, BadRow, as_text, kind, string, value
 from starbucks_retrieval.texts.records import Records
 from starbucks_retrieval.texts.sources import find_ir, find_rows
-
-LABEL = ("label", "coarse_label")
-FIRST = ("text", "sentence", "sentence1", "text1")
-SECOND = ("text2", "sentence2")
 
 _TSV = {2: ("label", "text"), 3: ("label", "text", "text2")}
 _HEADER_WORDS = HEADERS | {*LABEL, *FIRST, *SECOND}
@@ -29,7 +25,7 @@ class LabelledText:
 
 
 def open_labelled(collection: str, *, config: str | None = None, split: str | None = None) -> Records[LabelledText]:
-    """Open labelled texts: tsv, jsonl or Parquet file, folder with a `labelled` file, Arrow folder or hub data set.
+    """Open labelled texts: tsv, csv, jsonl or Parquet file, folder with a `labelled` file, Arrow folder or hub data set.
 
     Columns: `label` (or `coarse_label`), `text` (or `sentence`, `sentence1`, `text1`), optional `text2` (or `sentence2`)
     and `split`. A tsv file without a header has label and text, or label and two texts. `split` names a split of a hub

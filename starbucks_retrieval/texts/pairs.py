@@ -31,7 +31,7 @@ _SPLITS = frozenset({"train", "dev", "validation", "valid", "val", "test"})
 
 
 def open_pairs(collection: str, *, config: str | None = None, split: str | None = None) -> Records[ScoredPair]:
-    """Open scored pairs: tsv, jsonl or Parquet file, folder with a `pairs` file, Arrow folder or hub data set.
+    """Open scored pairs: tsv, csv, jsonl or Parquet file, folder with a `pairs` file, Arrow folder or hub data set.
 
     Columns: `score` (or `label`, `similarity_score`), `sentence1` and `sentence2` (or `text1`, `text2`), optional
     `subset` and `split`. A tsv file without a header has score, first and second sentence.

@@ -1,4 +1,4 @@
-"""Relevance judgements: TREC's four columns, BEIR's tsv, BEIR folders, `ir:` ids, short names, hub data sets."""
+"""Relevance judgements: TREC's four columns, BEIR's tsv, csv with the same header, BEIR folders, `ir:` ids, short names, hub data sets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import hub, ir
-from starbucks_retrieval.texts.fields import BadRow, as_id, value
+from starbucks_retrieval.texts import comma, hub, ir
+from starbucks_retrieval.texts.fields import GRADE, JUDGED_DOC, JUDGED_QUERY, BadRow, as_id, value
 from starbucks_retrieval.texts.files import decode, raw_lines
 from starbucks_retrieval.texts.sources import find_ir, find_path
 
 Qrels = dict[str, dict[str, int]]
 
-_QUERY = ("query-id", "query_id", "qid")
-_DOC = ("corpus-id", "corpus_id", "docid", "doc_id")
-_GRADE = ("score", "relevance", "grade", "label")
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
-_ENDINGS = (".tsv", ".tsv.gz", ".txt", ".txt.gz", ".trec", ".trec.gz")
+_ENDINGS = (".tsv", ".tsv.gz", ".txt", ".txt.gz", ".trec", ".trec.gz", ".csv", ".csv.gz")
 
 
 def read_qrels(collection: str, *, split: str = "test") -> Qrels:
@@ -73,7 +70,8 @@ def _find(collection: str, split: str) -> tuple[str, Iterator[tuple[int, str, st
         return collection, _from_rows(collection, hub.rows(collection, "qrels", None, split))
     if path.is_dir():
         path = qrels_file(path, split)
-    return str(path), _from_lines(path)
+    is_csv = path.name.endswith((".csv", ".csv.gz"))
+    return str(path), _from_csv(path) if is_csv else _from_lines(path)
 
 
 def qrels_file(folder: Path, split: str) -> Path:
@@ -90,10 +88,15 @@ def qrels_file(folder: Path, split: str) -> Path:
 def _from_rows(source: str, rows: Iterator[tuple[int, dict]]) -> Iterator[tuple[int, str, str, int]]:
     for number, row in rows:
         try:
-            grade = value(row, _GRADE)
+            grade = value(row, GRADE)
             if grade != int(grade):
                 raise ValueError
-            yield number, as_id(value(row, _QUERY), _QUERY[0]), as_id(value(row, _DOC), _DOC[0]), int(grade)
+            yield (
+                number,
+                as_id(value(row, JUDGED_QUERY), JUDGED_QUERY[0]),
+                as_id(value(row, JUDGED_DOC), JUDGED_DOC[0]),
+                int(grade),
+            )
         except BadRow as error:
             raise UserError(f"{source}:{number}: {error.what}", error.hint) from None
         except (TypeError, ValueError):
@@ -122,16 +125,33 @@ def _from_lines(path: Path) -> Iterator[tuple[int, str, str, int]]:
         query_id, docid, grade = (cells[column] for column in columns)
         parsed = _integer(grade)
         if parsed is None:
-            shown = decode(grade, path, number)
-            raise UserError(f"{path}:{number}: the grade {shown!r} is not an integer", "use whole grades")
+            raise _grade(decode(grade, path, number), path, number)
         yield number, decode(query_id, path, number), decode(docid, path, number), parsed
+
+
+def _from_csv(path: Path) -> Iterator[tuple[int, str, str, int]]:
+    """Judgements of a csv file, by the names in its header."""
+    for number, cells in comma.rows(path):
+        row = {name.lower(): cell for name, cell in cells.items()}
+        try:
+            query_id, docid, grade = value(row, JUDGED_QUERY), value(row, JUDGED_DOC), value(row, GRADE)
+        except BadRow as error:
+            raise UserError(f"{path}:{number}: {error.what}", error.hint) from None
+        parsed = _integer(grade.encode())
+        if parsed is None:
+            raise _grade(grade, path, number)
+        yield number, query_id, docid, parsed
+
+
+def _grade(shown: str, path: Path, number: int) -> UserError:
+    return UserError(f"{path}:{number}: the grade {shown!r} is not an integer", "use whole grades")
 
 
 def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]:
     names = [decode(cell, path, number).strip().lower() for cell in cells]
     row = {name: position for position, name in enumerate(names)}
     try:
-        return value(row, _QUERY), value(row, _DOC), value(row, _GRADE)
+        return value(row, JUDGED_QUERY), value(row, JUDGED_DOC), value(row, GRADE)
     except BadRow as error:
         raise UserError(
             f"{path}:{number}: neither a judgement nor a header: {error.what}", "write query-id, corpus-id, score"

@@ -16,7 +16,7 @@ _TSV = {2: ("query_id", "query")}
 
 
 def open_queries(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Query]:
-    """Open queries: jsonl, tsv or Parquet file, BEIR or Arrow folder, `ir:` id, short name or Hugging Face data set.
+    """Open queries: jsonl, csv, tsv or Parquet file, BEIR or Arrow folder, `ir:` id, short name or Hugging Face data set.
 
     A BEIR folder keeps the queries of all splits in one file: with a `split`, only those that `qrels/<split>` judges.
     """

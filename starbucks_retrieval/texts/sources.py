@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import arrow, hub, ir, jsonl, parquet, short_names, tsv
+from starbucks_retrieval.texts import arrow, comma, hub, ir, jsonl, parquet, short_names, tsv
 from starbucks_retrieval.texts.records import Read
 
-_TEXT_FORMATS: dict[str, Any] = {".jsonl": jsonl.rows, ".json": jsonl.rows, ".tsv": tsv.rows, ".txt": tsv.rows}
-_PATH_SUFFIXES = (*_TEXT_FORMATS, ".gz", ".parquet", ".arrow", ".trec", ".csv")
-_ENDINGS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
+_TEXT_FORMATS: dict[str, Any] = {
+    ".jsonl": jsonl.rows,
+    ".json": jsonl.rows,
+    ".tsv": tsv.rows,
+    ".txt": tsv.rows,
+    ".csv": comma.rows,
+}
+_PATH_SUFFIXES = (*_TEXT_FORMATS, ".gz", ".parquet", ".arrow", ".trec")
+_ENDINGS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
 
 
 class Rows(NamedTuple):
@@ -95,7 +101,7 @@ def _reader(path: Path, layouts: tsv.Layouts) -> Read:
     if suffix not in _TEXT_FORMATS:
         raise UserError(
             f"cannot tell the format of {path} by its name",
-            "name it .jsonl, .tsv or .txt (tab-separated), each also with .gz, or .parquet",
+            "name it .jsonl, .csv, .tsv or .txt (both tab-separated), each also with .gz, or .parquet",
         )
     read = _TEXT_FORMATS[suffix]
     return partial(read, path, layouts) if read is tsv.rows else partial(read, path)

@@ -35,11 +35,11 @@ def test_a_missing_path_is_said_so_at_once(spelling, opener, tmp_path, monkeypat
 
 
 def test_unknown_endings(tmp_path):
-    for name in ("c.csv", "c.parquet.gz", "corpus"):
+    for name in ("c.xml", "c.parquet.gz", "corpus"):
         (tmp_path / name).write_text("1\ta\n")
         with pytest.raises(UserError, match="cannot tell the format") as raised:
             open_corpus(str(tmp_path / name))
-        assert ".jsonl" in raised.value.hint
+        assert ".jsonl" in raised.value.hint and ".csv" in raised.value.hint
 
 
 def test_folder_without_the_file(tmp_path):
