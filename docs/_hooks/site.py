@@ -7,9 +7,10 @@ import posixpath
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # this checkout's package, and flags.py
@@ -30,6 +31,8 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pages from outside."""
+    from mkdocs.structure.files import File  # here, so that a test without mkdocs can use the rest
+
     for page, source in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     return files

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +67,13 @@ def blocks(page: str) -> Iterator[Block]:
 
 def prose(page: str) -> str:
     """A page without its fenced and inline code, line for line."""
+    return prose_of(read(page))
+
+
+def prose_of(text: str) -> str:
+    """A text without its fenced and inline code, line for line."""
     kept, fenced = [], False
-    for line in read(page).splitlines():
+    for line in text.splitlines():
         is_fence = _FENCE.match(line) is not None
         kept.append("" if fenced or is_fence else re.sub(r"`[^`]*`", lambda code: "x" * len(code[0]), line))
         fenced = fenced != is_fence
@@ -76,14 +82,34 @@ def prose(page: str) -> str:
 
 def links(page: str) -> Iterator[tuple[int, str]]:
     """Line number and target of every link and picture of a page."""
-    for number, line in enumerate(prose(page).splitlines(), 1):
+    return links_of(read(page))
+
+
+def links_of(text: str) -> Iterator[tuple[int, str]]:
+    """As `links`, of a text."""
+    for number, line in enumerate(prose_of(text).splitlines(), 1):
         for match in _LINK.finditer(line):
             yield number, match[1] or match[2]
 
 
 def anchors(page: str) -> set[str]:
-    """The names of a page's headings, as GitHub and mkdocs both make them, and of its explicit anchors."""
-    text = read(page)
+    """The names of a page's headings, as GitHub makes them, and of its explicit anchors."""
+    return anchors_of(read(page))
+
+
+def github_slug(words: str) -> str:
+    """A heading's name on GitHub: every space is a dash."""
+    return re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+
+
+def mkdocs_slug(words: str) -> str:
+    """A heading's name on the site: ASCII alone, and dashes never stand side by side."""
+    plain = unicodedata.normalize("NFKD", words).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip())
+
+
+def anchors_of(text: str, slug: Callable[[str], str] = github_slug) -> set[str]:
+    """As `anchors`, of a text, with names as `slug` makes them."""
     found = set(re.findall(r'id="([^"]+)"', text)) | set(re.findall(r"\{ ?#([\w-]+) ?\}", text))
     fenced = False
     for line in text.splitlines():
@@ -92,5 +118,5 @@ def anchors(page: str) -> set[str]:
         heading = re.match(r"#{1,6} +(.+?)(?: *\{.*\})?$", line)
         if heading and not fenced:
             words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).replace("`", "").replace("*", "").lower()
-            found.add(re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-"))
+            found.add(slug(words))
     return found
