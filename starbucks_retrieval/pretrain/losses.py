@@ -127,7 +127,7 @@ def span_contrast(vectors: Tensor, temperature: float = 1.0, normalize: bool = F
     """InfoNCE between the two spans of each document, rows 2i and 2i+1 of vectors [spans, dim].
 
     Every span looks for its partner among all other spans of the batch; the loss is the mean over spans.
-    Source: two-stage RetroMAE, eq. 8, with positives and in-batch negatives as in coCondenser.
+    Source: A. Liu and S. Yang (arXiv 2208.00231), eq. 8, with positives and in-batch negatives as in coCondenser.
     """
     if len(vectors) % 2:
         raise ValueError(f"{len(vectors)} spans are not two of each document")

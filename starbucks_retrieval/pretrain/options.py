@@ -23,7 +23,8 @@ class PretrainOptions:
     decoder basic: the masked text through decoder_layers transformer layers. enhanced: every token is predicted from its
     own random part of the text (RetroMAE). decoder_init first: copies of the backbone's first layers; or random.
     decoder_token_fraction: how many of the decoder's targets a size meets, drawn anew for every size and step.
-    contrastive_weight weighs InfoNCE between two spans of each document (the second stage of RetroMAE).
+    contrastive_weight weighs InfoNCE between two spans of each document (a second stage of
+    arXiv 2208.00231).
     size_batch: how many sizes the decoder runs at once; None means all.
     """
 

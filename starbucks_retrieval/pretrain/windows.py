@@ -37,7 +37,8 @@ class Cutter:
     random spans on either side of a random place in its middle half, so that they never overlap.
 
     A text is tokenised once and its ids are cut. The released code turns the ids of a window back into a string, which
-    is tokenised a second time and may come out longer. Sources: Starbucks (arXiv 2410.13230) and its code; spans: RetroMAE's second stage.
+    is tokenised a second time and may come out longer. Sources: Starbucks (arXiv 2410.13230) and its code; spans: the
+    second stage of A. Liu and S. Yang (arXiv 2208.00231).
 
     `dropped` counts what is left out: "empty" documents, and "short" ones (and blocks) of fewer than `least` pieces; a
     document for spans needs twice as many. Raises UserError for an epoch that leaves nothing.
