@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.provenance import write_json
-from starbucks_retrieval.store.lock import FolderLock
 
 log = logging.getLogger(__name__)
 _MARKER = ".starbucks-demo"

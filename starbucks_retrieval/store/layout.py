@@ -16,7 +16,6 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.places import Where, place
 
 MANIFEST = "manifest.json"
-LOCK = ".lock"
 _OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))(\.tmp)?")
 _SIZE = re.compile(r"L(\d+)-D(\d+)")
 _PART = re.compile(r"part-(\d{5,})-of-(\d{5,})")

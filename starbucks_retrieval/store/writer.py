@@ -12,9 +12,9 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import LOCK, FolderLock
 from starbucks_retrieval.store import places
-from starbucks_retrieval.store.layout import LOCK, MANIFEST, is_own
-from starbucks_retrieval.store.lock import FolderLock
+from starbucks_retrieval.store.layout import MANIFEST, is_own
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
 from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard

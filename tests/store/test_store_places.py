@@ -9,11 +9,11 @@ from mmap import mmap
 import numpy as np
 import pytest
 
+from starbucks_retrieval import locks
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import write_json
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreWriter, open_store, open_stores, output_folder, places
-from starbucks_retrieval.store import lock as lock_module
 
 UPath = pytest.importorskip("upath").UPath
 
@@ -143,7 +143,7 @@ def test_parts_and_patterns_at_a_url(bucket, make_spec, write_store, rows_of):
 
 
 def test_no_lock_is_told_once(bucket, make_spec, caplog):
-    lock_module._warn_of_no_lock.cache_clear()
+    locks._warn_of_no_lock.cache_clear()
     with caplog.at_level(logging.WARNING, logger="starbucks_retrieval"):
         for name in "ab":
             StoreWriter.open(f"memory://bucket/{name}", make_spec()).close()

@@ -1,0 +1,92 @@
+"""One writer per folder: who holds it is told, and the lock dies with its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import LOCK, FolderLock
+
+_HOLDER = """
+import os, sys, time
+from pathlib import Path
+from starbucks_retrieval.locks import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+# What Windows has in the place of fcntl, as far as one process can tell.
+_WINDOWS = """
+import sys, types
+from pathlib import Path
+locked = []
+def locking(descriptor, mode, count):
+    if locked:
+        raise PermissionError(13, "held")
+    locked.append(descriptor)
+sys.modules["fcntl"] = None
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+try:
+    FolderLock(Path(sys.argv[1]))
+except UserError as error:
+    print(error.what)
+lock.release()
+"""
+
+
+def test_a_held_folder_names_its_holder_until_it_is_released(tmp_path):
+    lock = FolderLock(tmp_path)
+    with pytest.raises(UserError) as refused:
+        FolderLock(tmp_path)
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    assert refused.value.what == f"another process is writing {tmp_path}: {holder}"
+    assert "wait" in refused.value.hint
+    lock.release()
+    lock.release()
+    assert not (tmp_path / LOCK).exists()
+    FolderLock(tmp_path).release()
+
+
+def test_the_lock_of_a_killed_process_is_free_though_a_process_that_it_forked_lives_on(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    child = int(holder.stdout.readline())
+    try:
+        with pytest.raises(UserError, match=f"process {holder.pid} on "):
+            FolderLock(tmp_path)
+        holder.kill()
+        holder.wait()
+        FolderLock(tmp_path).release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        holder.stdout.close()
+
+
+def test_a_forked_process_cannot_release_what_its_parent_holds(tmp_path):
+    lock = FolderLock(tmp_path)
+    child = os.fork()
+    if not child:
+        lock.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(UserError, match="another process is writing"):
+        FolderLock(tmp_path)
+    lock.release()
+
+
+def test_locks_without_fcntl(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _WINDOWS, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"another process is writing {tmp_path}: process ")
