@@ -10,6 +10,7 @@ import yaml
 
 from starbucks_retrieval.export.arguments import ExportArguments, public_name
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
+from starbucks_retrieval.models.origin import base_model
 from starbucks_retrieval.sizes import Size
 
 _LOADERS = {
@@ -36,7 +37,7 @@ def write_card(
     head = {
         "library_name": arguments.to,
         "pipeline_tag": "sentence-similarity",
-        "base_model": base,
+        **base_model(arguments.model_name_or_path),
         "tags": ["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
     }
     score = "cosine" if encoder.config.normalize else "dot product"

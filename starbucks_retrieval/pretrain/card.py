@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from starbucks_retrieval.models.origin import base_model, told_base
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.module import PretrainingModule
@@ -34,8 +35,7 @@ def write_card(
 ) -> None:
     """Write README.md: what the backbone is, how it was trained, its losses first and last, how to go on with it."""
     base = arguments.model_name_or_path
-    base = Path(base).name if Path(base).is_dir() else base  # a path of this machine tells nobody anything
-    head = {"library_name": "transformers", "pipeline_tag": "fill-mask", "base_model": base, "tags": ["starbucks"]}
+    head = {"library_name": "transformers", "pipeline_tag": "fill-mask", **base_model(base), "tags": ["starbucks"]}
     lines = [
         "---",
         yaml.safe_dump(head, sort_keys=False).strip(),
@@ -54,7 +54,7 @@ def write_card(
         "",
         "## Training",
         "",
-        f"Base model: `{base}`. Text: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
+        f"Base model: {told_base(base)}. Text: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
         "",
         *(f"- {name}: {value}" for name, value in _recipe(module, masking, settings, figures).items()),
         "",
