@@ -9,6 +9,8 @@ import torch
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from starbucks_retrieval.locks import LOCK
+from starbucks_retrieval.loop.checkpoints import CACHE
 from starbucks_retrieval.loop.processes import world
 
 log = logging.getLogger(__name__)
@@ -18,7 +20,7 @@ class PartsTrainer(Trainer):
     """Trains a module that returns a loss and its parts, and logs the parts' means over steps and processes.
 
     The module's `step` is set to (seed, step, micro-step) before each forward pass: what is sampled follows it alone, so
-    that all processes sample the same, and so does a resumed run.
+    that all processes sample the same, and so does a resumed run. `at_the_end` tells whether the last step was done.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -26,10 +28,12 @@ class PartsTrainer(Trainer):
         self._parts: dict[str, torch.Tensor] = {}
         self._parts_count = 0
         self._micro_step = (-1, 0)
+        self.at_the_end = False
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_Bar())
         self.add_callback(_LogLines())
+        self.add_callback(_End(self))
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -54,6 +58,30 @@ class PartsTrainer(Trainer):
             logs |= dict(zip(self._parts, values.tolist()))
             self._parts, self._parts_count = {}, 0
         super().log(logs, start_time)
+
+    def upload(self) -> None:
+        """Push the output folder as it is: transformers' own push would put another card in the place of ours."""
+        from huggingface_hub import HfApi
+
+        self._finish_current_push()
+        HfApi().upload_folder(
+            repo_id=str(self.hub_model_id),
+            folder_path=str(self.args.output_dir),
+            commit_message="End of training",
+            token=self.args.hub_token,
+            revision=self.args.hub_revision,
+            ignore_patterns=["checkpoint-*", f"{CACHE}*", LOCK],
+        )
+
+
+class _End(TrainerCallback):
+    """Notes that this process has done the last step."""
+
+    def __init__(self, trainer: PartsTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.at_the_end = state.global_step >= state.max_steps
 
 
 class _Bar(ProgressCallback):

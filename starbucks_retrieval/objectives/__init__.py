@@ -37,17 +37,18 @@ __all__ = [
 
 
 class Method(NamedTuple):
-    """An objective and its published variants; the first one is the paper's."""
+    """An objective, its published variants, the first of which is the paper's, and what model cards call it."""
 
     objective: type[Objective]
     variants: dict[str, Any]
+    title: str
 
 
 METHODS: dict[str, Method] = {
-    "srl": Method(SRL, srl.VARIANTS),
-    "mrl": Method(MRL, mrl.VARIANTS),
-    "2dmse": Method(TwoDMSE, two_dmse.VARIANTS),
-    "2dmse-v2": Method(TwoDMSEv2, two_dmse_v2.VARIANTS),
-    "separate": Method(Single, single.SEPARATE),
-    "full": Method(Single, single.FULL),
+    "srl": Method(SRL, srl.VARIANTS, "Starbucks Representation Learning (arXiv 2410.13230)"),
+    "mrl": Method(MRL, mrl.VARIANTS, "Matryoshka Representation Learning (arXiv 2205.13147)"),
+    "2dmse": Method(TwoDMSE, two_dmse.VARIANTS, "2D Matryoshka training (arXiv 2402.14776v1)"),
+    "2dmse-v2": Method(TwoDMSEv2, two_dmse_v2.VARIANTS, "2D Matryoshka training, second version (arXiv 2411.17299)"),
+    "separate": Method(Single, single.SEPARATE, "a contrastive loss at this size alone"),
+    "full": Method(Single, single.FULL, "a contrastive loss at its full size"),
 }

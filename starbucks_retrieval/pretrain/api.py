@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.loop.checkpoints import claim, same_run
+from starbucks_retrieval.loop.checkpoints import claimed, same_run
 from starbucks_retrieval.loop.processes import first_process
 from starbucks_retrieval.loop.settings import gives, hugging_face_arguments, kept_settings
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
@@ -42,9 +42,17 @@ def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[
     Raises UserError for text without documents, a tokenizer without a mask token, contradicting options, sizes beyond
     the backbone, or an output folder that holds something else.
     """
+    with claimed(
+        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
+    ) as resume:
+        return _pretrain(arguments, settings, resume)
+
+
+def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume: str | None) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
+    from starbucks_retrieval.loop.ending import train_and_keep
     from starbucks_retrieval.models.encoder import limit_of
     from starbucks_retrieval.pretrain.card import write_card
     from starbucks_retrieval.pretrain.data import PretrainingData
@@ -53,7 +61,6 @@ def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[
     from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_place
 
     output = Path(str(settings.output_dir))
-    resume = first_process(lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir))
     set_seed(settings.seed)
     options = arguments.options()
     masking = arguments.masking(options)
@@ -97,25 +104,29 @@ def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[
         model=module, args=settings, train_dataset=data, max_skipped_steps=arguments.max_skipped_steps
     )
     torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
-    done = trainer.train(resume_from_checkpoint=resume)
-    trainer.save_model()
-    figures = {
-        "output_dir": str(output),
-        "objective": arguments.objective,
-        "sizes": str(module.sizes),
-        "steps": trainer.state.global_step,
-        "skipped_steps": trainer.skipper.skipped,
-        "tokens": trainer.tokens * settings.world_size,
-        "seconds": round(done.metrics["train_runtime"], 1),
-        "loss": done.training_loss,
-        "dropped_documents": dict(data.cutter.dropped),
-    }
-    if settings.process_index == 0:
-        history = trainer.state.log_history
-        write_card(output, module, arguments, masking, settings, figures, history)
+
+    def figures(done: Any) -> dict[str, Any]:
+        return {
+            "output_dir": str(output),
+            "objective": arguments.objective,
+            "sizes": str(module.sizes),
+            "steps": trainer.state.global_step,
+            "skipped_steps": trainer.skipper.skipped,
+            "tokens": trainer.tokens * settings.world_size,
+            "seconds": round(done.metrics["train_runtime"], 1) if done else None,
+            "loss": done.training_loss if done else None,
+            "dropped_documents": dict(data.cutter.dropped),
+        }
+
+    def record(done: Any) -> None:
         full = {"pretrain": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
-        write_json(output / "training.json", {**describe(full), "history": history, "figures": figures})
-    return figures
+        whole = {**describe(full), "history": trainer.state.log_history, "figures": figures(done)}
+        write_json(output / "training.json", whole)
+
+    def card(done: Any) -> None:
+        write_card(output, module, arguments, masking, settings, figures(done), trainer.state.log_history)
+
+    return figures(train_and_keep(trainer, resume, record, card))
 
 
 def _asked(arguments: PretrainArguments) -> Sizes | None:

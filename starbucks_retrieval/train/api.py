@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.loop.checkpoints import CACHE, claim, same_run
+from starbucks_retrieval.loop.checkpoints import CACHE, claimed, same_run
 from starbucks_retrieval.loop.processes import first_process
 from starbucks_retrieval.loop.settings import hugging_face_arguments, kept_settings
 from starbucks_retrieval.provenance import describe, write_json
@@ -56,15 +56,22 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     Raises UserError for bad data, contradicting options, a ladder the backbone lacks, or an output folder that holds
     something else.
     """
+    with claimed(
+        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
+    ) as resume:
+        return _train(arguments, settings, resume)
+
+
+def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str | None) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
+    from starbucks_retrieval.loop.ending import train_and_keep
     from starbucks_retrieval.train.card import write_card
     from starbucks_retrieval.train.collate import Collator
     from starbucks_retrieval.train.trainer import StarbucksTrainer
 
     output = Path(str(settings.output_dir))
-    resume = first_process(lambda: claim(output, settings.resume_from_checkpoint, arguments.overwrite_output_dir))
     set_seed(settings.seed)
     pairs = are_scored_pairs(arguments)
     with _whole_weights(settings):
@@ -81,6 +88,15 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     dev = _dev_set(arguments, settings.seed)
     # The processes of one machine share what its first one read.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
+
+    def record(_: Any) -> None:
+        full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
+        write_json(output / "training.json", {**describe(full), "history": trainer.state.log_history})
+
+    def card(_: Any) -> None:
+        recipe = _recipe(arguments, settings, len(data), group, trainer.state.global_step)
+        write_card(output, encoder, arguments, options, recipe, trainer.state.log_history)
+
     try:
         data = _training_set(arguments, settings, encoder.config, group, pairs, options.distil_weight > 0, cache)
         configuration = _configuration(arguments, settings, len(data))
@@ -94,18 +110,10 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
             dev=dev,
         )
         torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
-        done = trainer.train(resume_from_checkpoint=resume)
-        trainer.save_model()
+        done = train_and_keep(trainer, resume, record, card)
     finally:
         if settings.local_process_index == 0:
             shutil.rmtree(cache, ignore_errors=True)
-    if settings.process_index == 0:
-        recipe = _recipe(arguments, settings, len(data), group, trainer.state.global_step)
-        history = trainer.state.log_history
-        name = f"{arguments.objective} {arguments.variant or ''}".strip()
-        write_card(output, encoder, arguments.model_name_or_path, name, options, arguments.collections, recipe, history)
-        full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
-        write_json(output / "training.json", {**describe(full), "history": history})
     scores = [entry for entry in trainer.state.log_history if any(key.startswith("eval_") for key in entry)]
     return {
         "output_dir": str(output),

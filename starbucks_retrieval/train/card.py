@@ -10,37 +10,28 @@ from typing import Any
 import yaml
 
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.objectives import Options
+from starbucks_retrieval.models.origin import base_model, told_base
+from starbucks_retrieval.objectives import METHODS, Options
 from starbucks_retrieval.sizes import Size, Sizes
-
-_METHODS = {
-    "srl": "Starbucks Representation Learning (arXiv 2410.13230)",
-    "mrl": "Matryoshka Representation Learning (arXiv 2205.13147)",
-    "2dmse": "2D Matryoshka training (arXiv 2402.14776v1)",
-    "2dmse-v2": "2D Matryoshka training, second version (arXiv 2411.17299)",
-    "separate": "a contrastive loss at this size alone",
-    "full": "a contrastive loss at its full size",
-}
+from starbucks_retrieval.train.arguments import TrainArguments
 
 
 def write_card(
     folder: Path,
     encoder: NestedEncoder,
-    base: str | Path,
-    objective: str,
+    arguments: TrainArguments,
     options: Options,
-    collections: Sequence[str],
     recipe: dict[str, Any],
     history: Sequence[dict[str, Any]],
 ) -> None:
     """Write README.md: what the model is, its sizes with dev scores before and after, how it was trained, how to use it."""
     config = encoder.config
     sizes = encoder.sizes
-    base = Path(base).name if Path(base).is_dir() else str(base)  # a path of this machine tells nobody anything
+    objective = f"{arguments.objective} {arguments.variant or ''}".strip()
     head = {
         "library_name": "starbucks_retrieval",
         "pipeline_tag": "sentence-similarity",
-        "base_model": base,
+        **base_model(arguments.model_name_or_path),
         "tags": ["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
     }
     scored = [entry for entry in history if any(key.startswith("eval_") for key in entry)]
@@ -51,7 +42,7 @@ def write_card(
         "---",
         f"# {Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
         "",
-        f"A text encoder trained with {_METHODS[objective.split()[0]]}: its embedding can be taken "
+        f"A text encoder trained with {METHODS[arguments.objective].title}: its embedding can be taken "
         f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}.",
         "",
         *_size_table(encoder, sizes, scored),
@@ -67,7 +58,8 @@ def write_card(
         "",
         "## Training",
         "",
-        f"Base model: `{base}`. Data: {', '.join(f'`{Path(name).name}`' for name in collections)}.",
+        f"Base model: {told_base(arguments.model_name_or_path)}. "
+        f"Data: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
         "",
         *(f"- {name}: {value}" for name, value in ({"objective": objective} | recipe | _objective(options)).items()),
         f"- lengths: queries {config.query_max_len}, passages {config.passage_max_len} tokens",

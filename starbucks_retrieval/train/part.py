@@ -192,6 +192,7 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label:
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # cut short, it would kill a process that has it mapped, where no lock keeps us away
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         stream = iter(progress(rows, None, "rows", label))
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -40,6 +41,23 @@ def test_the_example_applies_and_works(number, stand_ins, tmp_path):  # noqa: F8
     (tmp_path / "check.py").write_text(check.text)
     before = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert before.returncode == 0, f"{check}: {before.stderr}"
+    if check.title == "check: method":
+        trains_to_the_end("chain", stand_ins, tmp_path, environment)
     subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
     after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)
     assert after.returncode != 0, "the check passes without the change"
+
+
+def trains_to_the_end(objective, stand_ins, folder, environment):  # noqa: F811
+    """Train two steps by a method that was added, and find it in the card and the record."""
+    stand_ins.lend("my-backbone", folder)
+    stand_ins.lend("my-set", folder)
+    words = f"train --objective {objective} --model_name_or_path my-backbone --dataset_path my-set --output_dir trained"
+    fixed = "--train_group_size 1 --max_steps 2 --per_device_train_batch_size 2 --sizes 2:32,6:384 --logging_steps 1 --use_cpu"
+    command = [sys.executable, "-m", "starbucks_retrieval", *words.split(), *fixed.split()]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "was not written" not in done.stderr, done.stderr
+    card = (folder / "trained" / "README.md").read_text()
+    assert "A text encoder trained with a chain of alignments" in card and f"- objective: {objective}\n" in card
+    history = json.loads((folder / "trained" / "training.json").read_text())["history"]
+    assert {"ce/2:32", "kl/2:32", "ce/6:384"} <= set(history[0])

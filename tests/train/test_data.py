@@ -53,6 +53,12 @@ def test_positives_take_turns_and_negatives_slide(tmp_path):
     assert data[(0, 0)].passages == [f"text of {docid}" for docid in epochs[0]]
 
 
+def test_another_run_into_the_same_cache_leaves_mapped_rows_as_they_are(tmp_path):
+    first = training_set(tmp_path, [inline_row("a", ["p1"], ["n1"])], 2)
+    training_set(tmp_path, [inline_row("b", ["p2"], ["n2"])], 2)
+    assert ids(first[(0, 0)]) == ["p1", "n1"]
+
+
 def test_the_order_depends_on_the_seed(tmp_path):
     rows = [inline_row("a", ["p"], [f"n{i}" for i in range(20)])]
     first = training_set(tmp_path / "x", rows, 8, seed=1) if (tmp_path / "x").mkdir() is None else None

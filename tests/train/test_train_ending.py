@@ -1,0 +1,116 @@
+"""The end of train and pretrain: weights, record and card are written whatever fails beside them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
+from starbucks_retrieval.train.__main__ import main as train_main
+
+
+@pytest.fixture(params=["train", "pretrain"])
+def stage(request, tiny_bert, tmp_path):
+    """Runs one of the two stages for two steps, with more flags, into the folder m."""
+    if request.param == "train":
+        rows = [{"query": f"w{i}", "positive": f"w{i} w{i + 1}"} for i in range(8)]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        own = "--train_group_size 1"
+    else:
+        lines = (" ".join(f"w{i + j}" for j in range(12)) for i in range(8))
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        own = "--max_length 32"
+
+    def run(*words):
+        fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {tmp_path}/m {own}"
+        steps = "--max_steps 2 --per_device_train_batch_size 2 --logging_steps 1 --save_strategy no --use_cpu"
+        main = train_main if request.param == "train" else pretrain_main
+        return run_door(main, [*fixed.split(), *steps.split(), *words])
+
+    run.name = request.param
+    return run
+
+
+def whole(folder):
+    """Weights that load, and a record of both steps."""
+    NestedEncoder.from_pretrained(folder)
+    history = json.loads((folder / "training.json").read_text())["history"]
+    return [entry["step"] for entry in history if "loss" in entry] == [1, 2]
+
+
+def fail(*_, **__):
+    raise KeyError("chain")
+
+
+def test_a_card_that_fails_loses_nothing(stage, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.card.write_card", fail)
+    assert stage() == 0
+    assert whole(tmp_path / "m")
+    told = capfd.readouterr().err
+    assert f"{tmp_path}/m/README.md was not written: KeyError: 'chain'\n  try: " in told and "Traceback" not in told
+
+
+def test_a_record_that_fails_loses_neither_weights_nor_card(stage, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.api.describe", fail)
+    assert stage() == 0
+    NestedEncoder.from_pretrained(tmp_path / "m")
+    assert (tmp_path / "m" / "README.md").read_text().endswith("\n")
+    assert "training.json was not written: KeyError" in capfd.readouterr().err
+
+
+def test_weights_that_cannot_be_written_leave_record_and_card(stage, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.trainer.save_model", fail)
+    with pytest.raises(KeyError):
+        stage()
+    assert (tmp_path / "m" / "training.json").exists() and (tmp_path / "m" / "README.md").exists()
+
+
+def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
+    from huggingface_hub import HfApi
+    from transformers import Trainer
+
+    found = []
+
+    def upload(*_, ignore_patterns, **__):
+        found.extend(path.name for path in (tmp_path / "m").iterdir())
+        assert ".lock" in ignore_patterns
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(Trainer, "init_hf_repo", lambda self, **_: setattr(self, "hub_model_id", "me/m"))
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    assert stage("--push_to_hub", "--hub_model_id", "me/m") == 0
+    assert {"model.safetensors", "training.json", "README.md"} <= set(found)
+    assert whole(tmp_path / "m") and "starbucks" in (tmp_path / "m" / "README.md").read_text()
+    told = capfd.readouterr().err
+    assert "was not pushed: ConnectionError: no network" in told and f"hf upload me/m {tmp_path}/m" in told
+
+
+def test_what_fails_after_the_last_step_is_raised_once_the_model_is_written(stage, tmp_path, monkeypatch):
+    from transformers.trainer_callback import DefaultFlowCallback
+
+    def report(self, args, state, control, **_):
+        if state.global_step == 2:
+            raise ConnectionError("the tracker is gone")
+
+    monkeypatch.setattr(DefaultFlowCallback, "on_log", report, raising=False)
+    with pytest.raises(ConnectionError):
+        stage()
+    assert whole(tmp_path / "m") and (tmp_path / "m" / "README.md").exists()
+
+
+def test_what_fails_before_the_last_step_leaves_no_model(stage, tmp_path, monkeypatch):
+    from transformers.trainer_callback import DefaultFlowCallback
+
+    monkeypatch.setattr(DefaultFlowCallback, "on_log", fail, raising=False)
+    with pytest.raises(KeyError):
+        stage()
+    assert not (tmp_path / "m" / "model.safetensors").exists() and not (tmp_path / "m" / "training.json").exists()
+
+
+def test_the_card_names_no_base_model_that_nobody_can_find(stage, tmp_path):
+    assert stage("--quiet") == 0
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "base_model" not in card and "Base model: a local folder, `tiny-bert" in card

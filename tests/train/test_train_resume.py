@@ -1,0 +1,104 @@
+"""Both stages that train: the same command again after a kill at any moment, and one run per folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import FolderLock
+from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
+from starbucks_retrieval.train.__main__ import main as train_main
+
+
+@pytest.fixture(params=["train", "pretrain"])
+def stage(request, tiny_bert, tmp_path):
+    """Runs one of the two stages for two steps with a checkpoint after each."""
+    rows = [
+        {"query": f"w{i}", "positive": f"w{i} w{i + 1}", "text": " ".join(f"w{i + j}" for j in range(12))}
+        for i in range(8)
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = "--train_group_size 1" if request.param == "train" else "--max_length 32 --text_column text"
+
+    def run(output, *words):
+        fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {output} {own}"
+        steps = "--max_steps 2 --per_device_train_batch_size 2 --save_steps 1 --use_cpu --quiet"
+        main = train_main if request.param == "train" else pretrain_main
+        return run_door(main, [*fixed.split(), *steps.split(), *words])
+
+    return run
+
+
+RESUME = ("--resume_from_checkpoint", "true")
+
+
+def same(one, other):
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole(stage, tmp_path):
+    whole = tmp_path / "whole"
+    assert stage(whole, *RESUME) == 0  # there is no such folder yet
+    files = sorted(path for path in (whole / "checkpoint-1").iterdir() if path.is_file())
+    for cut in ("nothing", "half a file", "no state", "half a state"):
+        folder = tmp_path / cut.replace(" ", "-")
+        first = folder / "checkpoint-1"
+        first.mkdir(parents=True)
+        (folder / ".lock").write_text("process 1 on elsewhere\n")
+        (folder / "run.json").write_text("{")
+        (folder / "data-cache-0").mkdir()
+        (folder / "data-cache-0" / "rows-0.arrow").write_bytes(b"half")
+        if cut == "nothing":
+            first.rmdir()
+        elif cut == "half a file":
+            content = (whole / "checkpoint-1" / "model.safetensors").read_bytes()
+            (first / "model.safetensors").write_bytes(content[: len(content) // 2])
+        else:
+            for file in files:
+                if file.name != "trainer_state.json":
+                    (first / file.name).write_bytes(file.read_bytes())
+            if cut == "half a state":
+                state = (whole / "checkpoint-1" / "trainer_state.json").read_bytes()
+                (first / "trainer_state.json").write_bytes(state[: len(state) // 2])
+        assert stage(folder, *RESUME) == 0, cut
+        assert same(whole, folder), cut
+        assert not (folder / ".lock").exists()
+
+
+def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_path, capfd):
+    (tmp_path / "m").mkdir()
+    lock = FolderLock(tmp_path / "m")
+    for words in ((), RESUME, ("--overwrite_output_dir",)):
+        assert stage(tmp_path / "m", *words) == 2
+        what, hint = capfd.readouterr().err.splitlines()
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        assert what == f"error: another process is writing {tmp_path / 'm'}: {holder}" and hint.startswith(
+            "  try: wait"
+        )
+        assert [path.name for path in (tmp_path / "m").iterdir()] == [".lock"]
+    assert stage(tmp_path / "m", "--dry_run") == 0
+    lock.release()
+    assert stage(tmp_path / "m") == 0
+
+
+def test_the_folder_is_held_while_a_run_lasts(stage, tmp_path, monkeypatch):
+    from transformers.trainer_callback import DefaultFlowCallback
+
+    def second(*_, **__):
+        with pytest.raises(UserError, match="another process is writing"):
+            FolderLock(tmp_path / "m")
+        held.append(True)
+
+    held = []
+    monkeypatch.setattr(DefaultFlowCallback, "on_train_begin", second, raising=False)
+    monkeypatch.setattr(DefaultFlowCallback, "on_train_end", second, raising=False)
+    assert stage(tmp_path / "m") == 0
+    assert held == [True, True]
