@@ -9,6 +9,8 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,32 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def usual_modes(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Give the files that are written into `folder` meanwhile, not below it, the permissions that open() gives.
+
+    Some libraries, safetensors among them, write through temporary files, which are their owner's alone whatever the
+    umask: nobody else on a cluster could read the model. Files that were there before keep what they have.
+    """
+    folder = Path(folder)
+    before = _versions(folder) if folder.is_dir() else {}
+    yield
+    probe = folder / f".mode-{os.getpid()}.tmp"
+    try:
+        # Asking for the umask means setting it, for all threads.
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
+        mode = os.fstat(descriptor).st_mode & 0o777
+        os.close(descriptor)
+    finally:
+        probe.unlink(missing_ok=True)
+    for path, version in _versions(folder).items():
+        if before.get(path) != version:
+            path.chmod(mode)
+
+
+def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
+    with os.scandir(folder) as entries:
+        found = [(Path(entry.path), entry.stat()) for entry in entries if entry.is_file(follow_symlinks=False)]
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found}

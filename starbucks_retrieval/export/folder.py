@@ -44,10 +44,8 @@ def whole_folder(output: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        mode = temporary.stat().st_mode & 0o666  # safetensors' files are their owner's alone, whatever the umask
         for path in temporary.rglob("*"):
             if path.is_file():
-                path.chmod(mode)
                 _sync(path)
         if output.exists():
             output.rename(old)

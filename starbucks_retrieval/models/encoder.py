@@ -23,6 +23,7 @@ from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.load import load_backbone, quiet_transformers
 from starbucks_retrieval.models.pooling import embedding, pool
 from starbucks_retrieval.models.stack import layers_of, layout_of, truncated_view
+from starbucks_retrieval.provenance import usual_modes
 from starbucks_retrieval.sizes import Size, Sizes
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class NestedEncoder(nn.Module):
 
     def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write a plain Hugging Face folder (safetensors, tokenizer) plus starbucks.json; `weights` replace the own."""
-        with quiet_transformers():
+        with quiet_transformers(), usual_modes(folder):
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         self.config.save(folder)

@@ -10,6 +10,7 @@ from torch import Tensor
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.load import quiet_transformers
 from starbucks_retrieval.pretrain.module import PretrainingModule
+from starbucks_retrieval.provenance import usual_modes
 from starbucks_retrieval.texts.files import atomic_writer
 
 FILE = Path("decoder") / "decoder.safetensors"
@@ -32,7 +33,7 @@ def save_model(module: PretrainingModule, folder: Path, state: dict[str, Tensor]
     weights = _part(state, _MODEL)
     for tied in module.model.all_tied_weights_keys:
         weights.pop(tied, None)
-    with quiet_transformers():
+    with quiet_transformers(), usual_modes(folder):
         module.model.save_pretrained(folder, state_dict=weights)
     if module.tokenizer is not None:
         module.tokenizer.save_pretrained(folder)

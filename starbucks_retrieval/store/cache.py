@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import uuid
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
@@ -35,10 +35,9 @@ def local_file(path: Path, length: int, checksum: str) -> Path:
         if kept.is_file() and kept.stat().st_size == length:
             return kept
         kept.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=kept.parent, prefix=f".{checksum}.", suffix=".tmp")
-        os.close(descriptor)
-        _fill(path, Path(name), checksum)
-        os.replace(name, kept)
+        copy = kept.with_name(f".{checksum}.{uuid.uuid4().hex}.tmp")  # of this process alone
+        _fill(path, copy, checksum)
+        os.replace(copy, kept)
     except OSError as error:
         raise UserError(
             f"no copy of {path} can be kept in {cache_folder()}: {error.strerror}",

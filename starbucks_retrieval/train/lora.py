@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import usual_modes
 
 FOLDER = "adapter"
 _NAME = "default"
@@ -55,7 +56,8 @@ def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
 
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     found = {name: weight.contiguous().cpu() for name, weight in state.items() if ".lora_" in name}
-    save_file(found, str(folder / FOLDER / "adapter.safetensors"))
+    with usual_modes(folder / FOLDER):
+        save_file(found, str(folder / FOLDER / "adapter.safetensors"))
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:

@@ -54,6 +54,8 @@ def test_arrays_are_fetched_once_and_mapped(tmp_path, bucket, make_spec, write_s
     assert not copies(tmp_path)
     next(store.blocks(4))
     [copy] = copies(tmp_path)
+    (tmp_path / "new").touch()
+    assert copy.stat().st_mode == (tmp_path / "new").stat().st_mode  # for all who may read it
     before = copy.stat().st_ino
     ((_, block), *_) = store.blocks(4)
     assert isinstance(block.base.base, mmap)
