@@ -12,7 +12,11 @@ TITLE = ("title",)
 TEXT = ("text", "contents")
 QUERY_ID = ("query_id", "_id", "qid")
 QUERY_TEXT = ("query", "text", "query_text")
+# The query of a row of plain texts. The first two say what they are; the others are asked only where neither is there,
+# since other tools keep other texts under these names, too.
 ANCHOR = ("query", "anchor")
+ANCHOR_TOO = ("question", "text", "sentence1", "text1", "query_text")
+NUMBERED_NEGATIVE = re.compile(r"negative_(\d+)", re.ASCII)
 POSITIVE_SCORES = "positive_scores"
 NEGATIVE_SCORES = "negative_scores"
 PAIR_SCORE = ("score", "label", "similarity_score")
@@ -27,9 +31,9 @@ GRADE = ("score", "relevance", "grade", "label")
 SUBSET = "subset"
 SPLIT = "split"
 
-_GROUP = (*ANCHOR, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
+_GROUP = (*ANCHOR, *ANCHOR_TOO, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
 _PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
-# A first tsv line made of nothing but these is a header.
+# A first tsv line made of nothing but these, or of negative_1, negative_2 … beside them, is a header.
 HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
 # A first csv line has one of these at least, or it is no header.
 COLUMNS = HEADERS | {*LABEL, *FIRST, *SECOND, *JUDGED_QUERY, *JUDGED_DOC, *GRADE}
@@ -38,6 +42,11 @@ COLUMNS = HEADERS | {*LABEL, *FIRST, *SECOND, *JUDGED_QUERY, *JUDGED_DOC, *GRADE
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping", bytes: "bytes"}
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Whether the cells of a first line are names of columns."""
+    return all(cell in HEADERS or NUMBERED_NEGATIVE.fullmatch(cell) for cell in cells)
 
 
 class BadRow(Exception):

@@ -13,11 +13,14 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.texts.corpus import passage_from
 from starbucks_retrieval.texts.fields import (
     ANCHOR,
+    ANCHOR_TOO,
+    NUMBERED_NEGATIVE,
     QUERY_ID,
     QUERY_TEXT,
     BadRow,
     as_id,
     as_list,
+    as_text,
     identifier,
     kind,
     string,
@@ -40,8 +43,9 @@ def open_groups(collection: str, *, config: str | None = None, split: str | None
 
     - `query_id, query, positive_passages, negative_passages`: Tevatron rows, texts inline;
     - `query_id, query_text, positive_document_ids, negative_document_ids`: Tevatron rows, ids of a corpus;
-    - `query` or `anchor`, `positive`, optional `negative`, each a text or a list of texts; tsv and csv files too. Ids are made
-      from the texts, so equal texts share one.
+    - `query` or `anchor`, `positive`, optional `negative` and `negative_1`, `negative_2` …, each a text or a list of
+      texts; tsv and csv files too. The query may also be called `question`, `text`, `sentence1`, `text1` or `query_text`. Ids
+      are made from the texts, so equal texts share one.
 
     Each may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the passages; a
     single text may have a single number. Other columns are ignored.
@@ -65,7 +69,7 @@ def group_from(row: dict[str, Any]) -> Group:
             return group
     raise BadRow(
         f"no column {' or '.join(_KINDS)}: the row has {', '.join(map(str, row)) or 'no columns'}",
-        "see the training layouts under Text in",
+        "docs/howto/data.md shows the layouts of training groups; sentence1, sentence2 and score are read with --task sts",
     )
 
 
@@ -95,6 +99,8 @@ def _with_ids(row: dict[str, Any]) -> Group:
 
 def _with_texts(row: dict[str, Any]) -> Group:
     passages: dict[str, Passage] = {}
+    matches = (NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != "")  # some have fewer
+    numbered = sorted((int(match[1]), match[0]) for match in matches if match)
 
     def ids(column: str) -> Iterator[str]:
         found = row.get(column)
@@ -105,9 +111,24 @@ def _with_texts(row: dict[str, Any]) -> Group:
             passages.setdefault(docid, Passage(docid, "", text))
             yield docid
 
-    query = string(row, ANCHOR)
+    query = _plain_query(row)
     query_id = as_id(value(row, QUERY_ID), "query_id") if any(name in row for name in QUERY_ID) else text_id(query)
-    return _group(row, query_id, query, ids("positive"), ids("negative"), passages)
+    negatives = (docid for column in ("negative", *(name for _, name in numbered)) for docid in ids(column))
+    return _group(row, query_id, query, ids("positive"), negatives, passages)
+
+
+def _plain_query(row: dict[str, Any]) -> str:
+    """The query of a row of plain texts. Raises BadRow where two columns could be it and differ."""
+    for some in (ANCHOR, ANCHOR_TOO):
+        filled = [name for name in some if row.get(name) is not None]
+        if len({as_text(row[name], name) for name in filled}) > 1:
+            raise BadRow(
+                f"the columns {' and '.join(filled)} differ, and each could be the query",
+                f"call the query {ANCHOR[0]}, and drop or rename the others",
+            )
+        if filled:
+            return string(row, filled)
+    return string(row, (*ANCHOR, *ANCHOR_TOO))
 
 
 _KINDS = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}

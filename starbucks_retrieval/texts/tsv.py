@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.fields import HEADERS
+from starbucks_retrieval.texts.fields import is_header
 from starbucks_retrieval.texts.files import decode, raw_lines
 
 Layouts = Mapping[int, tuple[str, ...]]
@@ -25,7 +25,7 @@ def rows(path: Path, layouts: Layouts, start: int = 0, stop: int | None = None) 
     if first is None:
         return
     cells = decode(first[1], path, first[0]).split("\t")
-    if len(cells) > 1 and HEADERS.issuperset(cells):
+    if len(cells) > 1 and is_header(cells):
         names = tuple(cells)
     elif len(cells) in layouts:
         names = layouts[len(cells)]

@@ -84,6 +84,45 @@ def test_pairs(groups):
     assert triple.query_id == "own"
 
 
+@pytest.mark.parametrize("name", ["question", "text", "sentence1", "text1", "query_text", "anchor", "query"])
+def test_rows_of_sentence_transformers_and_angle(groups, name):
+    """Their columns: a query under one of many names, a positive, negatives in one column or in one each."""
+    one, many = groups(
+        {name: "q", "positive": "p", "negative": "n"},
+        {name: "q", "positive": "p", "negative_2": "n2", "negative_10": "n10", "negative_1": "n1", "negative_3": ""},
+    )
+    assert (one.query, one.positive_ids, one.negative_ids) == ("q", (text_id("p"),), (text_id("n"),))
+    assert many.negative_ids == (text_id("n1"), text_id("n2"), text_id("n10"))
+
+
+def test_of_several_columns_that_could_be_the_query_the_plainest_is_it(groups):
+    named, equal, null = groups(
+        {"query": "q", "text": "other", "positive": "p"},
+        {"query": "q", "anchor": "q", "positive": "p"},
+        {"query": None, "anchor": None, "text": "q", "positive": "p", "negative": None, "negative_1": None},
+    )
+    assert [group.query for group in (named, equal, null)] == ["q", "q", "q"]
+    assert null.negative_ids == ()
+
+
+def test_a_header_may_number_its_negatives(tmp_path):
+    (tmp_path / "t.tsv").write_text("anchor\tpositive\tnegative_1\tnegative_2\nq\tp\tn1\tn2\n")
+    (group,) = open_groups(str(tmp_path / "t.tsv"))
+    assert (group.query, group.negative_ids) == ("q", (text_id("n1"), text_id("n2")))
+
+
+def test_scores_stand_in_the_order_of_numbered_negatives(groups):
+    row = {"query": "q", "positive": "p", "negative_2": "b", "negative_1": "a"}
+    (group,) = groups({**row, "positive_scores": 9, "negative_scores": [1, 2]})
+    assert group.scores == {text_id("p"): 9.0, text_id("a"): 1.0, text_id("b"): 2.0}
+
+
+def test_a_row_of_no_layout_is_sent_to_the_page_that_shows_them(groups):
+    with pytest.raises(UserError) as raised:
+        list(groups({"sentence1": "a", "sentence2": "b", "score": 1.0}))
+    assert "docs/howto/data.md" in raised.value.hint and "--task sts" in raised.value.hint
+
+
 def test_a_passage_on_both_sides_is_a_positive(groups):
     row = {"query_id": 1, "query": "q", "positive_document_ids": ["a"], "negative_document_ids": ["a", "b"]}
     assert next(iter(groups(row))).negative_ids == ("b",)
@@ -98,7 +137,11 @@ def test_a_passage_on_both_sides_is_a_positive(groups):
         ({"query": "q", "answer": "p"}, "no column positive_passages or positive_document_ids or positive"),
         ({"query": "q", "positive_document_ids": ["a"]}, "no column query_id, _id or qid"),
         ({"query_id": 1, "positive_document_ids": ["a"]}, "no column query, text or query_text"),
-        ({"question": "q", "positive": "p"}, "no column query or anchor"),
+        ({"title": "q", "positive": "p"}, "no column query, anchor, question, text, sentence1, text1 or query_text"),
+        ({"query": "q", "anchor": "a", "positive": "p"}, "the columns query and anchor differ"),
+        ({"text": "q", "sentence1": "a", "positive": "p"}, "the columns text and sentence1 differ"),
+        ({"text": 5, "positive": "p"}, "text is a number, not a string"),
+        ({"text": "q", "positive": "p", "negative_1": 5}, "negative_1 is a number, not a list"),
         ({"query": "q", "positive": [["p"]]}, "positive holds a list, not a text"),
         ({"query": "q", "positive": "p", "negative": 5}, "negative is a number, not a list"),
         ({"query_id": 1, "query": "q", "positive_passages": ["p"]}, "positive_passages holds a string, not a passage"),
