@@ -117,17 +117,18 @@ def parse_flags(
     leftover: list[str] = []
     known = {field.name: cls for cls in classes for field in dataclasses.fields(cls) if field.init}
     if argv and not argv[0].startswith("-"):
-        for key, value in load_config(argv.pop(0)).items():
+        path = argv.pop(0)
+        for key, value in load_config(path).items():
             name = str(key).replace("-", "_")
             if name in known:
                 hint = typing.get_type_hints(known[name])[name]
-                values[name] = _from_config(name, value, hint)
+                values[name] = _from_config(f"{path}: {name}", value, hint)
             elif extra and value is None:
                 continue
             elif extra:
                 leftover += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
             else:
-                raise UserError(f"the configuration file has an unknown key {name!r}", _hint(name, known, prog))
+                raise UserError(f"{path}: unknown key {name!r}", _hint(name, known, prog))
     namespace, unknown = parser.parse_known_args(argv)
     if unknown and not extra:
         name = unknown[0].partition("=")[0]
@@ -181,7 +182,8 @@ def _from_config(name: str, value: Any, hint: Any) -> Any:
             converted.append(None)
         elif typing.get_origin(kind) is Literal:
             if item not in typing.get_args(kind):
-                raise UserError(f"{name}: {item!r} is none of {', '.join(map(str, typing.get_args(kind)))}", "")
+                choices = ", ".join(map(str, typing.get_args(kind)))
+                raise UserError(f"{name}: {item!r} is none of {choices}", "mend the configuration file")
             converted.append(item)
         elif kind is bool and not isinstance(item, bool):
             raise UserError(f"{name}: {item!r} is neither true nor false", "mend the configuration file")

@@ -94,8 +94,9 @@ def test_a_misspelt_flag_is_told_the_nearest(tmp_path):
 )
 def test_bad_files_are_user_errors(tmp_path, content, message):
     (tmp_path / "config.yaml").write_text(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         parse(str(tmp_path / "config.yaml"))
+    assert str(tmp_path / "config.yaml") in caught.value.what and caught.value.hint
 
 
 def raises(error):

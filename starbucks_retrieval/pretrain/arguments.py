@@ -57,7 +57,7 @@ class PretrainArguments:
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
     dataset_path: list[str] | None = flag(
-        None, "text: .txt files (a document a line), jsonl, parquet, BEIR or Arrow folders, ir: or short names"
+        None, "text: .txt files (a document a line), jsonl, csv, parquet, BEIR or Arrow folders, ir: or short names"
     )
     dataset_name: str | None = flag(None, "text from the hub (or use --dataset_path)")
     dataset_config: str | None = flag(None, "configuration of the hub data set")

@@ -87,7 +87,10 @@ def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_
         raise UserError(f"--batch_size {batch_size} is not a number of queries", "give 1 or more, or -1 for all")
     dim = store.spec.size.dim
     if queries.ndim != 2 or queries.shape[1] != dim:
-        raise UserError(f"queries of shape {queries.shape} do not fit passages of {dim} dimensions", "")
+        raise UserError(
+            f"queries of shape {queries.shape} do not fit passages of {dim} dimensions",
+            "take queries and passages of one size",
+        )
     bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
     if len(bad):
         raise UserError(

@@ -48,7 +48,7 @@ class StoreSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in ("passages", "queries"):
-            raise UserError(f"a store holds passages or queries, not {self.kind!r}", "")
+            raise UserError(f"a store holds passages or queries, not {self.kind!r}", "name one of the two as its kind")
         if self.store_dtype not in ("float16", "float32"):
             raise UserError(f"--store_dtype {self.store_dtype} is not known", "take float16 or float32")
         if self.shard_size < 1:

@@ -69,7 +69,8 @@ def group_from(row: dict[str, Any]) -> Group:
             return group
     raise BadRow(
         f"no column {' or '.join(_KINDS)}: the row has {', '.join(map(str, row)) or 'no columns'}",
-        "docs/howto/data.md shows the layouts of training groups; sentence1, sentence2 and score are read with --task sts",
+        "name the columns query and positive, or as docs/howto/data.md shows under Training groups; sentence1, sentence2 "
+        "and score are read with --task sts",
     )
 
 

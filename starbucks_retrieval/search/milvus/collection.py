@@ -143,7 +143,10 @@ class MilvusField:
             raise UserError(f"Milvus returns at most {DEEPEST} passages per query, not {depth}", "lower --depth")
         queries = np.ascontiguousarray(queries, np.float32)
         if queries.ndim != 2 or queries.shape[1] != self.size.dim:
-            raise UserError(f"queries of shape {queries.shape} do not fit passages of {self.size.dim} dimensions", "")
+            raise UserError(
+                f"queries of shape {queries.shape} do not fit passages of {self.size.dim} dimensions",
+                "take queries and passages of one size",
+            )
         bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
         if len(bad):
             raise UserError(
