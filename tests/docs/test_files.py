@@ -16,9 +16,8 @@ def test_the_citation_is_of_this_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["version"] == __version__ and cited["license"] == "Apache-2.0"
-    newest = next(
-        line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line[:3] == "## "
-    )
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    newest = next(line for line in lines if line[:3] == "## " and line != "## Unreleased")
     assert newest.split()[1] == __version__
     for author in [*cited["authors"], *(one for work in cited["references"] for one in work["authors"])]:
         assert "name" in author or "family-names" in author
