@@ -14,16 +14,16 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import LOCK, FolderLock
 
 _HOLDER = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from starbucks_retrieval.locks import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 child = os.fork()
 if not child:
-    time.sleep(60)
+    signal.pause()
     os._exit(0)
 print(child, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 # What Windows has in the place of fcntl, as far as one process can tell.
@@ -72,6 +72,8 @@ def test_the_lock_of_a_killed_process_is_free_though_a_process_that_it_forked_li
         FolderLock(tmp_path).release()
     finally:
         os.kill(child, signal.SIGKILL)
+        holder.kill()
+        holder.wait()
         holder.stdout.close()
 
 
