@@ -99,7 +99,7 @@ def explained(name_or_path: str) -> Iterator[None]:
         if "safetensors" in str(error):
             raise UserError(
                 f"{name_or_path} has no safetensors weights; pickled weights are not read",
-                "load it once with transformers in a place you trust and call save_pretrained",
+                "load it with transformers, weights_only=True, and save_pretrained it, as docs/howto/from-starbucks.md shows",
             ) from None
         if looks_local:
             raise UserError(

@@ -42,6 +42,58 @@ def backbone(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
+def published(source: Path, folder: Path) -> None:
+    """A bare BERT of the published checkpoints' shape, all twelve layers, with the tokenizer of `source`."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 32}
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    config = BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=256, pad_token_id=0)
+    BertModel(config, add_pooling_layer=False).half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def published_sts(source: Path, folder: Path) -> None:
+    """Such a model as sentence-transformers saves it: its own lists of modules, mean pooling."""
+    shutil.copytree(source, folder)
+    names = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
+    modules = [
+        {"idx": i, "name": name, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (name, path, kind) in enumerate(names)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 768, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128, "do_lower_case": False}))
+    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+
+
+def published_smae(source: Path, folder: Path) -> None:
+    """A masked language model as ielab/Starbucks' pretrain_bert.py saves it: one pickle, its decoder's weights inside."""
+    import torch
+    from safetensors.torch import load_file
+
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights |= {f"decoder.{name}": weight for name, weight in weights.items() if ".layer." not in name or ".0." in name}
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"architectures": ["BertFor2DMaekMatryoshkaMaskedLM"], "_name_or_path": "bert-base-uncased"}
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def scored_pairs(path: Path) -> None:
+    """Twenty scored pairs of sentences."""
+    rng = np.random.default_rng(2)
+    pairs = (f"{i % 6}\t{' '.join(rng.choice(_WORDS, 6))}\t{' '.join(rng.choice(_WORDS, 6))}\n" for i in range(20))
+    path.write_text("".join(pairs))
+
+
 def trained(source: Path, folder: Path) -> None:
     """The same backbone as a trained model that stores a ladder."""
     from starbucks_retrieval.models import EncoderConfig
@@ -74,7 +126,10 @@ class StandIns:
         self._home = home
         self._run = run
 
-    names = ("my-backbone", "my-model", "my-set", "emb/passages", "emb/queries", "run.trec")
+    names = (
+        *("my-backbone", "my-model", "my-set", "emb/passages", "emb/queries", "run.trec"),
+        *("Starbucks-msmarco", "Starbucks_STS", "bert-base-uncased-fineweb100bt-smae", "stsb.tsv"),
+    )
 
     def lend(self, name: str, folder: Path) -> None:
         """Put the stand-in of that name into `folder`."""
@@ -102,6 +157,14 @@ class StandIns:
             trained(self._made("my-backbone"), path)
         elif name == "my-set":
             beir(path)
+        elif name == "Starbucks-msmarco":
+            published(self._made("my-backbone"), path)
+        elif name == "Starbucks_STS":
+            published_sts(self._made("Starbucks-msmarco"), path)
+        elif name == "bert-base-uncased-fineweb100bt-smae":
+            published_smae(self._made("my-backbone"), path)
+        elif name == "stsb.tsv":
+            scored_pairs(path)
         elif name.startswith("emb/"):
             self._made("my-model"), self._made("my-set")
             query = " --encode_is_query" if name == "emb/queries" else ""
