@@ -10,6 +10,7 @@ from typing import Any
 from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
 from starbucks_retrieval.choose.ladder import propose_ladder
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.results import read_results
 from starbucks_retrieval.sizes import Sizes
 
@@ -44,7 +45,7 @@ class Choice:
         rows = [["", "size", self.measure, *units]]
         for one in self.front:  # the best under any budget is one of these
             marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
-            rows.append([marks, str(one.size), f"{one.quality:.4f}", *(f"{one.costs[unit]:g}" for unit in units)])
+            rows.append([marks, str(one.size), f"{one.quality:.4f}", *(plain(one.costs[unit]) for unit in units)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
 
@@ -89,7 +90,9 @@ def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> l
     fitting = [one for one in some if one.costs[unit] <= budget]
     if not fitting:
         least = min(some, key=lambda one: one.costs[unit])
-        raise UserError(f"no size fits --{flag} {budget:g}", f"the least is {least.costs[unit]:g}, at {least.size}")
+        raise UserError(
+            f"no size fits --{flag} {plain(budget)}", f"the least is {plain(least.costs[unit])}, at {least.size}"
+        )
     return fitting
 
 

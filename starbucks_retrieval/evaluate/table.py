@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from starbucks_retrieval.numbers import plain
+
 if TYPE_CHECKING:
     from starbucks_retrieval.evaluate.results import Evaluation, Row
 
@@ -58,7 +60,7 @@ def _figure(evaluation: Evaluation, row: Row, dataset: str, measure: str) -> str
     if value is None:
         return MISSING
     compared = evaluation.compared(row, dataset, measure)
-    shown = f"{value:.4f}" if measure in evaluation.means else f"{value:g}"
+    shown = f"{value:.4f}" if measure in evaluation.means else plain(value)
     return shown + (compared.mark if compared else "")
 
 

@@ -15,6 +15,7 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.runtime import Rows, Runtime, open_runtime
+from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.texts import Passage, Query
 
@@ -71,7 +72,8 @@ def measure_costs(
         "tokens_per_passage": round(statistics.mean(map(len, rows)), 1),
     }
     for layer, cost in costs.items():
-        log.info("layer %d: %.3g ms a query alone, %.3g ms a passage in batches", layer, *cost.values())
+        told = (plain(value, 3) for value in cost.values())
+        log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *told)
     return costs, how
 
 

@@ -12,6 +12,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from starbucks_retrieval.locks import LOCK
 from starbucks_retrieval.loop.checkpoints import CACHE
 from starbucks_retrieval.loop.processes import world
+from starbucks_retrieval.numbers import plain
 
 log = logging.getLogger(__name__)
 
@@ -98,5 +99,5 @@ class _LogLines(TrainerCallback):
         if not logs or not state.is_world_process_zero or "train_runtime" in logs:
             return
         numbers = {name: value for name, value in logs.items() if name != "epoch" and isinstance(value, float)}
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        shown = "  ".join(f"{name} {plain(value, 4)}" for name, value in numbers.items())
         log.info("step %d of %d  %s", state.global_step, state.max_steps, shown)

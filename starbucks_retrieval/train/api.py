@@ -17,6 +17,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.loop.checkpoints import CACHE, claimed, same_run
 from starbucks_retrieval.loop.processes import first_process
 from starbucks_retrieval.loop.settings import hugging_face_arguments, kept_settings
+from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts import open_corpus, open_groups, open_pairs
@@ -285,7 +286,7 @@ def _recipe(
         "queries per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
         "passages per query": group,
         "learning rate": settings.learning_rate,
-        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {settings.warmup_steps:g}",
+        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {plain(settings.warmup_steps)}",
         "weight decay": settings.weight_decay,
         "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
         "anchor weight": arguments.anchor_weight,

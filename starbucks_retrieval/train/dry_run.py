@@ -18,6 +18,7 @@ from starbucks_retrieval.loop.dry_run import (
     rows_per_step,
 )
 from starbucks_retrieval.models.cost import check_length, outline
+from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.texts import Group, Passage, ScoredPair, join_text, read_qrels
@@ -179,5 +180,5 @@ def _lines(figures: Mapping[str, Any], arguments: TrainArguments, config: Encode
             f"about {readable(figures['bytes'])} with {saved}, to {figures['output_dir']} ({figures['state']}){free}",
         ),
         ("memory", f"{readable(figures['memory'])} for weights, gradients and optimizer; activations come on top"),
-        ("time", f"{duration(figures['seconds'])}, {figures['seconds_per_step']:.2g} s a step"),
+        ("time", f"{duration(figures['seconds'])}, {plain(figures['seconds_per_step'], 2)} s a step"),
     ]

@@ -110,3 +110,10 @@ def test_text_for_a_terminal(job, capsys):
     assert run_door(main, [*job, "--max_steps", "7", "--dry_run"]) == 0
     out, err = capsys.readouterr()
     assert "7 of 6 queries with 1 passages each" in out and "20 rows from" in out and "nothing was written" in err
+
+
+def test_the_time_of_a_long_step_is_told_without_an_exponent(job, capsys, monkeypatch):
+    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1.0)
+    assert run_door(main, [*job, "--dry_run", "--quiet"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("time")]
+    assert line.endswith(" 864 s a step")
