@@ -143,7 +143,8 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
         total = teacher.new_zeros(())
         for dim in self._dims:
             student = views.scores(Size(layer, dim))
-            distance = ((student - teacher) / temperature).square().mean()
+            # As the published code has it: the temperature divides what the KL compares, and not the distance.
+            distance = (student - teacher).square().mean()
             kl = score_kl(teacher, student, temperature, views.excluded)
             total = total + (distance + kl) / teacher.numel()
         return total

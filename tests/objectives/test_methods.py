@@ -123,6 +123,17 @@ def test_distillation_is_an_extra_term_at_every_visited_size(method):
     torch.testing.assert_close(loss.total, plain(batch, drawn).total + extra)
 
 
+def test_aligned_scores_are_not_divided_by_the_temperature_in_their_distance():
+    batch = random_batch()
+    parts = build("2dmse-v2", "retrieval-score", dims=(8,), temperature=0.05)(batch).parts
+    views = Views(batch)
+    teacher, student = (views.scores(Size(2, dim)) for dim in (32, 8))
+    log_t, log_s = (scores.div(0.05).log_softmax(-1) for scores in (teacher, student))
+    kl = (log_t.exp() * (log_t - log_s)).sum(-1).mean()
+    distance = (student - teacher).square().mean()
+    torch.testing.assert_close(parts["align/2"], ((distance + kl) / teacher.numel()).detach())
+
+
 def test_cosent_counts_ordered_pairs_alone():
     labels, similarities = torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0.5, 0.2, 0.5])
     expected = torch.log(1 + torch.exp(torch.tensor(0.3 / 0.05)) + 1)
