@@ -112,7 +112,7 @@ def parse_flags(
     Returns the instances and, with `extra`, the words that no dataclass knows; without it they are a UserError.
     """
     parser = parser_for(classes, prog, description, epilog)
-    argv = [_with_underscores(word) for word in argv]
+    argv = [with_underscores(word) for word in argv]
     values: dict[str, Any] = {}
     leftover: list[str] = []
     known = {field.name: cls for cls in classes for field in dataclasses.fields(cls) if field.init}
@@ -122,7 +122,7 @@ def parse_flags(
             name = str(key).replace("-", "_")
             if name in known:
                 hint = typing.get_type_hints(known[name])[name]
-                values[name] = _from_config(f"{path}: {name}", value, hint)
+                values[name] = from_config(f"{path}: {name}", value, hint)
             elif extra and value is None:
                 continue
             elif extra:
@@ -134,21 +134,19 @@ def parse_flags(
         name = unknown[0].partition("=")[0]
         raise UserError(f"unknown argument {name}", _hint(name, [f"--{flag}" for flag in known], prog))
     values.update(vars(namespace))
-    instances = []
-    for cls in classes:
-        own = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.init and f.name in values}
-        missing = [
-            f.name
-            for f in dataclasses.fields(cls)
-            if f.init and f.metadata.get("required") and own.get(f.name) in (None, "", [])
-        ]
-        if missing:
-            raise UserError(f"--{missing[0]} is missing", f"see {prog} --help")
-        instances.append(cls(**own))
-    return instances, leftover + unknown
+    return [build(cls, values, prog) for cls in classes], leftover + unknown
 
 
-def _with_underscores(word: str) -> str:
+def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
+    """One instance of a dataclass of flags from those of `values` that are its own; a required one must be there."""
+    own = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.init and field.name in values}  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.init and field.metadata.get("required") and own.get(field.name) in (None, "", []):
+            raise UserError(f"--{field.name} is missing", f"see {prog} --help")
+    return cls(**own)
+
+
+def with_underscores(word: str) -> str:
     """`--kl-weight=1` as `--kl_weight=1`: flags may be written with dashes."""
     name, equals, value = word.partition("=")
     return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
@@ -171,7 +169,8 @@ def load_config(path: str) -> dict[str, Any]:
     return loaded
 
 
-def _from_config(name: str, value: Any, hint: Any) -> Any:
+def from_config(name: str, value: Any, hint: Any) -> Any:
+    """A value of a configuration file as its flag's type. Raises UserError where it is of another."""
     kind, many = _kind(hint)
     items = value if isinstance(value, list) else [value]
     if not many and isinstance(value, list):
@@ -207,33 +206,6 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path} is a folder, a file is needed", "check the path") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
-
-
-def with_recipe(argv: list[str], recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The command line with the recipe named by --preset put before it, so that explicit flags override it."""
-    for i, word in enumerate(argv):
-        name = argv[i + 1] if word == "--preset" and i + 1 < len(argv) else word.removeprefix("--preset=")
-        if word.startswith("--preset") and name in recipes:
-            recipe = [f"--{key}={value}" for key, value in recipes[name].items()]
-            start = 1 if argv and not argv[0].startswith("-") else 0  # a leading configuration file stays first
-            return argv[:start] + recipe + argv[start:]
-    return argv
-
-
-def parse_training(
-    cls: type[T],
-    recipes: Mapping[str, Mapping[str, Any]],
-    argv: Sequence[str],
-    prog: str,
-    description: str,
-    epilog: str,
-) -> tuple[T, CommonArguments, list[str]]:
-    """Flags of a stage that trains, common ones, and the words left for transformers; the first process alone logs."""
-    words = with_recipe(list(argv), recipes)
-    (arguments, common), rest = parse_flags([cls, CommonArguments], words, prog, description, epilog, extra=True)
-    common = first_speaks(common)
-    setup_logging(common)
-    return arguments, common, rest
 
 
 def first_speaks(common: CommonArguments) -> CommonArguments:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import importlib.util
+import json
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments
+from starbucks_retrieval.cli import CommonArguments, finish
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.layers import Parsed, configuration
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -23,7 +27,6 @@ _KEPT = (
 
 def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: dict[str, Any]) -> TrainingArguments:
     """TrainingArguments from flags, over `defaults`, over those that all stages share."""
-    import torch
     from transformers import HfArgumentParser, TrainingArguments
 
     if gives(argv, "deepspeed") and not importlib.util.find_spec("deepspeed"):
@@ -34,7 +37,24 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
             raise UserError(message, "see --help, and transformers' TrainingArguments for its flags")
 
     parser = Parser(TrainingArguments, allow_abbrev=False)
-    shared: dict[str, Any] = {
+    parser.set_defaults(**shared_defaults(common) | defaults)
+    try:
+        with warnings.catch_warnings():
+            # Presets say gradient_checkpointing, the name that every transformers 5 knows.
+            warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
+            (parsed,) = parser.parse_args_into_dataclasses(args=argv)
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
+    if not parsed.output_dir:
+        raise UserError("--output_dir is missing", "name the folder for the model")
+    return parsed
+
+
+def shared_defaults(common: CommonArguments) -> dict[str, Any]:
+    """Our defaults for TrainingArguments, in every stage that trains."""
+    import torch
+
+    return {
         "logging_steps": 10,
         "save_total_limit": 2,
         "report_to": "none",
@@ -48,17 +68,6 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
         # Every step reaches every weight: looking for others would only cost time.
         "ddp_find_unused_parameters": False,
     }
-    parser.set_defaults(**shared | defaults)
-    try:
-        with warnings.catch_warnings():
-            # Presets say gradient_checkpointing, the name that every transformers 5 knows.
-            warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
-            (parsed,) = parser.parse_args_into_dataclasses(args=argv)
-    except ValueError as error:
-        raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
-    if not parsed.output_dir:
-        raise UserError("--output_dir is missing", "name the folder for the model")
-    return parsed
 
 
 def gives(argv: list[str], flag: str) -> bool:
@@ -69,3 +78,30 @@ def gives(argv: list[str], flag: str) -> bool:
 def kept_settings(settings: TrainingArguments) -> dict[str, Any]:
     """Those settings that a resumed run must agree in with the run it goes on with."""
     return {name: str(getattr(settings, name)) for name in _KEPT} | {"processes": settings.world_size}
+
+
+def show_configuration(parsed: Parsed[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
+    """Print every value of a stage that trains, and where it came from.
+
+    Of transformers' settings those are shown that were set, that have a default of ours (`defaults` and the shared ones),
+    or that a resumed run must agree in.
+    """
+    theirs = {field.name: field.default for field in dataclasses.fields(settings)}
+    ours = shared_defaults(parsed.common) | defaults
+    named = dict.fromkeys([*ours, *_KEPT, *parsed.sources])
+    values = {name: getattr(settings, name) for name in named if name in theirs}
+    found = {
+        name: (value.value if isinstance(value, enum.Enum) else value, source)
+        for name, (value, source) in configuration(parsed, values, theirs | ours).items()
+    }
+    if not parsed.common.json:
+        rows = [(name, _shown(value), source) for name, (value, source) in found.items()]
+        widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
+        for name, value, source in rows:
+            print(f"{name:{widths[0]}}  {value:{widths[1]}}  {source}", flush=True)
+    told = {name: {"value": value, "source": source} for name, (value, source) in found.items()}
+    finish(parsed.common, "nothing was trained", {"configuration": told})
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import finish, parse_training, run_door
+from starbucks_retrieval.cli import finish, run_door
+from starbucks_retrieval.layers import parse_training
 from starbucks_retrieval.pretrain.arguments import RECIPES, PretrainArguments
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir and --max_steps (required),
 --per_device_train_batch_size, --learning_rate, --lr_scheduler_type, --bf16, --gradient_checkpointing, --save_steps,
---resume_from_checkpoint true, --dataloader_num_workers 1 …"""
+--resume_from_checkpoint true, --dataloader_num_workers 1 ….
+The order is default < preset < file < flag, whoever names the preset; `--print_config` shows every value and its source,
+and the value `default` takes a flag that a preset sets back to its default."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse, pre-train, summarise."""
-    arguments, common, rest = parse_training(
+    parsed = parse_training(
         PretrainArguments,
         RECIPES,
         argv,
@@ -23,10 +26,15 @@ def main(argv: Sequence[str]) -> None:
         "Pre-train a backbone so that its small sizes carry as much of a text as they can.",
         _EPILOG,
     )
+    arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.loop.processes import leave
-    from starbucks_retrieval.pretrain.api import pretrain, settings_of
+    from starbucks_retrieval.loop.settings import show_configuration
+    from starbucks_retrieval.pretrain.api import DEFAULTS, pretrain, settings_of
 
-    settings = settings_of(rest, common)
+    settings = settings_of(parsed.rest, common)
+    if arguments.print_config:
+        show_configuration(parsed, settings, DEFAULTS)
+        return
     if arguments.dry_run:
         from starbucks_retrieval.pretrain.dry_run import preview
 

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run")
+_FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run", "print_config")
+# Ours for transformers' TrainingArguments, beside those that all stages share.
+DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
 
 
 def settings_of(argv: list[str], common: CommonArguments) -> TrainingArguments:
     """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
     if gives(argv, "deepspeed") or gives(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
-    defaults = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
-    settings = hugging_face_arguments(argv, common, defaults)
+    settings = hugging_face_arguments(argv, common, DEFAULTS)
     if settings.max_steps < 1:
         raise UserError("a stream of text has no end", "say with --max_steps how long to train")
     return settings

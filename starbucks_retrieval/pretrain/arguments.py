@@ -103,6 +103,7 @@ class PretrainArguments:
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
     dry_run: bool = flag(False, "write nothing: say what would be done and how many bytes it takes")
+    print_config: bool = flag(False, "train nothing: show every value, and whether a flag, a file or a preset set it")
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in RECIPES:

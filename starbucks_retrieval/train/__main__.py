@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import finish, parse_training, run_door
+from starbucks_retrieval.cli import finish, run_door
+from starbucks_retrieval.layers import parse_training
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.recipes import RECIPES
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,
---save_steps, --resume_from_checkpoint true, --report_to, --deepspeed, --fsdp …"""
+--save_steps, --resume_from_checkpoint true, --report_to, --deepspeed, --fsdp ….
+The order is default < preset < file < flag, whoever names the preset; `--print_config` shows every value and its source,
+and the value `default` takes a flag that a preset sets back to its default."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse, train, summarise."""
-    arguments, common, rest = parse_training(
+    parsed = parse_training(
         TrainArguments,
         RECIPES,
         argv,
@@ -24,10 +27,15 @@ def main(argv: Sequence[str]) -> None:
         "Train one encoder whose embedding can be taken at every size of a ladder.",
         _EPILOG,
     )
+    arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.loop.processes import leave
-    from starbucks_retrieval.train.api import settings_of, train
+    from starbucks_retrieval.loop.settings import show_configuration
+    from starbucks_retrieval.train.api import defaults_of, settings_of, train
 
-    settings = settings_of(rest, arguments, common)
+    settings = settings_of(parsed.rest, arguments, common)
+    if arguments.print_config:
+        show_configuration(parsed, settings, defaults_of(arguments))
+        return
     if arguments.dry_run:
         from starbucks_retrieval.train.dry_run import preview
 

@@ -34,12 +34,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FREE = ("overwrite_output_dir", "override", "quiet", "eval_max_passages", "max_tokens_per_chunk", "dry_run")
+_FREE = (
+    "overwrite_output_dir",
+    "override",
+    "quiet",
+    "eval_max_passages",
+    "max_tokens_per_chunk",
+    "dry_run",
+    "print_config",
+)
 
 
-def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
-    """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
-    defaults: dict[str, Any] = {"warmup_steps": 0.1 if arguments.warmup_ratio is None else arguments.warmup_ratio}
+def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
+    """Our defaults for transformers' TrainingArguments, beside those that all stages share."""
+    defaults: dict[str, Any] = {"warmup_steps": 0.1}
     if arguments.eval_dataset_path:
         defaults |= {
             "eval_strategy": "steps",
@@ -48,7 +56,13 @@ def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArgume
             "metric_for_best_model": _measures(arguments).split()[0],
             "greater_is_better": True,
         }
-    return hugging_face_arguments(argv, common, defaults)
+    return defaults
+
+
+def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
+    """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
+    ratio = {} if arguments.warmup_ratio is None else {"warmup_steps": arguments.warmup_ratio}
+    return hugging_face_arguments(argv, common, defaults_of(arguments) | ratio)
 
 
 def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, Any]:

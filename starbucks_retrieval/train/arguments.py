@@ -113,6 +113,7 @@ class TrainArguments:
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
     dry_run: bool = flag(False, "write nothing: say what would be done, how many bytes it takes and about how long")
+    print_config: bool = flag(False, "train nothing: show every value, and whether a flag, a file or a preset set it")
 
     eval_dataset_path: str | None = flag(
         None, "dev set scored at every size while training: a BEIR folder, or a file of scored pairs"
@@ -137,6 +138,8 @@ class TrainArguments:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "take at least 1")
         if self.preset and self.preset not in RECIPES:
             raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
+            raise UserError(f"--warmup_ratio {self.warmup_ratio} is no share of the steps", "take 0 or more, below 1")
         if self.anchor_weight < 0:
             raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "0 switches it off")
         if (self.gc_q_chunk_size or self.gc_p_chunk_size) and not self.grad_cache:

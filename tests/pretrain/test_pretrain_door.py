@@ -171,6 +171,22 @@ def test_every_preset_trains(tiny_bert, text, tmp_path, name):
     assert door(tiny_bert, text, tmp_path / "m", *words, "--max_steps", 1, "--per_device_train_batch_size", 4) == 0
 
 
+def test_a_preset_in_a_file_is_taken(tiny_bert, text, tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(
+        f"preset: retromae-stage2\nmodel_name_or_path: {tiny_bert}\ndataset_path: {text}\noutput_dir: {tmp_path}/m\n"
+        "max_steps: 1\nper_device_train_batch_size: 4\nmax_length: 32\nsave_strategy: 'no'\n"
+    )
+    words = [str(tmp_path / "run.yaml"), "--fp16", "false", "--weight_decay", "default", "--quiet"]
+    assert run_door(main, [*words, "--print_config", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["configuration"]
+    assert told["encoder_mlm_probability"] == {"value": 0.3, "source": "preset retromae-stage2"}
+    assert not (tmp_path / "m").exists()
+    assert run_door(main, words) == 0
+    record = json.loads((tmp_path / "m" / "training.json").read_text())["configuration"]
+    assert (record["pretrain"]["objective"], record["pretrain"]["max_length"]) == ("retromae", 32)
+    assert (record["transformers"]["learning_rate"], record["transformers"]["weight_decay"]) == (1e-4, 0.0)
+
+
 def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path):
     words = ("--objective", "retromae", "--contrastive_weight", 1, "--mode", "spans")
     assert door(tiny_bert, text, tmp_path / "m", *words) == 0

@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door, with_recipe
+from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.recipes import RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +130,54 @@ def test_old_flags_are_mapped(tiny_bert, dataset, tmp_path):
     assert record["configuration"]["transformers"]["warmup_steps"] == 0.5
 
 
-def test_a_recipe_is_overridden_by_flags():
-    argv = with_recipe(["--preset", "starbucks-msmarco", "--learning_rate", "5e-5"], RECIPES)
-    assert argv.index("--learning_rate=0.0001") < argv.index("--learning_rate")
-    assert "--per_device_train_batch_size=128" in argv
-    assert "--loss_reduction" not in " ".join(with_recipe(["--preset=starbucks-msmarco"], RECIPES))
-    assert "--variant=starbucks-released" in with_recipe(["--preset=starbucks-msmarco-released"], RECIPES)
+def configured(capsys, *argv):
+    """Name → value and source, as --print_config tells them of a job over a folder that nobody reads."""
+    needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "never-written")
+    assert run_door(main, [*map(str, argv), *needed, "--print_config", "--json", "--quiet"]) == 0
+    told = json.loads(capsys.readouterr().out)["configuration"]
+    return {name: (entry["value"], entry["source"]) for name, entry in told.items()}
+
+
+def test_a_preset_in_a_file_is_taken_and_overridden_by_the_file_and_by_flags(tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text("preset: separate-msmarco\nsizes: 6:128\nlearning_rate: 3e-5\nquery_max_len: 20\n")
+    told = configured(capsys, path, "--query_max_len", "24")
+    assert told["preset"] == ("separate-msmarco", f"file {path}")
+    assert told["objective"] == ("separate", "preset separate-msmarco")
+    assert told["per_device_train_batch_size"] == (128, "preset separate-msmarco")
+    assert told["learning_rate"] == (3e-5, f"file {path}") and told["query_max_len"] == (24, "flag")
+    assert told["fp16"] == (False, "default") and told["save_total_limit"] == (2, "default")
+    other = configured(capsys, path, "--preset", "retromae-msmarco")
+    assert other["objective"] == ("full", "preset retromae-msmarco") and other["learning_rate"][0] == 3e-5
+    assert not (tmp_path / "never-written").exists()
+
+
+def test_a_file_goes_over_a_preset_that_a_flag_names(tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text("kl_weight: 0\nlearning_rate: 3e-5\n")
+    told = configured(capsys, path, "--preset=starbucks-msmarco")
+    assert (told["kl_weight"], told["learning_rate"]) == ((0.0, f"file {path}"), (3e-5, f"file {path}"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--preset", "retromae-msmarco", "--warmup_ratio", 0.1), (0.1, "flag, as warmup_ratio")),
+        (("--preset", "retromae-msmarco", "--warmup_steps", 0.2), (0.2, "flag")),
+        (("--preset", "retromae-msmarco", "--warmup_steps", "default"), (0.1, "default")),
+        (("--preset", "retromae-msmarco"), (0, "preset retromae-msmarco")),
+        (("--warmup_ratio", 0.3), (0.3, "flag, as warmup_ratio")),
+    ],
+)
+def test_the_warm_up_is_what_the_last_layer_says(capsys, flags, expected):
+    assert configured(capsys, *flags)["warmup_steps"] == expected
+
+
+def test_a_preset_is_shown_for_people(capsys):
+    needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o")
+    assert run_door(main, ["--preset", "retromae-beir", *needed, "--print_config"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["learning_rate", "1e-05", "preset", "retromae-beir"] in lines and ["lora", "False", "default"] in lines
 
 
 @pytest.mark.parametrize(
@@ -152,6 +193,8 @@ def test_a_recipe_is_overridden_by_flags():
         (("--dataset_path", "absent.jsonl"), "no such file"),
         (("--variant", "starbucks-sts-released", "--kl_weight", "-1"), "negative"),
         (("--bf16", "maybe"), "bf16"),
+        (("--warmup_ratio", "50"), "no share"),
+        (("--temperature", "default", "--temperature", "hot"), "invalid float"),
     ],
 )
 def test_bad_input_exits_with_2_and_leaves_no_model(tiny_bert, dataset, tmp_path, capfd, more, message):
