@@ -120,6 +120,12 @@ size_folder() { # 6:128 as L6-D128
   printf 'L%s-D%s\n' "${1%:*}" "${1#*:}"
 }
 
+dims_of() { # 2:32,6:128 as 32,128
+  local size dims=''
+  for size in ${1//,/ }; do dims+=${dims:+,}${size#*:}; done
+  printf '%s\n' "$dims"
+}
+
 # A trained model is a folder, or, for a method that trains each size by itself, a folder of folders such as L6-D128.
 model_of() { # MODEL SIZE: the folder that serves a size
   if [ -d "$1/$(size_folder "$2")" ]; then printf '%s/%s\n' "$1" "$(size_folder "$2")"; else printf '%s\n' "$1"; fi
@@ -178,6 +184,21 @@ search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: a run for each size that
   fi
   stage search --query_reps "$queries" --passage_reps "$passages" --sizes "$missing" --depth "$depth" \
     --save_ranking_to "$output"
+}
+
+policy_of() { # LABEL=MODEL…: what the models were trained to do with known positives, a line for the tables
+  "$PYTHON" - "$@" <<'PY'
+import json, pathlib, sys
+words = {"keep": "are kept among its negatives (--false_negatives keep)", "mask": "are left out (--false_negatives mask)"}
+found = {}
+for word in sys.argv[1:]:
+    label, _, model = word.rpartition("=")
+    record = json.loads((pathlib.Path(model) / "training.json").read_text(encoding="utf-8"))
+    found.setdefault(record["configuration"]["train"]["false_negatives"], []).append(label)
+told = [f"{words[policy]} in {'every method' if len(found) == 1 else ', '.join(dict.fromkeys(labels))}"
+        for policy, labels in found.items()]
+print(f"In training a query's other known positives inside its batch {'; they '.join(told)}.")
+PY
 }
 
 minilm() { # the folder of all-MiniLM-L6-v2, which the extra `demo` installs

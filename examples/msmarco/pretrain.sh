@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Pre-train the backbone with SMAE: what the method `starbucks` starts from.
 #
+#   PRETRAIN_FLAGS="--objective mlm-sizes"   its ablation "- MAE": without the decoder
+#   PRETRAIN_FLAGS="--objective mlm"         its ablation "- Starbucks": without the sizes too
+#
 # Inputs   BACKBONE; text: the passages of WORK/data (tiny), the hub's TEXT with TEXT_CONFIG (full); PRETRAIN_FLAGS
 # Outputs  WORK/pretrained, a Hugging Face folder
 # Time     33 s tiny (6 steps) on two cores; full not measured
@@ -12,7 +15,11 @@ set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
-pretrain_flags=(--preset starbucks --sizes "$SIZES" --max_steps "$PRETRAIN_STEPS")
+pretrain_flags=(--preset starbucks --max_steps "$PRETRAIN_STEPS")
+case $(pretrain_objective) in
+mlm | retromae | retromae-basic) ;; # they train the full size alone
+*) pretrain_flags+=(--sizes "$SIZES") ;;
+esac
 if [ "$SCALE" = tiny ]; then
   pretrain_flags+=(--dataset_path "$WORK/data" --bf16 false --max_length 96 --per_device_train_batch_size 8)
   pretrain_flags+=(--gradient_accumulation_steps 1 --dropout 0 --save_steps 3 --logging_steps 3)

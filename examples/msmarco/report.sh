@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lay the results of all METHODS side by side.
 #
-# Inputs   WORK/results/METHOD/*.json; PUBLISHED, a reference_results.json, whose figures are shown beside ours at full
+# Inputs   WORK/results/METHOD/*.json; training.json of WORK/models/METHOD; PUBLISHED, a reference_results.json, whose figures are shown beside ours at full
 #          scale, marked published; BASELINE, the method that the others are tested against (default: srl if it is there)
 # Outputs  WORK/report: tables (markdown, LaTeX, csv), figures, index.html; the tables on the screen
 # Time     6 s tiny on two cores
@@ -11,13 +11,15 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 results=()
+trained=()
 for method in $METHODS; do
+  trained+=("$(label "$method")=$(model_of "$WORK/models/$method" "${SIZES##*,}")")
   for file in "$WORK/results/$method/"*.json; do
     [ -e "$file" ] || die "there are no results of $method yet" "evaluate.sh $method"
     results+=("$file")
   done
 done
-report_flags=(--title "MS MARCO, $SCALE" --sizes "$SIZES")
+report_flags=(--title "MS MARCO, $SCALE" --sizes "$SIZES" --note "$(policy_of "${trained[@]}")")
 baseline=${BASELINE:-srl}
 case " $METHODS " in *" $baseline "*) report_flags+=(--baseline "$(label "$baseline")") ;; esac
 if [ -n "${PUBLISHED:-}" ] && [ "$SCALE" = full ]; then

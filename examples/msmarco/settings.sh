@@ -9,6 +9,8 @@
 #              else, or with DATA= (empty), the documentation of this machine's Python)
 #   BACKBONE   what training starts from (default: all-MiniLM-L6-v2 of the extra `demo`; full: bert-base-uncased)
 #   SIZES      sizes that are trained, encoded and scored (default: six in the paper's proportions)
+#   FALSE_NEGATIVES  what every method does with a query's other known positives inside a batch: keep them among the
+#              negatives (default, as all the papers and their codes), or mask them; the tables say which
 # The step, batch and data numbers below can be set in the same way.
 # shellcheck disable=SC2034  # read by the scripts that source this file
 # shellcheck source=../common.sh
@@ -53,7 +55,8 @@ full)
   ;;
 *) die "there is no SCALE=$SCALE" "SCALE=tiny or SCALE=full" ;;
 esac
-pinned+=(PRETRAIN_FLAGS MINE_FLAGS TRAIN_FLAGS ENCODE_FLAGS)
+FALSE_NEGATIVES=${FALSE_NEGATIVES:-keep}
+pinned+=(FALSE_NEGATIVES PRETRAIN_FLAGS MINE_FLAGS TRAIN_FLAGS ENCODE_FLAGS)
 export METHODS SETS "${pinned[@]}" # what one script found out, the scripts that it calls need not
 pin "${pinned[@]}"
 
@@ -65,10 +68,25 @@ sets() { # the sets of judged queries, one a line
   fi
 }
 
+pretrain_objective() { # what PRETRAIN_FLAGS name, else the preset's
+  if [[ " ${PRETRAIN_FLAGS:-} " =~ .*\ --objective[=\ ]+([a-z-]+)\  ]]; then
+    printf '%s\n' "${BASH_REMATCH[1]}"
+  else
+    printf 'smae\n'
+  fi
+}
+
 label() { # METHOD: what tables call it; the names of the paper where it has one
   local name
   case ${1%-round2} in
-  starbucks) name='SMAE-SRL (Starbucks)' ;;
+  starbucks)
+    case $(pretrain_objective) in
+    smae) name='SMAE-SRL (Starbucks)' ;;
+    mlm-sizes) name='SMAE-SRL, SMAE without MAE' ;;
+    mlm) name='SMAE-SRL, SMAE without Starbucks' ;;
+    *) name="SRL after $(pretrain_objective)" ;;
+    esac
+    ;;
   srl) name=BERT-SRL ;;
   2dmse) name=BERT-2DMSE ;;
   2dmse-v2) name=BERT-2DMSE-v2 ;;

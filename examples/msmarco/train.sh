@@ -8,7 +8,7 @@
 #   2dmse       a drawn (layer, dim) a step: arXiv 2402.14776          its BERT-2DMSE (no command of it was released:
 #                                                                      the settings that its Table 6 gives to all methods)
 #   2dmse-v2    every layer at small dims: arXiv 2411.17299, retrieval
-#   mrl         several dims of the last layer: the same paper's MSE
+#   mrl         the dims of SIZES at the last layer: the same paper's MSE
 #   X-round2    X again from its start, on negatives that X itself ranks high (mine.sh X)
 #
 # Inputs   rows: WORK/negatives/bm25.jsonl (tiny) or the hub's GROUPS_NAME (full), for -round2 WORK/negatives/X.jsonl;
@@ -32,7 +32,7 @@ starbucks)
 srl) train_flags=(--preset starbucks-msmarco) ;;
 2dmse) train_flags=(--preset starbucks-msmarco --objective 2dmse) ;;
 2dmse-v2) train_flags=(--preset 2dmse-v2-msmarco) ;;
-mrl) train_flags=(--preset mrl-msmarco) ;;
+mrl) train_flags=(--preset mrl-msmarco --train_dims "$(dims_of "$SIZES")") ;;
 separate) train_flags=(--preset separate-msmarco) ;;
 full) train_flags=(--preset separate-msmarco --objective full) ;;
 esac
@@ -55,7 +55,7 @@ else
   train_flags+=(--per_device_train_batch_size "$((128 / DEVICES))")
 fi
 read -ra more <<<"${TRAIN_FLAGS:-}"
-train_flags+=(--model_name_or_path "$start" ${more[@]+"${more[@]}"})
+train_flags+=(--false_negatives "$FALSE_NEGATIVES" --model_name_or_path "$start" ${more[@]+"${more[@]}"})
 
 output=$WORK/models/$method
 made_from=$rows

@@ -13,6 +13,9 @@
 #                   where it is there, else sentences from a small grammar), TRIPLES and PAIRS of which are used
 #          NLI      full: triples (default: sentence-transformers/all-nli, configuration triplet)
 #          PAIR_SETS full: sets for `starbucks sts` (default: its seven)
+#          RECIPE   paper (default): the papers' text, each separate model trained at its own dim; released: what their
+#                   codes computed, which is what the published figures come from
+#          FALSE_NEGATIVES  keep (default, as published) or mask, for every method; the tables say which
 #          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default sts-SCALE): data/ (tiny) models/ results/METHOD.json report/index.html
 # Again    run it again after any end, also a kill: what is finished is kept.
@@ -25,6 +28,13 @@ set -euo pipefail
 SCALE=${SCALE:-tiny}
 WORK=${WORK:-sts-$SCALE}
 SMAE=$(absolute "${SMAE:-}")
+RECIPE=${RECIPE:-paper}
+FALSE_NEGATIVES=${FALSE_NEGATIVES:-keep}
+case $RECIPE in
+paper) released='' separate_preset=separate-sts ;;
+released) released=-released separate_preset=separate-sts-full-width ;;
+*) die "there is no RECIPE=$RECIPE" "RECIPE=paper or RECIPE=released" ;;
+esac
 began=$SECONDS
 case $SCALE in
 tiny)
@@ -39,7 +49,7 @@ tiny)
   PAIRS=${PAIRS:-200}
   STEPS=${STEPS:-30}
   open_work
-  pin SCALE BACKBONE SMAE SIZES DATA TRIPLES PAIRS STEPS TRAIN_FLAGS
+  pin SCALE RECIPE FALSE_NEGATIVES BACKBONE SMAE SIZES DATA TRIPLES PAIRS STEPS TRAIN_FLAGS
   if [ -d "$WORK/data" ]; then
     kept "$WORK/data"
   else
@@ -59,7 +69,7 @@ full)
   SIZES=${SIZES:-2:32,4:64,6:128,8:256,10:512,12:768}
   NLI=${NLI:-sentence-transformers/all-nli}
   open_work
-  pin SCALE BACKBONE SMAE SIZES NLI TRAIN_FLAGS
+  pin SCALE RECIPE FALSE_NEGATIVES BACKBONE SMAE SIZES NLI TRAIN_FLAGS
   read -ra pair_sets <<<"${PAIR_SETS:-STS12 STS13 STS14 STS15 STS16 STS-B SICK-R}"
   train_flags=(--dataset_name "$NLI" --dataset_config "${NLI_CONFIG-triplet}")
   train_flags+=(--per_device_train_batch_size "$((128 / DEVICES))")
@@ -67,7 +77,7 @@ full)
 *) die "there is no SCALE=$SCALE" "SCALE=tiny or SCALE=full" ;;
 esac
 read -ra more <<<"${TRAIN_FLAGS:-}"
-train_flags+=(${more[@]+"${more[@]}"})
+train_flags+=(--false_negatives "$FALSE_NEGATIVES" ${more[@]+"${more[@]}"})
 
 label() { # METHOD: its name in the paper's tables
   case $1 in
@@ -91,13 +101,13 @@ train_method() { # METHOD
   esac
   train_flags_here=("${train_flags[@]}" --model_name_or_path "$start")
   case $1 in
-  starbucks | srl) train_stage train "$output" "$made_from" --preset starbucks-sts "${train_flags_here[@]}" --sizes "$SIZES" ;;
-  2dmse) train_stage train "$output" "$made_from" --preset 2dmse-sts "${train_flags_here[@]}" --sizes "$SIZES" ;;
-  mrl) train_stage train "$output" "$made_from" --preset mrl-sts "${train_flags_here[@]}" ;;
+  starbucks | srl) train_stage train "$output" "$made_from" --preset "starbucks-sts$released" "${train_flags_here[@]}" --sizes "$SIZES" ;;
+  2dmse) train_stage train "$output" "$made_from" --preset "2dmse-sts$released" "${train_flags_here[@]}" --sizes "$SIZES" ;;
+  mrl) train_stage train "$output" "$made_from" --preset mrl-sts "${train_flags_here[@]}" --train_dims "$(dims_of "$SIZES")" ;;
   full) train_stage train "$output" "$made_from" --preset mrl-sts --objective full "${train_flags_here[@]}" ;;
   separate)
     for size in ${SIZES//,/ }; do
-      train_stage train "$output/$(size_folder "$size")" "$made_from" --preset separate-sts "${train_flags_here[@]}" --sizes "$size"
+      train_stage train "$output/$(size_folder "$size")" "$made_from" --preset "$separate_preset" "${train_flags_here[@]}" --sizes "$size"
     done
     ;;
   esac
@@ -115,9 +125,11 @@ correlate() { # MODEL SIZES LABEL OUTPUT
 
 for method in $METHODS; do label "$method" >/dev/null; done
 results=()
+trained=()
 for method in $METHODS; do
   say "== $(label "$method")"
   train_method "$method"
+  trained+=("$(label "$method")=$(model_of "$WORK/models/$method" "${SIZES##*,}")")
   if [ "$method" = separate ]; then
     for size in ${SIZES//,/ }; do
       correlate "$(model_of "$WORK/models/separate" "$size")" "$size" "$(label separate)" \
@@ -127,7 +139,8 @@ for method in $METHODS; do
     correlate "$WORK/models/$method" "$SIZES" "$(label "$method")" "$WORK/results/$method.json"
   fi
 done
-report_flags=(--title "Similarity, $SCALE" --sizes "$SIZES")
+note="$(policy_of "${trained[@]}") Presets: those of the $([ "$RECIPE" = paper ] && printf "papers' text" || printf 'released code')."
+report_flags=(--title "Similarity, $SCALE" --sizes "$SIZES" --note "$note")
 if [ -n "${PUBLISHED:-}" ] && [ "$SCALE" = full ]; then report_flags+=(--published "$PUBLISHED"); fi
 stage report --input "${results[@]}" --output_dir "$WORK/report" "${report_flags[@]}"
 cat "$WORK/report/by_size.md" "$WORK/report/averages.md"

@@ -21,6 +21,7 @@ class ReportArguments:
     correction: Literal["none", "holm", "bonferroni"] = flag("none", "for the methods compared on a set at a size")
     published: str | None = flag(None, "reference_results.json: the paper's figures beside ours, labelled so")
     title: str = flag("Every size, measured", "title of the page")
+    note: list[str] | None = flag(None, "sentences under every table, such as what the methods have in common")
     no_figures: bool = flag(False, "tables and page only; needs no matplotlib")
 
 

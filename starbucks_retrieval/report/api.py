@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,14 @@ def report(
     correction: Correction = "none",
     published: str | Path | None = None,
     title: str = "Every size, measured",
+    note: Sequence[str] | None = None,
     no_figures: bool = False,
 ) -> Report:
     """Read result files, each `LABEL=path` or `path`, and write tables, figures and index.html to `output_dir`.
 
     `sizes` are the ladder that tables show (`2:32,4:64`, `all`, cup names); by default that of the files. `baseline`
     is the label that others are tested against, by size and data set. `published` is a reference_results.json.
+    Each `note` is a sentence that stands under every table.
     Every file appears whole or not at all, and equal inputs give equal bytes.
 
     Raises UserError for bad files, contradicting files, unknown labels and sizes, and where matplotlib is missing,
@@ -84,7 +86,8 @@ def report(
     ladder = choose_ladder(found, sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
-    tables = list(_tables(found, ladder, Marker(reference, correction), printed))
+    laid_out = _tables(found, ladder, Marker(reference, correction), printed)
+    tables = [replace(table, notes=[*table.notes, *(note or ())]) for table in laid_out]
     drawings = [] if no_figures else list(_drawings(found, ladder, reference, printed))
     page = Page(
         title, lead(found, ladder), tiles(found, ladder), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, ladder), __version__

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.train.recipes import RECIPES
+from starbucks_retrieval.train.recipes import CHANGED, RECIPES, RENAMED
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig
@@ -136,8 +136,7 @@ class TrainArguments:
     def __post_init__(self) -> None:
         if self.train_group_size is not None and self.train_group_size < 1:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "take at least 1")
-        if self.preset and self.preset not in RECIPES:
-            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        self._check_preset()
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
             raise UserError(f"--warmup_ratio {self.warmup_ratio} is no share of the steps", "take 0 or more, below 1")
         if self.anchor_weight < 0:
@@ -153,6 +152,16 @@ class TrainArguments:
             self.passage_layers = "last"
         if self.anchor_weight and self.passage_layers:
             raise UserError("--anchor_weight compares texts at the same layer", "drop it or --passage_layers")
+
+    def _check_preset(self) -> None:
+        if not self.preset:
+            return
+        if self.preset in RENAMED:
+            raise UserError(f"there is no preset {self.preset}", f"it is called {RENAMED[self.preset]} now")
+        if self.preset not in RECIPES:
+            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        if self.preset in CHANGED:
+            log.warning("preset %s %s", self.preset, CHANGED[self.preset])
 
     def _old_habits(self) -> None:
         if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):

@@ -1,4 +1,8 @@
-"""Hyper-parameters of the papers as flags: ours and those of transformers' TrainingArguments together."""
+"""Hyper-parameters of the papers as flags: ours and those of transformers' TrainingArguments together.
+
+A plain name is what a paper says, `-released` what its code does where that differs. All of them keep a query's other
+known positives among its negatives, as every paper and code does: so methods that are compared share one policy.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ _MSMARCO: dict[str, Any] = {
     "query_max_len": 32,
     "passage_max_len": 196,
     "train_group_size": 8,
+    "false_negatives": "keep",
     "per_device_train_batch_size": 128,
     "learning_rate": 1e-4,
     "num_train_epochs": 3,
@@ -41,46 +46,38 @@ _REPRODUCED_NLI = _NLI | {
     "warmup_steps": 50,
     "gradient_checkpointing": False,
 }
-_ANGLE = {
+# AnglE's losses on NLI triples, and lengths of its commands
+_ANGLE = _REPRODUCED_NLI | {
     "objective": "2dmse-v2",
-    "variant": "angle",
     "pooling": "cls",
     "query_max_len": 128,
     "passage_max_len": 128,
+    "contrastive_weight": 30.0,
+    "angle_weight": 1.0,
 }
+_SRL_MSMARCO = _MSMARCO | {"kl_weight": 1.0, "bf16": True, "gradient_checkpointing": True}
+_V2_MSMARCO = _MSMARCO | {"objective": "2dmse-v2", "gradient_checkpointing": True, "save_steps": 500}
+_ALL_DIMS = "8,16,32,64,128,256,512,768"
 
 RECIPES: dict[str, dict[str, Any]] = {
     # arXiv 2410.13230, Table 6 and the repository's README (bf16 there, fp16 in the table)
-    "starbucks-msmarco": _MSMARCO | {"kl_weight": 1.0, "bf16": True, "gradient_checkpointing": True},
-    # The released code sums over the sizes and leaves false negatives in.
-    "starbucks-msmarco-released": _MSMARCO
-    | {
-        "kl_weight": 1.0,
-        "bf16": True,
-        "gradient_checkpointing": True,
-        "variant": "starbucks-released",
-        "false_negatives": "keep",
-    },
-    # arXiv 2411.17299, retrieval: all layers at 128 dims; the command there is fp32
-    "2dmse-v2-msmarco": _MSMARCO
-    | {
-        "objective": "2dmse-v2",
-        "variant": "retrieval",
-        "gradient_checkpointing": True,
-        "false_negatives": "keep",
-        "save_steps": 500,
-    },
-    # Its "MSE": the same loss over the last layer alone
-    "mrl-msmarco": _MSMARCO
-    | {"objective": "2dmse-v2", "variant": "retrieval", "train_layers": "last", "false_negatives": "keep"},
+    "starbucks-msmarco": _SRL_MSMARCO,
+    # The released code sums over the sizes.
+    "starbucks-msmarco-released": _SRL_MSMARCO | {"variant": "starbucks-released"},
+    # arXiv 2411.17299, eq. 12, all layers at 128 dims, with its retrieval settings; the command there is fp32
+    "2dmse-v2-msmarco": _V2_MSMARCO | {"variant": "eq12"},
+    # Its code aligns queries and passages apart, and weighs that by the number of rows once more.
+    "2dmse-v2-msmarco-released": _V2_MSMARCO | {"variant": "retrieval"},
+    # Its eq. 1-3: several dims of the last layer
+    "mrl-msmarco": _MSMARCO | {"objective": "mrl"},
+    # What its code runs as "MSE": the loss of the code above over the last layer alone, at 128 dims
+    "mrl-msmarco-released": _MSMARCO | {"objective": "2dmse-v2", "variant": "retrieval", "train_layers": "last"},
     # The same paper's single models: add --sizes 6:128
-    "separate-msmarco": _MSMARCO
-    | {"objective": "separate", "bf16": True, "false_negatives": "keep", "save_steps": 10000},
+    "separate-msmarco": _MSMARCO | {"objective": "separate", "bf16": True, "save_steps": 10000},
     # RetroMAE's fine-tuning: 16 queries on each of 8 GPUs
     "retromae-msmarco": _MSMARCO
     | {
         "objective": "full",
-        "false_negatives": "keep",
         "train_group_size": 16,
         "per_device_train_batch_size": 16,
         "passage_max_len": 140,
@@ -94,7 +91,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "retromae-beir": _MSMARCO
     | {
         "objective": "full",
-        "false_negatives": "keep",
         "train_group_size": 2,
         "passage_max_len": 144,
         "learning_rate": 1e-5,
@@ -102,13 +98,12 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup_steps": 0,
         "fp16": True,
     },
-    # arXiv 2410.13230, Table 5, on NLI triples
-    "starbucks-sts": _NLI | {"variant": "starbucks-sts-released"},
-    "2dmse-sts": _NLI | {"objective": "2dmse", "variant": "st-3.2"},
-    "separate-sts": _NLI | {"objective": "separate", "variant": "separate-sts-released"},
-    "mrl-sts": _NLI | {"objective": "mrl"},
-    # The low-resource option of its code: STS-B's scored pairs
-    "starbucks-stsb": _NLI
+    # arXiv 2410.13230, eq. 4-5 with Table 5, on NLI triples
+    "starbucks-sts": _NLI | {"kl_weight": 1.0, "kl_temperature": 0.3},
+    # Its code: a sum over the sizes, and 0.3 times another KL, between coordinates, with a gradient into the teacher
+    "starbucks-sts-released": _NLI | {"variant": "starbucks-sts-released"},
+    # The low-resource option of that code: STS-B's scored pairs
+    "starbucks-stsb-released": _NLI
     | {
         "variant": "starbucks-sts-released",
         "contrastive_weight": 0.0,
@@ -117,11 +112,35 @@ RECIPES: dict[str, dict[str, Any]] = {
         "per_device_train_batch_size": 16,
         "num_train_epochs": 4,
     },
-    # arXiv 2411.17299 on NLI: first version and AnglE's second
-    "mrl-sts-reproduced": _REPRODUCED_NLI | {"objective": "mrl", "train_dims": "8,16,32,64,128,256,512,768"},
-    "2dmse-sts-reproduced": _REPRODUCED_NLI
-    | {"objective": "2dmse", "variant": "st-3.2", "train_dims": "8,16,32,64,128,256,512,768"},
-    "2dmse-v2-sts": _REPRODUCED_NLI | _ANGLE,
-    # Its "MSE" in the second version: --apply_mrl 1
-    "mrl-v2-sts": _REPRODUCED_NLI | _ANGLE | {"train_layers": "last"},
+    # arXiv 2402.14776, and the loss of sentence-transformers 3.2 that its successors ran
+    "2dmse-sts": _NLI | {"objective": "2dmse", "variant": "v1-paper"},
+    "2dmse-sts-released": _NLI | {"objective": "2dmse", "variant": "st-3.2"},
+    # A model for each size: add --sizes 6:128. The released code cuts the layers, and trains at full width whatever the dim.
+    "separate-sts": _NLI | {"objective": "separate"},
+    "separate-sts-full-width": _NLI | {"objective": "separate", "variant": "separate-sts-released"},
+    "mrl-sts": _NLI | {"objective": "mrl"},
+    # What arXiv 2411.17299 ran on NLI with sentence-transformers
+    "mrl-sts-reproduced": _REPRODUCED_NLI | {"objective": "mrl", "train_dims": _ALL_DIMS},
+    "2dmse-sts-reproduced": _REPRODUCED_NLI | {"objective": "2dmse", "variant": "st-3.2", "train_dims": _ALL_DIMS},
+    # Its eq. 12 with AnglE's losses; "MSE": at the last layer alone. AnglE's code takes other layers and averages them.
+    "2dmse-v2-sts": _ANGLE | {"variant": "eq12"},
+    "2dmse-v2-sts-released": _ANGLE | {"variant": "angle"},
+    "mrl-v2-sts": _ANGLE | {"variant": "eq12", "train_layers": "last"},
+    "mrl-v2-sts-released": _ANGLE | {"variant": "angle", "train_layers": "last"},
+}
+
+# Names of version 0.1 that are gone, or likely guesses → today's
+RENAMED = {"starbucks-stsb": "starbucks-stsb-released", "separate-sts-released": "separate-sts-full-width"}
+
+# Names that meant something else in version 0.1
+CHANGED = {
+    "starbucks-msmarco": "keeps known positives among the negatives, as the papers; in 0.1 it had --false_negatives mask",
+    **{
+        name: f"is the paper's recipe; what 0.1 called so is {name}-released"
+        for name in (
+            *("starbucks-sts", "2dmse-sts", "2dmse-v2-sts", "mrl-v2-sts"),
+            *("2dmse-v2-msmarco", "mrl-msmarco"),
+        )
+    },
+    "separate-sts": "trains at the size's own dim; what 0.1 called so is separate-sts-full-width",
 }

@@ -82,8 +82,10 @@ def test_every_preset_in_the_scripts_is_one():
     from starbucks_retrieval.pretrain.arguments import RECIPES as PRETRAINING
     from starbucks_retrieval.train.recipes import RECIPES
 
-    named = [word for script in SCRIPTS for word in re.findall(r"--preset ([\w-]+)", script.read_text("utf-8"))]
-    assert len(named) > 10 and set(named) <= RECIPES.keys() | PRETRAINING.keys()
+    texts = [script.read_text("utf-8") for script in SCRIPTS]
+    named = [word for text in texts for word in re.findall(r"(?:--preset|_preset=) ?\"?([\w-]+)", text)]
+    named += [f"{word}-released" for text in texts for word in re.findall(r"--preset \"([\w-]+)\$released", text)]
+    assert len(named) > 15 and set(named) <= RECIPES.keys() | PRETRAINING.keys()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(EXAMPLES)))
@@ -179,6 +181,7 @@ def test_the_retrieval_study_goes_on_after_a_kill(run, tmp_path):
     assert [cell.size for cell in cells] == [Size(2, 16), Size(4, 32)] and results.label == "BERT-SRL"
     assert all(cell.dataset == "dev-tiny" and cell.count == 8 for cell in cells)
     assert "BERT-SRL" in out and (work / "report" / "index.html").is_file()
+    assert "are kept among its negatives (--false\\_negatives keep) in every method" in out
 
     assert "other settings" in run("msmarco/run.sh", **(tiny | {"STEPS": "61"}), status=2)
     (work / "runs" / "srl" / "dev" / "L4-D32.trec").unlink()
@@ -186,6 +189,18 @@ def test_the_retrieval_study_goes_on_after_a_kill(run, tmp_path):
     # What is missing is made again, and what follows from it; all the rest is kept.
     assert re.findall(r"^\$ starbucks (\w+)", part, re.M) == ["search", "evaluate", "report"]
     assert "--sizes 4:32" in part
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["mlm-sizes", "mlm"])
+def test_the_ablations_of_pre_training(run, folder, tmp_path, objective):
+    tiny = {"DATA": str(folder), "PASSAGES": "80", "QUERIES": "8", "SIZES": "2:16,4:32", "PRETRAIN_STEPS": "2"}
+    tiny |= {"PRETRAIN_FLAGS": f"--max_length 32 --objective {objective}"}
+    run("msmarco/data.sh", **tiny)
+    run("msmarco/pretrain.sh", **tiny)
+    record = json.loads((tmp_path / "work" / "pretrained" / "training.json").read_text())
+    assert record["configuration"]["pretrain"]["objective"] == objective
+    assert record["figures"]["sizes"] == ("4:32" if objective == "mlm" else "2:16,4:32")
 
 
 @pytest.mark.slow
@@ -217,7 +232,7 @@ def test_the_zero_shot_study(run, folder, tiny_bert, tmp_path):
 def test_the_similarity_study_on_made_up_sentences(run, tmp_path):
     settings = {"DATA": "", "SIZES": "2:16,4:32", "TRIPLES": "64", "PAIRS": "24", "STEPS": "2"}
     out = run("sts/run.sh", **settings)
-    assert "BERT-SRL" in out
+    assert "BERT-SRL" in out and "in every method. Presets: those of the papers' text." in out
     [results] = [read_results(path) for path in (tmp_path / "work" / "results").iterdir()]
     assert [(cell.dataset, cell.size, cell.count) for cell in results.cells] == [
         ("made-up", Size(2, 16), 24),
@@ -309,6 +324,28 @@ def test_made_up_pairs_score_what_they_share(tmp_path):
     for score, *texts in pairs:
         said = [{spot for wording, spot in meaning.items() if wording in text.lower()} for text in texts]
         assert float(score) == 5 * len(said[0] & said[1]) / 4
+
+
+def policy_of(tmp_path, **policies):
+    """What common.sh says of models that were trained with these values of --false_negatives."""
+    words = []
+    for label, policy in policies.items():
+        (tmp_path / label).mkdir()
+        record = {"configuration": {"train": {"false_negatives": policy}}}
+        (tmp_path / label / "training.json").write_text(json.dumps(record))
+        words.append(f"{label}={tmp_path / label}")
+    command = ["bash", "-c", f". {EXAMPLES}/common.sh; policy_of {shlex.join(words)}"]
+    done = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_tables_say_what_was_done_with_known_positives(tmp_path):
+    assert policy_of(tmp_path, A="mask", B="mask") == (
+        "In training a query's other known positives inside its batch are left out (--false_negatives mask) in every method.\n"
+    )
+    told = policy_of(tmp_path, C="keep", D="mask")
+    assert "keep) in C; they are left out" in told and told.endswith("mask) in D.\n")
 
 
 def test_commands_are_found():

@@ -55,6 +55,13 @@ def files(two_methods, write):
     return [*two_methods, *grids, bm25]
 
 
+def test_a_note_stands_under_every_table(files, tmp_path):
+    report(files, tmp_path / "out", note=["All are trained alike."], no_figures=True)
+    tables = sorted((tmp_path / "out").glob("*.md"))
+    assert len(tables) == 3 and all("- All are trained alike.\n" in path.read_text() for path in tables)
+    assert (tmp_path / "out" / "index.html").read_text().count("All are trained alike.") == 3
+
+
 def test_everything_is_written(files, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "out" / "deeper"

@@ -1,0 +1,59 @@
+"""Names of presets: what they stand for, and what they answer where a name has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.objectives import METHODS, srl
+from starbucks_retrieval.train.__main__ import main
+from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.build import build_options
+from starbucks_retrieval.train.recipes import CHANGED, RECIPES, RENAMED
+
+
+def options(name, **more):
+    """The loss of a preset, over a backbone that says nothing itself."""
+    from starbucks_retrieval.models import EncoderConfig
+
+    fields = TrainArguments.__dataclass_fields__
+    ours = {key: value for key, value in RECIPES[name].items() if key in fields}
+    return build_options(TrainArguments("m", dataset_path=["d"], **ours, **more), EncoderConfig(), 12, False)
+
+
+def test_presets_have_one_policy_for_known_positives():
+    assert {recipe["false_negatives"] for recipe in RECIPES.values()} == {"keep"}
+
+
+@pytest.mark.parametrize("task", ["msmarco", "sts"])
+def test_a_plain_name_is_the_paper_and_released_is_the_code(task):
+    plain, released = options(f"starbucks-{task}"), options(f"starbucks-{task}-released")
+    assert (plain.reduction, plain.kl_space, plain.detach_teacher, plain.kl_multiplier) == ("mean", "scores", True, 1.0)
+    assert plain.kl_temperature == (0.3 if task == "sts" else None)
+    assert released == srl.VARIANTS["starbucks-released" if task == "msmarco" else "starbucks-sts-released"]
+    v2 = METHODS["2dmse-v2"].variants
+    assert options(f"2dmse-v2-{task}").align == v2["eq12"].align == "pca" and not options(f"2dmse-v2-{task}").average
+    assert options(f"2dmse-v2-{task}-released") == v2["retrieval" if task == "msmarco" else "angle"]
+
+
+def test_a_separate_model_trains_at_its_dim_unless_its_name_says_otherwise():
+    assert options("separate-sts").train_dim and options("separate-msmarco").train_dim
+    assert not options("separate-sts-full-width").train_dim
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_name_that_is_gone_is_answered_with_the_new_one(name):
+    with pytest.raises(UserError, match=f"no preset {name}") as caught:
+        TrainArguments("m", preset=name)
+    assert RENAMED[name] in caught.value.hint and RENAMED[name] in RECIPES
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_name_that_means_something_else_now_says_so_in_one_line(name, capsys):
+    needed = ["--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o"]
+    assert run_door(main, ["--preset", name, "--bf16", "false", "--fp16", "false", *needed, "--print_config"]) == 0
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("preset ")]
+    assert line == f"preset {name} {CHANGED[name]}"
+    named = CHANGED[name].rpartition(" ")[2]
+    assert named in RECIPES or named == "mask"
