@@ -100,7 +100,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         options.temperature,
     )
     group = group_size(arguments, pairs)
-    dev = _dev_set(arguments, settings.seed)
+    dev = dev_set(arguments, settings.seed)
     # The processes of one machine share what its first one read.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
 
@@ -267,7 +267,8 @@ def are_scored_pairs(arguments: TrainArguments) -> bool:
     return bool(pairs)
 
 
-def _dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
+def dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
+    """The dev set that is scored while training. Raises UserError for one that cannot be read or has no such measure."""
     from starbucks_retrieval.train.dev import PairSet, RetrievalSet
 
     path, split = arguments.eval_dataset_path, arguments.eval_dataset_split

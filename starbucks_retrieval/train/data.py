@@ -10,6 +10,7 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.texts import Group, Passage, Records, ScoredPair, join_text
+from starbucks_retrieval.train.checks import Lacking, check_rows
 from starbucks_retrieval.train.part import Part, Row, write_groups, write_pairs
 
 log = logging.getLogger(__name__)
@@ -87,21 +88,11 @@ class TrainingSet:
         log.info("%s: %d training queries, %d passages", name, len(part), len(part.passages))
 
     def _check(self, name: str, part: Part) -> None:
-        wanted = self.group_size - 1
-        if wanted and part.without_negatives == len(part):
-            raise UserError(
-                f"--train_group_size {self.group_size} asks for {wanted} hard negatives a query, but {name} has none",
-                "set --train_group_size 1 (in-batch negatives only), or give groups with negatives",
-            )
-        if wanted and part.without_negatives:
+        found = Lacking(len(part), part.without_negatives, part.without_scores)
+        check_rows(name, found, self.group_size, self.with_scores)
+        if self.group_size > 1 and part.without_negatives:
             log.warning(
                 "%s: %d queries have no negatives of their own; random passages stand in", name, part.without_negatives
-            )
-        if self.with_scores and (part.without_scores or (wanted and part.without_negatives)):
-            raise UserError(
-                f"distillation needs a teacher's scores, and {max(part.without_scores, part.without_negatives)} "
-                f"queries of {name} lack them",
-                "give rows with positive_scores and negative_scores, as mine --save_scores true writes them",
             )
         labelled = part.labelled
         if self._parts and self._parts[0].labelled != labelled:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.dry_run import Preview, duration, free_bytes
-from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.loop.dry_run import (
     SINGLE,
     STATES,
@@ -21,12 +20,14 @@ from starbucks_retrieval.models.cost import check_length, outline
 from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.texts import Group, Passage, ScoredPair, join_text, read_qrels
-from starbucks_retrieval.texts.count import SMALL, Count, count_records
+from starbucks_retrieval.texts import Passage, ScoredPair, join_text
+from starbucks_retrieval.texts.count import Count
 from starbucks_retrieval.texts.sources import beir_folder
-from starbucks_retrieval.train.api import are_scored_pairs, group_size, open_collection
+from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
+from starbucks_retrieval.train.look import SAMPLE, Look, is_small, look_at
+from starbucks_retrieval.train.lora import require_peft
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig
     from starbucks_retrieval.models.cost import Outline
 
-_SAMPLE = 100  # training rows, and passages of a corpus, whose tokens are counted
 _BACKWARD = 2.0  # a backward pass takes about twice a forward one
 
 
@@ -57,11 +57,15 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         check_length(length or 0, model.token_limit) for length in (config.query_max_len, config.passage_max_len)
     ]
     group = group_size(arguments, pairs)
-    count = _counted(arguments, pairs)
+    looks = [look_at(name, arguments, pairs, group, options.distil_weight > 0) for name in arguments.collections]
+    _check_dev(arguments, settings.seed)
+    if arguments.lora:
+        require_peft()
+    count = _counted(looks)
     at_once = rows_per_step(settings)
     steps = count_steps(settings, count.number)
     parameters = model.parameters(objective.depth)
-    query, passage = _tokens(arguments, model, config, pairs, lengths)
+    query, passage = _tokens(looks[0], model, config, lengths)
     tokens = at_once * (query + group * passage)
     device = settings.device
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
@@ -97,53 +101,37 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         "state": output_state(settings, arguments.overwrite_output_dir),
         "free_bytes": free_bytes(str(settings.output_dir)),
     }
-    return Preview(_lines(figures, arguments, config), figures)
+    unsure = [name for name, look in zip(arguments.collections, looks) if look.no_negatives]
+    return Preview(_lines(figures, arguments, config, unsure), figures)
 
 
-def _counted(arguments: TrainArguments, pairs: bool) -> Count:
+def _counted(looks: Iterable[Look]) -> Count:
     """Training rows of all collections."""
-    counts = [_count(name, arguments, pairs) for name in arguments.collections]
+    counts = [look.count for look in looks]
     numbers = [count.number for count in counts if count.number is not None]
     if len(numbers) < len(counts):
         return Count(None, False)
     return Count(sum(numbers), all(count.exact for count in counts))
 
 
-def _count(name: str, arguments: TrainArguments, pairs: bool) -> Count:
-    folder = beir_folder(name)
-    if folder is not None and not pairs:
-        qrels = read_qrels(name, split=arguments.dataset_split or "train")
-        return Count(sum(max(grades.values()) > 0 for grades in qrels.values()), True)
-    return count_records(open_collection(name, arguments, pairs)[0])
-
-
-def _tokens(
-    arguments: TrainArguments, model: Outline, config: EncoderConfig, pairs: bool, lengths: list[int]
-) -> tuple[float, float]:
-    """Tokens of a query and of a passage on average, from the first rows of the first collection."""
-    rows, corpus = open_collection(arguments.collections[0], arguments, pairs)
-    if beir_folder(arguments.collections[0]) and _bytes(arguments.collections[0]) > SMALL:
-        # Its rows are put together from whole files; the queries' share of the work is small.
-        return float(lengths[0]), _passages(model, config, corpus, lengths[1])
-    first = list(itertools.islice(rows, _SAMPLE))
-    if not first:
-        raise UserError(f"{rows.name} holds no training rows", "check the file and the split")
+def _tokens(look: Look, model: Outline, config: EncoderConfig, lengths: list[int]) -> tuple[float, float]:
+    """Tokens of a query and of a passage on average, from the first rows of a collection."""
     queries, passages = [], []
-    for row in first:
+    for row in look.first:
         if isinstance(row, ScoredPair):
             queries.append(row.sentence1)
             passages.append(row.sentence2)
-        elif isinstance(row, Group):
+        else:
             queries.append(row.query)
             passages += [_joined(passage, config) for passage in (row.passages or {}).values()]
     query = model.mean_tokens([(config.query_prefix + text).strip() for text in queries], lengths[0])
     if passages:
         return query, model.mean_tokens(passages, lengths[1])
-    return query, _passages(model, config, corpus, lengths[1])
+    return query, _passages(model, config, look.corpus, lengths[1])
 
 
 def _passages(model: Outline, config: EncoderConfig, corpus: Iterable[Passage] | None, length: int) -> float:
-    first = [_joined(passage, config) for passage in itertools.islice(corpus or (), _SAMPLE)]
+    first = [_joined(passage, config) for passage in itertools.islice(corpus or (), SAMPLE)]
     return model.mean_tokens(first, length) if first else float(length)
 
 
@@ -151,11 +139,18 @@ def _joined(passage: Passage, config: EncoderConfig) -> str:
     return join_text(passage, config.passage_field_separator, config.passage_prefix)
 
 
-def _bytes(folder: str) -> int:
-    return sum(path.stat().st_size for path in Path(folder).expanduser().glob("*.*") if path.is_file())
+def _check_dev(arguments: TrainArguments, seed: int) -> None:
+    """Read the dev set as `train` would, where it is small and lies here."""
+    path = arguments.eval_dataset_path
+    folder = beir_folder(path or "")
+    files = [path] if folder is None else [str(file) for file in folder.glob("*.*") if file.is_file()]
+    if path and Path(path).expanduser().exists() and all(is_small(file) for file in files if file):
+        dev_set(arguments, seed)
 
 
-def _lines(figures: Mapping[str, Any], arguments: TrainArguments, config: EncoderConfig) -> list[tuple[str, str]]:
+def _lines(
+    figures: Mapping[str, Any], arguments: TrainArguments, config: EncoderConfig, unsure: list[str]
+) -> list[tuple[str, str]]:
     rows = Count(figures["rows"], figures["rows_exact"])
     steps = "an unknown number of" if figures["steps"] is None else f"{figures['steps']:,}"
     free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
@@ -163,6 +158,10 @@ def _lines(figures: Mapping[str, Any], arguments: TrainArguments, config: Encode
     tokens = f"{figures['mean_query_tokens']:.0f} and {figures['mean_passage_tokens']:.0f} tokens on average"
     cosine = "cosine" if config.normalize else "dot product"
     saved = f"{figures['checkpoints']} checkpoints beside the model" if figures["checkpoints"] else "no checkpoints"
+    doubt = [
+        ("negatives", f"none in the first {SAMPLE} rows of {name}: train refuses if no later row has any")
+        for name in unsure
+    ]
     return [
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         (
@@ -170,6 +169,7 @@ def _lines(figures: Mapping[str, Any], arguments: TrainArguments, config: Encode
             f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {cosine}, temperature {config.temperature:g}",
         ),
         ("data", f"{rows} rows from {', '.join(arguments.collections)}; queries and passages have {tokens}"),
+        *doubt,
         (
             "steps",
             f"{steps} of {figures['rows_per_step']} queries with {figures['group_size']} passages each, about {figures['tokens_per_step']:,} tokens a step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
 
     Raises UserError without peft and for names that no module has.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'") from None
+    require_peft()
+    from peft import LoraConfig, inject_adapter_in_model
+
     modules: Any = targets if targets == "all-linear" else targets.split(",")
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=modules)
     try:
@@ -31,6 +31,12 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
         raise UserError(f"--lora_target_modules {targets}: {error}", "name linear modules of the backbone") from None
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_("lora_" in name)
+
+
+def require_peft() -> None:
+    """Raise UserError where peft is not installed."""
+    if not importlib.util.find_spec("peft"):
+        raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'")
 
 
 def has_lora(backbone: nn.Module) -> bool:

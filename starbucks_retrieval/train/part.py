@@ -13,6 +13,7 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.texts import Group, Passage, Records, ScoredPair
+from starbucks_retrieval.train.checks import check_first, check_inline, unknown_document
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,18 +68,10 @@ class Part:
 
 def write_groups(number: int, name: str, groups: Records[Group], corpus: Records[Passage] | None, folder: Path) -> None:
     """Write groups with the texts of their documents, their own or the corpus'. Raises UserError for an unknown id."""
-    first = next(iter(groups), None)
-    if first is None:
-        raise UserError(f"{name} holds no training groups", "check the path and the split")
-    passages: Iterable[Passage]
-    if first.passages is not None:
-        passages = _inline(groups, name)
-    elif corpus is not None:
-        passages = corpus
-    else:
-        raise UserError(f"the groups of {name} hold ids without texts", "name the corpus with --corpus_path")
+    inline = check_first(name, next(iter(groups), None), corpus).passages is not None
+    passages: Iterable[Passage] = _inline(groups, name) if inline else corpus or ()
     table = _write_passages(number, name, passages, folder)
-    places = _running(groups) if first.passages is not None else _looked_up(groups, table, corpus)
+    places = _running(groups) if inline else _looked_up(groups, table, corpus)
     _write_rows(number, name, (_row(group, documents) for group, documents in places), folder)
 
 
@@ -121,13 +114,9 @@ def _ids(group: Group) -> tuple[str, ...]:
 def _inline(groups: Iterable[Group], name: str) -> Iterator[Passage]:
     """The passages of groups that carry them. Raises UserError for a group among them that holds ids only."""
     for group in groups:
-        if group.passages is None:
-            raise UserError(
-                f"{name}: query {group.query_id} holds ids, the first rows hold texts",
-                "keep rows with texts and rows with ids in files of their own",
-            )
+        passages = check_inline(name, group)
         for docid in _ids(group):
-            yield group.passages[docid]
+            yield passages[docid]
 
 
 def _running(groups: Iterable[Group]) -> Iterator[tuple[Group, list[int]]]:
@@ -152,10 +141,7 @@ def _looked_up(
         at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
         for docid, present in zip(ids, ordered[at] == wanted):
             if not present:
-                raise UserError(
-                    f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks",
-                    "give the corpus that the training groups or qrels were made for",
-                )
+                raise unknown_document(group, docid, corpus)
         yield group, [int(i) for i in order[at]]
 
 

@@ -106,6 +106,64 @@ def test_refusals(job, capsys, more, what):
     assert what in capsys.readouterr().err
 
 
+def write(path, text):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def train_qrels(folder, line):
+    write(folder / "qrels" / "train.tsv", line)
+
+
+def rows_without_negatives(folder):
+    write(folder / "good.jsonl", '{"query": "w1", "positive": "w2", "negative": "w3"}\n')
+    write(folder / "bad.jsonl", '{"query": "w1", "positive": "w2"}\n' * 200)
+
+
+def rows_of_ids(folder):
+    write(folder / "ids.jsonl", '{"query_id": "1", "query": "w1", "positive_document_ids": ["d1"]}\n')
+
+
+@pytest.mark.parametrize(
+    ("more", "spoil", "message"),
+    [
+        ("--train_group_size 2", lambda folder: train_qrels(folder, "q1\t0\td1\t1\n"), "has none"),
+        ("", lambda folder: train_qrels(folder, "q1\t0\tnowhere\t1\n"), "nowhere"),
+        ("", lambda folder: (folder / "qrels" / "train.tsv").unlink(), "no qrels/train.tsv"),
+        ("--distil_weight 1", lambda folder: None, "a teacher's scores"),
+        ("--eval_dataset_path {folder}", lambda folder: None, "no qrels/dev.tsv"),
+        ("--dataset_path {folder}/ids.jsonl", rows_of_ids, "ids without texts"),
+        (
+            "--dataset_path {folder}/good.jsonl {folder}/bad.jsonl --train_group_size 2",
+            rows_without_negatives,
+            "bad.jsonl has none",
+        ),
+    ],
+)
+def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spoil, message):
+    spoil(tmp_path / "set")
+    words = [*job, *more.format(folder=tmp_path / "set").split(), "--max_steps", "1", "--quiet"]
+    if "--dataset_path" in more:  # given twice both would count
+        del words[words.index("--dataset_path") : words.index("--output_dir")]
+    errors = []
+    for last in (["--dry_run"], []):
+        assert run_door(main, words + last) == 2
+        errors.append(capsys.readouterr().err)
+    assert message in errors[0] and errors[0] == errors[1] and "Traceback" not in errors[0]
+    assert not list((tmp_path / "here").rglob("*.safetensors"))
+
+
+def test_a_large_file_without_negatives_at_its_head_is_told_of(job, tmp_path, capsys, monkeypatch):
+    from starbucks_retrieval.train import look
+
+    monkeypatch.setattr(look, "SMALL", 0)
+    rows = [{"query": "w1", "positive": "w2"}] * 120 + [{"query": "w1", "positive": "w2", "negative": "w3"}]
+    job[3] = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert run_door(main, [*job, "--train_group_size", "2", "--max_steps", "1", "--dry_run"]) == 0
+    assert "none in the first 100 rows" in capsys.readouterr().out
+
+
 def test_text_for_a_terminal(job, capsys):
     assert run_door(main, [*job, "--max_steps", "7", "--dry_run"]) == 0
     out, err = capsys.readouterr()
