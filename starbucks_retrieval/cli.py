@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import re
 import sys
 import time
 import types
@@ -160,8 +161,16 @@ def load_config(path: str) -> dict[str, Any]:
         )
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """YAML's safe loader, but 2:32 is text: YAML 1.1 takes it for a number to base 60."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, re.compile(f"(?!.*:)(?:{form.pattern})", re.X) if tag.endswith(("int", "float")) else form)
+                for tag, form in forms]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }  # fmt: skip
     try:
-        loaded = yaml.safe_load(read_text(path))  # JSON is YAML
+        loaded = yaml.load(read_text(path), Loader)  # JSON is YAML
     except yaml.YAMLError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}", "mend the file's syntax") from None
     if not isinstance(loaded, dict):

@@ -67,6 +67,11 @@ def test_bad_flags_are_user_errors(argv, message):
     assert caught.value.hint
 
 
+def test_a_size_in_a_file_is_no_number_to_base_60(tmp_path):
+    (tmp_path / "config.yaml").write_text("name: 2:32\nrate: -1.5e-3\nmany: [1:08, 12:59, 7]")
+    assert parse(str(tmp_path / "config.yaml"))[0] == Settings("2:32", -1.5e-3, ["1:08", "12:59", "7"])
+
+
 def test_a_misspelt_flag_is_told_the_nearest(tmp_path):
     for wrong in ("--swich", "--swich=1"):
         with pytest.raises(UserError, match=r"^unknown argument --swich\n") as caught:
