@@ -7,13 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import refuse_newer, write_json
 from starbucks_retrieval.sizes import Size
 
 FORMAT, VERSION = "starbucks-results", 1
+
+Layout = Literal["grid", "list"]
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,21 @@ class Results:
     """What one stage measured of one model: `kind` names the stage (evaluate, sts, transfer, grid).
 
     `label` is how tables call the model or method. `more` holds further keys of the file, costs of sizes and
-    provenance among them; they may not repeat the names of the fields.
+    provenance among them; they may not repeat the names of the fields. `layout` says what the sizes are: a grid of
+    layers and dims, also where it has one layer only, or a list of sizes; None where the stage does not know.
     """
 
     kind: str
     label: str
     cells: list[Cell]
     more: dict[str, Any] = field(default_factory=dict)
+    layout: Layout | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
-        head = {"format": FORMAT, "version": VERSION, "kind": self.kind, "label": self.label}
+        head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kind": self.kind, "label": self.label}
+        if self.layout:
+            head["layout"] = self.layout
         return {**self.more, **head, "cells": [cell.to_json() for cell in self.cells]}
 
     def by_label(self) -> list[Results]:
@@ -92,7 +98,7 @@ class Results:
         parts: dict[str, list[Cell]] = {}
         for cell in self.cells:
             parts.setdefault(cell.label or self.label, []).append(replace(cell, label=None))
-        return [Results(self.kind, label, cells, self.more) for label, cells in parts.items()]
+        return [replace(self, label=label, cells=cells) for label, cells in parts.items()]
 
 
 def write_results(path: str | Path, results: Results) -> None:
@@ -117,7 +123,22 @@ def read_results(path: str | Path) -> Results:
     refuse_newer(content.get("version"), VERSION, path, "measure again with this one")
     try:
         cells = [Cell.from_json(cell) for cell in content["cells"]]
-        more = {name: content[name] for name in content.keys() - {"format", "version", "kind", "label", "cells"}}
-        return Results(str(content["kind"]), str(content["label"]), cells, more)
+        fields = {"format", "version", "kind", "label", "layout", "cells"}
+        more = {name: content[name] for name in content.keys() - fields}
+        return Results(str(content["kind"]), str(content["label"]), cells, more, _layout_of(content))
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
         raise UserError(f"{path} is damaged: {type(error).__name__}: {error}", "measure again") from None
+
+
+def _layout_of(content: Mapping[str, Any]) -> Layout | None:
+    """What the file says its sizes are; of files before 0.2, which do not say it, what its stage and its flags tell."""
+    said = content.get("layout")
+    if said in get_args(Layout):
+        return said
+    if content["kind"] == "grid":
+        return "grid"
+    provenance = content.get("provenance")
+    flags = provenance.get("configuration") if isinstance(provenance, Mapping) else None
+    if content["kind"] in ("sts", "transfer") and isinstance(flags, Mapping):
+        return "grid" if any(flags.get(name) for name in ("grid", "layers", "dims")) else "list"
+    return None

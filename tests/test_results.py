@@ -19,7 +19,7 @@ CELLS = [
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    results = Results("grid", "Starbucks", CELLS, {"milliseconds": {"6:128": 3.5}})
+    results = Results("grid", "Starbucks", CELLS, {"milliseconds": {"6:128": 3.5}}, "grid")
     write_results(tmp_path / "new" / "r.json", results)
     assert read_results(tmp_path / "new" / "r.json") == results
     content = json.loads((tmp_path / "new" / "r.json").read_text())
@@ -93,3 +93,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_results(tmp_path / "r.json", Results("sts", "new", []))
     assert read_results(tmp_path / "r.json").label == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_file_says_whether_its_sizes_are_a_grid(tmp_path):
+    write_results(tmp_path / "r.json", Results("sts", "x", CELLS, {}, "grid"))
+    assert json.loads((tmp_path / "r.json").read_text())["layout"] == "grid"
+    read = read_results(tmp_path / "r.json")
+    assert (read.layout, read.more) == ("grid", {})
+    assert {part.layout for part in read.by_label()} == {"grid"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "layout"),
+    [
+        ("grid", None, "grid"),
+        ("sts", {"grid": False, "layers": "2,4", "dims": None}, "grid"),
+        ("transfer", {"grid": False, "layers": None, "dims": None}, "list"),
+        ("sts", None, None),
+        ("evaluate", {"layers": "2"}, None),
+    ],
+)
+def test_a_file_that_does_not_say_it_is_known_by_its_stage_and_flags(tmp_path, kind, flags, layout):
+    more = {} if flags is None else {"provenance": {"configuration": flags}}
+    write_results(tmp_path / "r.json", Results(kind, "x", CELLS, more))
+    assert read_results(tmp_path / "r.json").layout == layout

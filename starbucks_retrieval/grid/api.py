@@ -95,7 +95,7 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     lap = time.perf_counter()
     more |= _costs(base, asked, [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
-    results = Results("grid", asked.label or Path(asked.model_name_or_path).name, cells, more)
+    results = Results("grid", asked.label or Path(asked.model_name_or_path).name, cells, more, "grid")
     write_results(asked.target, results)
     if not asked.keeps_work:
         remove_taps(made, asked.work_folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Methods in the order they were named; `rungs` are the sizes of files that hold a ladder rather than a grid.
+    """Methods in the order they were named; `rungs` are the sizes of files that hold a list of sizes, not a grid.
 
     `asymmetric` counts cells whose passages have a size of their own; no layout here has a place for them.
     `notes` are sentences about what was set aside, `warnings` about what a preflight found wrong.
@@ -85,7 +85,8 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
     methods: dict[str, Method] = {}
     origins: dict[tuple[str, Column, Size | None], str] = {}
-    sources, rungs, asymmetric = list[Source](), set[Size](), 0
+    sources, asymmetric = list[Source](), 0
+    listed, unsaid = set[Size](), dict[str, list[set[Size]]]()
     notes, warnings = list[str](), list[str]()
     for spec in specs:
         path, parts = _read(str(spec))
@@ -96,15 +97,29 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
             for cell in symmetric:
                 _add(method, cell, path, origins)
             sizes = {cell.size for cell in symmetric if cell.size is not None}
-            if part.kind != "grid" and not is_grid(sizes):
-                rungs |= sizes
+            if part.layout == "list":
+                listed |= sizes
+            elif part.layout is None:
+                unsaid.setdefault(part.label, []).append(sizes)
             warnings += [text for text in warnings_of(part.label, part.more) if text not in warnings]
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         notes += _add_costs(methods[parts[0].label], parts, path)
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
-    return Inputs(merged, sources, rungs, asymmetric, notes, warnings)
+    return Inputs(merged, sources, listed.union(*map(_listed, unsaid.values())), asymmetric, notes, warnings)
+
+
+def _listed(files: Sequence[set[Size]]) -> set[Size]:
+    """The sizes of a list among those of the files of one label that do not say what they hold.
+
+    Files of one layer each (or of one dim) that together have every layer at every dim are a grid of separate models.
+    """
+    together = set().union(*files)
+    layers, dims = ({getattr(size, name) for size in together} for name in ("layer", "dim"))
+    if min(len(layers), len(dims)) > 1 and len(together) == len(layers) * len(dims):
+        return set()
+    return set().union(*(sizes for sizes in files if not is_grid(sizes)))
 
 
 def is_grid(sizes: Iterable[Size]) -> bool:
@@ -131,7 +146,7 @@ def _read(spec: str) -> tuple[str, list[Results]]:
     if len(parts) > 1:
         names = ", ".join(part.label for part in parts)
         raise UserError(f"{path} holds several methods ({names}), and {label}= names one", f"write --input {path}")
-    return path, [Results(parts[0].kind, label.strip(), parts[0].cells, parts[0].more)]
+    return path, [replace(parts[0], label=label.strip())]
 
 
 def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:

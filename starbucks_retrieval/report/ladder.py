@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.report.inputs import Inputs
+from starbucks_retrieval.report.inputs import Inputs, is_grid
 from starbucks_retrieval.sizes import CUPS, Size, Sizes
 
 
@@ -35,13 +35,14 @@ class Ladder:
 
 
 def choose_ladder(inputs: Inputs, asked: str | None) -> Ladder:
-    """The sizes asked for, else those of the files that hold a ladder, else the default rungs that lie on the grid.
+    """The sizes asked for, else those of the files that hold a list, else the default sizes that lie on the grid.
 
-    Cup names go to six sizes in the papers' proportions (2:32 … 12:768, or the same of another backbone), and to
-    those of them that are asked for. Raises UserError for sizes that cannot be read or that nothing was measured at.
+    A grid of one layer, or of one dim, is shown whole. Cup names go to six sizes in the papers' proportions (2:32 …
+    12:768, or the same of another backbone), and to those of them that are asked for. Raises UserError for sizes that
+    cannot be read or that nothing was measured at.
     """
     measured = {size for method in inputs.methods for _, size in method.cells if size is not None}
-    rungs = sorted(inputs.rungs or _default(measured) & measured)
+    rungs = sorted(inputs.rungs or (_default(measured) & measured if is_grid(measured) else measured))
     cups = _cups(set(rungs) or measured)
     if asked is not None:
         whole = Sizes(rungs) if rungs else None

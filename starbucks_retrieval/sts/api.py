@@ -59,7 +59,7 @@ def sts(arguments: StsArguments, seed: int = 42) -> Results:
     }
     if keep:
         more["gold"] = {one.name: dict(zip(map(str, one.numbers), one.scores.tolist())) for one in sets}
-    results = Results("sts", arguments.name, cells, more)
+    results = Results("sts", arguments.name, cells, more, "grid" if arguments.is_grid else "list")
     if baseline:
         more["comparison"] = compare(results, baseline, arguments.test, arguments.correction, seed)
     if not arguments.keep_pairs:

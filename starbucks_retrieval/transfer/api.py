@@ -54,7 +54,7 @@ def transfer(arguments: TransferArguments, seed: int = 42) -> Results:
             {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _PLACES} | {"seed": seed}
         ),
     }
-    results = Results("transfer", arguments.name, cells, more)
+    results = Results("transfer", arguments.name, cells, more, "grid" if arguments.is_grid else "list")
     if arguments.output:
         write_results(arguments.output, results)
     return results

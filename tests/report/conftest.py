@@ -13,11 +13,11 @@ from starbucks_retrieval.sizes import Size
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """write("a.json", cells, label=…, kind=…, **more): a result file, its path as text."""
+    """write("a.json", cells, label=…, kind=…, layout=…, **more): a result file, its path as text."""
 
-    def write(name: str, cells: list[Cell], label: str = "ours", kind: str = "evaluate", **more: object) -> str:
+    def write(name: str, cells: list[Cell], label="ours", kind: str = "evaluate", layout=None, **more: object) -> str:
         path = tmp_path / name
-        write_results(path, Results(kind, label, cells, more))
+        write_results(path, Results(kind, label, cells, more, layout))
         return str(path)
 
     return write

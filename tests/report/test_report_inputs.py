@@ -169,6 +169,42 @@ def test_a_grid_alone_gives_the_default_rungs_that_lie_on_it(write):
     assert [ladder.name(size) for size in ladder][:2] == ["Demi 2:32", "Short 4:64"]
 
 
+DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"kind": "sts", "layout": "grid"},
+        {"kind": "grid"},
+        {"kind": "sts", "provenance": {"configuration": {"grid": True, "layers": "2"}}},  # as 0.1 wrote them
+        {"kind": "evaluate"},  # neither says it: together they are a grid
+    ],
+    ids=["said", "of grid", "by the flags", "by the sizes"],
+)
+def test_grids_of_one_layer_each_are_a_grid_when_they_are_laid_together(write, said):
+    files = [write(f"{n}.json", grid(0.0, (n,), DIMS), **said) for n in (2, 4, 6, 8, 10, 12)]
+    assert tuple(choose_ladder(read_inputs(files), None)) == tuple(Sizes.default(12, 768))
+
+
+def test_a_grid_of_one_layer_is_shown_whole_where_it_stands_alone(write):
+    inputs = read_inputs([write("2.json", grid(0.0, (2,), DIMS), kind="sts", layout="grid")])
+    assert list(choose_ladder(inputs, None)) == [Size(2, dim) for dim in DIMS]
+
+
+def test_lists_of_one_size_each_stay_a_list_beside_a_grid(write):
+    sizes = list(Sizes.default(6, 384))
+    files = [write(f"{size.layer}.json", [cell(0.5, size)]) for size in sizes]
+    files.append(write("grid.json", grid(0.0, (2,), DIMS), "theirs", kind="sts", layout="grid"))
+    assert list(choose_ladder(read_inputs(files), None)) == sizes
+
+
+def test_sizes_that_were_asked_for_as_a_list_are_one_although_they_cross(write):
+    crossing = [Size(2, 8), Size(2, 16), Size(4, 8), Size(4, 16)]
+    inputs = read_inputs([write("a.json", [cell(0.5, size) for size in crossing], kind="sts", layout="list")])
+    assert list(choose_ladder(inputs, None)) == crossing
+
+
 def test_sizes_asked_for_may_lie_off_the_ladder(write):
     files = [write("grid.json", grid(0.1), kind="grid"), write("a.json", [cell(0.5, Size(1, 8))])]
     assert list(choose_ladder(read_inputs(files), "2:8,3:16")) == [Size(2, 8), Size(3, 16)]
