@@ -207,6 +207,15 @@ from starbucks_retrieval.demo.backbone import minilm
 run_door(lambda _: print(minilm()), [])' | grep . || exit 2
 }
 
+baseline_of() { # BASELINE WORD…: BASELINE, which the others are tested against, if it is among them; else nothing, and why
+  local asked=$1
+  shift
+  case " $* " in
+  *" $asked "*) printf '%s\n' "$asked" ;;
+  *) say "nothing is tested for significance: the baseline $asked is not among: $* (BASELINE= names another one)" ;;
+  esac
+}
+
 ladder_of() { # MODEL: its sizes in the paper's proportions
   "$PYTHON" - "$1" <<'PY'
 import json, pathlib, sys

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +15,9 @@ from starbucks_retrieval.provenance import refuse_newer, write_json
 from starbucks_retrieval.sizes import Size
 
 FORMAT, VERSION = "starbucks-results", 1
+
+# BEIR's one set that is twelve: queries and passages of each forum by themselves, and the mean over the forums.
+_FORUM = re.compile(r"((?:.*/)?cqadupstack)[-_./:]([^/]+)")
 
 Layout = Literal["grid", "list"]
 
@@ -99,6 +103,39 @@ class Results:
         for cell in self.cells:
             parts.setdefault(cell.label or self.label, []).append(replace(cell, label=None))
         return [replace(self, label=label, cells=cells) for label, cells in parts.items()]
+
+
+def set_of(dataset: str) -> str:
+    """The set that a data set counts for in an average: CQADupStack's forums are one, any other is its own.
+
+    Forums are known by their names: `beir/cqadupstack/gis`, `cqadupstack-gis`.
+    """
+    forum = _FORUM.fullmatch(dataset)
+    return forum[1] if forum else dataset
+
+
+def sets_of_parts(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The sets that data sets count for, each with its parts, in order of appearance; a part that is alone is a set."""
+    parts: dict[str, list[str]] = {}
+    for dataset in dict.fromkeys(datasets):
+        parts.setdefault(set_of(dataset), []).append(dataset)
+    return {some[0] if len(some) == 1 else name: some for name, some in parts.items()}
+
+
+def macro_mean(figures: Mapping[str, float]) -> float:
+    """The mean over sets of {data set: figure}, each part of a set weighing a share of its set."""
+    means = [sum(figures[one] for one in parts) / len(parts) for parts in sets_of_parts(figures).values()]
+    return sum(means) / len(means)
+
+
+def local_name(path: Path) -> str:
+    """How tables call a data set in a folder: the folder's name, and for a forum that of its set before it."""
+    path = path.absolute()
+    return (
+        f"{path.parent.name}/{path.name}"
+        if set_of(f"{path.parent.name}/{path.name}") == path.parent.name
+        else path.name
+    )
 
 
 def write_results(path: str | Path, results: Results) -> None:

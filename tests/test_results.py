@@ -8,7 +8,7 @@ import math
 import pytest
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.results import Cell, Results, local_name, macro_mean, read_results, set_of, write_results
 from starbucks_retrieval.sizes import Size
 
 CELLS = [
@@ -117,3 +117,14 @@ def test_a_file_that_does_not_say_it_is_known_by_its_stage_and_flags(tmp_path, k
     more = {} if flags is None else {"provenance": {"configuration": flags}}
     write_results(tmp_path / "r.json", Results(kind, "x", CELLS, more))
     assert read_results(tmp_path / "r.json").layout == layout
+
+
+def test_forums_count_as_one_set(tmp_path):
+    assert {set_of(f"beir/cqadupstack/{forum}") for forum in ("gis", "tex")} == {"beir/cqadupstack"}
+    assert [set_of(name) for name in ("cqadupstack-gis", "cqadupstack", "beir/quora", "gis")] == [
+        *("cqadupstack", "cqadupstack", "beir/quora", "gis")
+    ]
+    # 0.3 of the forums and 0.9 of the other: a mean over data sets would be 0.5.
+    assert macro_mean({"cqadupstack-gis": 0.2, "cqadupstack-tex": 0.4, "quora": 0.9}) == pytest.approx(0.6)
+    assert local_name(tmp_path / "cqadupstack" / "gis") == "cqadupstack/gis"
+    assert local_name(tmp_path / "scifact") == "scifact"

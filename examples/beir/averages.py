@@ -3,8 +3,8 @@
     python averages.py results/*/*.json [--measure nDCG@10] [--without quora …] [--output averages.md]
 
 A set is in doubt when the preflight of `starbucks evaluate` found something serious in any of its runs; `--without`
-names others. The forums of CQADupStack (sets cqadupstack-…) are averaged to one set first, as BEIR does. An average is
-left empty where a size lacks a set.
+names others. The forums of CQADupStack (sets cqadupstack-…) are averaged to one set first, as BEIR does, and as
+`evaluate` and `report` do. An average is left empty where a size lacks a set.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import Path
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Results, read_results
+from starbucks_retrieval.results import Results, read_results, set_of, sets_of_parts
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts.files import atomic_writer
 
-FORUMS = "cqadupstack"
 Figures = dict[str, dict[Size, float]]  # by set and size
 
 
@@ -66,15 +65,13 @@ def gather(results: Sequence[Results], measure: str) -> dict[str, Figures]:
 
 def with_one_cqadupstack(figures: Figures) -> Figures:
     """The forums as one set."""
-    forums = [by_size for name, by_size in figures.items() if name.startswith(f"{FORUMS}-")]
-    others = {name: by_size for name, by_size in figures.items() if not name.startswith(f"{FORUMS}-")}
-    return {**others, FORUMS: mean(forums)} if forums else others
+    return {name: mean([figures[part] for part in parts]) for name, parts in sets_of_parts(figures).items()}
 
 
 def flagged(results: Sequence[Results]) -> set[str]:
-    """The sets in which some run has a serious finding."""
+    """The sets in which some run has a serious finding; a set of forums with any of them."""
     names = {judged["name"] for one in results for judged in one.more.get("sets", []) if judged.get("flagged")}
-    return {FORUMS if name.startswith(f"{FORUMS}-") else name for name in names}
+    return names | {set_of(name) for name in names}
 
 
 def main(argv: Sequence[str]) -> None:

@@ -9,10 +9,15 @@
 #          SETS     short names (beir/scifact) or BEIR folders; tiny: cut to PASSAGES and QUERIES first (default:
 #                   ../shared/data/{scifact,nfcorpus} beside the checkout where they are there, else the documentation
 #                   of this machine's Python); full default: the twelve sets of the Starbucks README
+#                   'beir/cqadupstack/*' stands for its twelve forums, which count as one set in every average
 #          SIZES    (default: six in the paper's proportions; full: 2:32,4:64,6:128,8:256,10:512,12:768)
 #          IDENTICAL  sets whose results lose the passage that bears the query's own id, as BEIR's evaluation has it
 #                   (default: arguana quora; elsewhere the same number may be another text)
 #          WITHOUT  sets that a further average leaves out (full default: quora, whose published figures are unreliable)
+#          LONG_QUERIES  sets whose queries are whole arguments, read up to PASSAGE_MAX_LEN tokens and not the model's 32:
+#                   BEIR's evaluation cuts queries where it cuts documents (default: arguana)
+#          BASELINE the label that the others are tested against: the paper's Starbucks (default: Starbucks), by its
+#                   test, a two-tailed paired t-test over queries, p < 0.05, without correction
 #          PASSAGE_MAX_LEN (512; tiny 96), DEPTH (1000; tiny 100), DEVICES, ENCODE_FLAGS; DROP_STORES=1 removes a set's
 #          embeddings once it is scored; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default beir-SCALE): sets/ (tiny) stores/ runs/ results/LABEL/SET.json averages.md report/
@@ -26,6 +31,7 @@ set -euo pipefail
 SCALE=${SCALE:-tiny}
 WORK=${WORK:-beir-$SCALE}
 IDENTICAL=${IDENTICAL:-arguana quora}
+LONG_QUERIES=${LONG_QUERIES:-arguana}
 began=$SECONDS
 models=()
 for word in ${MODELS:-}; do models+=("${word%%=*}=$(absolute "${word#*=}")"); done
@@ -46,7 +52,7 @@ tiny)
   PASSAGE_MAX_LEN=${PASSAGE_MAX_LEN:-96}
   DEPTH=${DEPTH:-100}
   WITHOUT=${WITHOUT:-}
-  pin SCALE SIZES PASSAGES QUERIES PASSAGE_MAX_LEN DEPTH IDENTICAL ENCODE_FLAGS
+  pin SCALE SIZES PASSAGES QUERIES PASSAGE_MAX_LEN DEPTH IDENTICAL LONG_QUERIES ENCODE_FLAGS
   ;;
 full)
   [ ${#models[@]} -gt 0 ] || die "no model is named" "MODELS='Starbucks=msmarco-full/models/starbucks'"
@@ -57,15 +63,21 @@ full)
   PASSAGE_MAX_LEN=${PASSAGE_MAX_LEN:-512} # the papers do not say; MS MARCO's 196 would cut half of these documents
   DEPTH=${DEPTH:-1000}
   WITHOUT=${WITHOUT:-quora}
-  pin SCALE SIZES PASSAGE_MAX_LEN DEPTH IDENTICAL ENCODE_FLAGS
+  pin SCALE SIZES PASSAGE_MAX_LEN DEPTH IDENTICAL LONG_QUERIES ENCODE_FLAGS
   ;;
 *) die "there is no SCALE=$SCALE" "SCALE=tiny or SCALE=full" ;;
 esac
 read -ra encode_flags <<<"${ENCODE_FLAGS:-}"
 
+forums=(android english gaming gis mathematica physics programmers stats tex unix webmasters wordpress)
+SETS=${SETS//'beir/cqadupstack/*'/${forums[*]/#/beir/cqadupstack/}}
+
 set_name() { # beir/cqadupstack/gis as cqadupstack-gis, a folder by its own name
   local name=${1#beir/}
-  if [ -d "$1" ]; then name=$(basename "$1"); fi
+  case $1 in
+  */cqadupstack/*) name=cqadupstack-$(basename "$1") ;;
+  *) if [ -d "$1" ]; then name=$(basename "$1"); fi ;;
+  esac
   printf '%s\n' "${name//\//-}"
 }
 
@@ -90,6 +102,7 @@ study() { # LABEL MODEL SET SOURCE: encode, search, score
   texts_flags=(--dataset_path "$source" --passage_max_len "$PASSAGE_MAX_LEN" --override)
   encode_texts "$model" "$stores/passages" "$SIZES" "${texts_flags[@]}" ${encode_flags[@]+"${encode_flags[@]}"}
   texts_flags=(--dataset_path "$source" --dataset_split test --encode_is_query)
+  case " $LONG_QUERIES " in *" $set "*) texts_flags+=(--query_max_len "$PASSAGE_MAX_LEN" --override) ;; esac
   encode_texts "$model" "$stores/queries" "$SIZES" "${texts_flags[@]}" ${encode_flags[@]+"${encode_flags[@]}"}
   search_sizes "$stores/passages" "$stores/queries" "$runs" "$SIZES" "$DEPTH"
   case " $IDENTICAL " in *" $set "*) identical=true ;; *) identical=false ;; esac
@@ -114,6 +127,8 @@ for word in "${models[@]}"; do
   done
 done
 report_flags=(--title "Zero-shot, $SCALE" --sizes "$SIZES")
+baseline=$(baseline_of "${BASELINE:-Starbucks}" "${models[@]%%=*}")
+if [ -n "$baseline" ]; then report_flags+=(--baseline "$baseline" --correction none); fi
 if [ -n "${PUBLISHED:-}" ] && [ "$SCALE" = full ]; then report_flags+=(--published "$PUBLISHED"); fi
 stage report --input "${results[@]}" --output_dir "$WORK/report" "${report_flags[@]}"
 read -ra without <<<"$WITHOUT"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Score a method's runs: RR@10 on dev queries, nDCG@10 on the others, and recall at the depth.
+# Score a method's runs: RR@10 on dev queries, nDCG@10 on the others, and recall at the depth. On the graded sets of TREC
+# RR and recall are told for grades from 1 and, as TREC has them, from 2.
 #
 # Inputs   WORK/runs/METHOD; judgements of WORK/data (tiny) or of the short names in SETS (full)
 # Outputs  WORK/results/METHOD/SET.json, with the figure of every query
@@ -20,8 +21,12 @@ for set in $(sets); do
     kept "$result"
     continue
   fi
-  case $set in *dev) measure=RR@10 ;; *) measure=nDCG@10 ;; esac
-  evaluate_flags=(--measures "$measure" "R@$DEPTH" --label "$(label "$1")" --output "$result")
+  case $set in
+  *dev) measures=(RR@10 "R@$DEPTH") ;;
+  dl*) measures=(nDCG@10 RR@10 'RR(rel=2)@10' "R@$DEPTH" "R(rel=2)@$DEPTH") ;;
+  *) measures=(nDCG@10 "R@$DEPTH") ;;
+  esac
+  evaluate_flags=(--measures "${measures[@]}" --label "$(label "$1")" --output "$result")
   if [ "$SCALE" = tiny ]; then
     evaluate_flags+=(--qrels "$set-tiny=$WORK/data" --split "$set")
   else

@@ -16,6 +16,8 @@
 #          RECIPE   paper (default): the papers' text, each separate model trained at its own dim; released: what their
 #                   codes computed, which is what the published figures come from
 #          FALSE_NEGATIVES  keep (default, as published) or mask, for every method; the tables say which
+#          BASELINE the method that the others are tested against: the paper's Starbucks (default: starbucks), by its
+#                   test, Fisher's z for independent correlations, two-tailed, p < 0.05, without correction
 #          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside ours at full scale
 # Outputs  in WORK (default sts-SCALE): data/ (tiny) models/ results/METHOD.json report/index.html
 # Again    run it again after any end, also a kill: what is finished is kept.
@@ -141,6 +143,9 @@ for method in $METHODS; do
 done
 note="$(policy_of "${trained[@]}") Presets: those of the $([ "$RECIPE" = paper ] && printf "papers' text" || printf 'released code')."
 report_flags=(--title "Similarity, $SCALE" --sizes "$SIZES" --note "$note")
+read -ra methods <<<"$METHODS"
+baseline=$(baseline_of "${BASELINE:-starbucks}" "${methods[@]}")
+if [ -n "$baseline" ]; then report_flags+=(--baseline "$(label "$baseline")" --correction none); fi
 if [ -n "${PUBLISHED:-}" ] && [ "$SCALE" = full ]; then report_flags+=(--published "$PUBLISHED"); fi
 stage report --input "${results[@]}" --output_dir "$WORK/report" "${report_flags[@]}"
 cat "$WORK/report/by_size.md" "$WORK/report/averages.md"

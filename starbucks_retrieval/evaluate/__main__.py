@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
-from starbucks_retrieval.evaluate.api import MEASURES, evaluate
+from starbucks_retrieval.evaluate.api import evaluate
 
 
 @dataclass
@@ -23,7 +23,11 @@ class EvaluateArguments:
     )
     split: str = flag("test", "which judgements of a BEIR folder or short name")
     queries: list[str] | None = flag(None, "the queries searched: their order shows whether a run lost its end")
-    measures: list[str] = flag(help="ir-measures' names, linear gain, trec_eval's order", factory=MEASURES.split)
+    measures: list[str] | None = flag(
+        None,
+        "ir-measures' names, linear gain, trec_eval's order (default: RR@10 nDCG@10 R@1000, of dl19 and dl20 also "
+        "RR(rel=2)@10 R(rel=2)@1000)",
+    )
     remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
     label: list[str] | None = flag(
         None, "how tables call the runs: one for all or one for each (default: the file's name)"

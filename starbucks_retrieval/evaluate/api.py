@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.comparison import check_choices, compare
 from starbucks_retrieval.evaluate.inputs import (
+    TREC_MEASURES,
     JudgedSet,
     RunPath,
     open_sets,
@@ -23,19 +24,17 @@ from starbucks_retrieval.evaluate.preflight import Finding, beside, preflight, p
 from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult, write_per_query
 from starbucks_retrieval.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.provenance import describe, file_digest
-from starbucks_retrieval.results import write_results
+from starbucks_retrieval.results import sets_of_parts, write_results
 from starbucks_retrieval.significance import Correction, Test
 from starbucks_retrieval.texts.runs import open_run
 
 log = logging.getLogger(__name__)
 
-MEASURES = "RR@10 nDCG@10 R@1000"
-
 
 def evaluate(
     runs: str | Path | Sequence[str | Path],
     qrels: str | Path | Sequence[str | Path],
-    measures: str | Sequence[str] = MEASURES,
+    measures: str | Sequence[str] | None = None,
     *,
     split: str = "test",
     queries: str | Sequence[str] | None = None,
@@ -54,7 +53,8 @@ def evaluate(
     """Score run files against one or more sets of judgements, after a preflight whose findings are logged.
 
     Every judged query counts. `qrels` are files, BEIR folders, `ir:` ids or short names; a run is scored under each
-    with which it shares a query, and `name=path` on both sides ties it to one. `measures` are ir-measures' names.
+    with which it shares a query, and `name=path` on both sides ties it to one. `measures` are ir-measures' names;
+    by default RR@10, nDCG@10 and R@1000, of TREC's DL19 and DL20 also RR(rel=2)@10 and R(rel=2)@1000.
     `queries`, the queries that were searched, lets the preflight tell a run cut off at its end when the qrels have
     another order; a BEIR folder holds them itself. `remove_identical_ids` drops results that bear their query's own id
     before anything else. `label` is how tables call the runs' method, one for all or one for each; `without` names
@@ -67,31 +67,34 @@ def evaluate(
     Raises UserError for bad files and names, for a run that shares no query with any qrels, and, when `strict`, for
     any serious finding, before anything is written.
     """
-    measures = measures if isinstance(measures, str) else " ".join(measures)
-    parsed = parse_measures(measures)
+    asked = None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
     check_choices(test, correction, alpha)
     for target in (per_query, output):
         _check_target(target)
     sets = open_sets(qrels, split, queries)
     paths = run_paths(runs, sets)
     labels = _given_labels(label, len(paths))
-    strangers = [name for name in without if name not in {judged.name for judged in sets}]
+    named = [judged.name for judged in sets]
+    strangers = [name for name in without if name not in {*named, *sets_of_parts(named)}]
     if strangers:
         raise UserError(
             f"--without {strangers[0]}: no set is called so",
-            f"the sets are {', '.join(judged.name for judged in sets)}",
+            f"the sets are {', '.join(named)}",
         )
     judged_sets = []
     for judged in sets:
         findings = preflight_qrels(judged.qrels)
         _report(judged.name, findings)
         judged_sets.append(SetResult(judged.name, judged.source, len(judged.qrels), findings))
+    by_set = {judged.name: asked or parse_measures(judged.measures) for judged in sets}
+    taken = {measure for some in by_set.values() for measure in some}
+    parsed = asked or [measure for measure in parse_measures(TREC_MEASURES) if measure in taken]
     scored, orders = [], {}
     for path, name in zip(paths, run_names(path.path for path in paths)):
-        results, orders[name] = _score(path, name, sets, parsed, remove_identical_ids)
+        results, orders[name] = _score(path, name, sets, by_set, remove_identical_ids)
         scored.append(results)
     scored = [[_beside_others(result, sets, orders) for result in results] for results in scored]
-    asked = {
+    settings = {
         "runs": [path.path for path in paths],
         "qrels": [judged.source for judged in sets],
         "split": split,
@@ -103,7 +106,7 @@ def evaluate(
         [str(measure) for measure in parsed if is_mean(measure)],
         judged_sets,
         _labelled(scored, labels),
-        describe(asked),
+        describe(settings),
         list(without),
         remove_identical_ids,
     )
@@ -121,7 +124,7 @@ def evaluate(
 
 
 def _score(
-    path: RunPath, name: str, sets: Sequence[JudgedSet], measures: list, drop_identical: bool
+    path: RunPath, name: str, sets: Sequence[JudgedSet], measures: Mapping[str, list], drop_identical: bool
 ) -> tuple[list[RunResult], list[str]]:
     """One run under each set that it belongs to, labelled by its file; and its query ids, in the file's order."""
     file = open_run(path.path)
@@ -136,7 +139,7 @@ def _score(
     label = own_label(path.path, file.tag, file.size, words)
     for judged in matching:
         findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
-        scores = score(judged.qrels, run, measures)
+        scores = score(judged.qrels, run, measures[judged.name])
         found.append(RunResult(name, path.path, digest, judged.name, label, file.size, scores, findings, removed))
     return found, list(run)
 

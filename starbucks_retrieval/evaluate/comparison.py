@@ -111,7 +111,7 @@ def compare(
             continue
         for dataset in filter(against.by_set.__contains__, row.by_set):
             ours, theirs = (one.by_set[dataset].scores.per_query for one in (row, against))
-            for measure in evaluation.means:
+            for measure in filter(ours.__contains__, evaluation.means):
                 outcome = paired_test(ours[measure], theirs[measure], test, seed=seed)
                 found.append((row, against, dataset, measure, outcome))
     if not found:

@@ -9,14 +9,19 @@ from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.measures import Qrels, Run
+from starbucks_retrieval.results import local_name
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts.qrels import read_qrels
 from starbucks_retrieval.texts.queries import open_queries
+from starbucks_retrieval.texts.short_names import expand
 
 _ENDINGS = (".gz", ".trec", ".run", ".txt")
 _QRELS_ENDINGS = (*_ENDINGS, ".tsv", ".csv", ".qrels")
 # `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.
 _NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
+MEASURES = "RR@10 nDCG@10 R@1000"
+TREC_MEASURES = "RR@10 RR(rel=2)@10 nDCG@10 R@1000 R(rel=2)@1000"
+_TREC = re.compile(r"(?<![a-z0-9])(trec-)?dl-?(20)?(19|20)(?![0-9])")  # dl19, dl20-passage, …/trec-dl-2019/judged
 _JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last
 
 
@@ -28,6 +33,15 @@ class JudgedSet:
     source: str
     qrels: Qrels
     order: list[str] | None
+
+    @property
+    def measures(self) -> str:
+        """What is measured unless told otherwise: of TREC's passage tracks also what counts from grade 2 on.
+
+        Their grade 1 is "on the topic, no answer": TREC's own recall and reciprocal rank leave it out.
+        """
+        graded = any(grade > 1 for grades in self.qrels.values() for grade in grades.values())
+        return TREC_MEASURES if graded and _TREC.search(self.name.lower()) else MEASURES
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,7 @@ def open_sets(
 ) -> list[JudgedSet]:
     """Read every source of judgements, `name=path` or a source alone. Raises UserError for two sets of one name."""
     given = [str(one) for one in ([qrels] if isinstance(qrels, str | Path) else qrels)]
-    parts = [_split(one) for one in dict.fromkeys(given)]
+    parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand(source)]
     if not parts:
         raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
     names = [name or _set_name(source) for name, source in parts]
@@ -162,11 +176,11 @@ def _set_name(source: str) -> str:
     """What to call judgements by where they lie: a folder's name, a file's without `qrels` and endings, an id."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return path.absolute().name
+        return local_name(path)
     if not path.is_file():
         return source.removeprefix("ir:")
     if path.absolute().parent.name == "qrels":
-        return path.absolute().parent.parent.name
+        return local_name(path.absolute().parent.parent)
     name = _stem(path.name, _QRELS_ENDINGS)
     return re.sub(rf"^qrels?[{_JOINTS}]+|[{_JOINTS}]+qrels?$", "", name) or name
 

@@ -13,7 +13,7 @@ from starbucks_retrieval.evaluate.comparison import Comparison, Tested
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.evaluate.table import render
 from starbucks_retrieval.measures import Scores
-from starbucks_retrieval.results import Cell, Results
+from starbucks_retrieval.results import Cell, Results, macro_mean, set_of, sets_of_parts
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts.files import atomic_writer
 
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of a measure over `sets`, for each row that has a figure on all of them."""
+    """The mean of a measure over `sets`, for each row that has a figure on all of them; forums count as one set."""
 
     title: str
     sets: list[str]
@@ -73,7 +73,10 @@ class Average:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Runs under sets of judgements: names of the measures, of those that are means over queries, and all results."""
+    """Runs under sets of judgements: names of the measures, of those that are means over queries, and all results.
+
+    A set may have fewer measures than `measures` names.
+    """
 
     measures: list[str]
     means: list[str]
@@ -109,13 +112,19 @@ class Evaluation:
 
     @cached_property
     def averages(self) -> list[Average]:
-        """Over all sets, without those flagged, and without those named; none of a single set."""
+        """Of each set that has parts; over all sets, without those flagged, and without those named.
+
+        None of a single data set. A set is flagged with any of its parts, and left out with its name or a part's.
+        """
         names = [judged.name for judged in self.sets]
         if len(names) < 2:
             return []
-        found = [Average("Average", names)]
-        for left_out, what in ((self.flagged, "flagged"), (self.without, "sets")):
-            kept = [name for name in names if name not in left_out]
+        found = [Average(name, parts) for name, parts in sets_of_parts(names).items() if len(parts) > 1]
+        if not any(average.sets == names for average in found):
+            found.append(Average("Average", names))
+        flagged = list(dict.fromkeys(map(set_of, self.flagged)))
+        for left_out, what in ((flagged, "flagged"), (self.without, "sets")):
+            kept = [name for name in names if name not in left_out and set_of(name) not in left_out]
             if kept and kept not in [average.sets for average in found]:
                 shown = ", ".join(left_out) if len(left_out) < 3 else f"{len(left_out)} {what}"
                 found.append(Average(f"w/o {shown}", kept))
@@ -124,15 +133,13 @@ class Evaluation:
     def value(self, row: Row, dataset: str, measure: str) -> float | None:
         """A row's figure on a set, None where no run of it was scored there."""
         found = row.by_set.get(dataset)
-        return None if found is None else found.scores.mean[measure]
+        return None if found is None else found.scores.mean.get(measure)
 
     def average(self, row: Row, average: Average, measure: str) -> float | None:
         """A row's average, None unless it has a figure on every set of it and the measure is a mean over queries."""
-        values = [self.value(row, name, measure) for name in average.sets]
-        present = [value for value in values if value is not None]
-        if measure not in self.means or len(present) < len(values):
-            return None
-        return sum(present) / len(present)
+        values = {name: self.value(row, name, measure) for name in average.sets}
+        present = {name: value for name, value in values.items() if value is not None}
+        return macro_mean(present) if measure in self.means and len(present) == len(values) else None
 
     def compared(self, row: Row, dataset: str, measure: str) -> Comparison | None:
         """The comparison of a figure with the baseline's, None where there was none."""
@@ -178,7 +185,7 @@ class Evaluation:
                 label=run.label if len(labels) > 1 else None,
             )
             for run in self.runs
-            for measure in self.measures
+            for measure in run.scores.mean
         ]
         return Results("evaluate", ", ".join(labels), cells, self._more())
 
@@ -212,7 +219,7 @@ class Evaluation:
     def per_query(self) -> Iterator[tuple[str, str, str, float, str]]:
         """(run, query_id, measure, value, set) of every judged query, queries in the order of the qrels."""
         for run in self.runs:
-            for measure in self.measures:
+            for measure in run.scores.mean:
                 for query_id, value in run.scores.per_query[measure].items():
                     yield run.name, query_id, measure, value, run.dataset
 

@@ -22,7 +22,7 @@ from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_t
 from starbucks_retrieval.grid.scoring import Scoring
 from starbucks_retrieval.measures import Qrels, parse_measures
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.results import Cell, Results, write_results
+from starbucks_retrieval.results import Cell, Results, local_name, write_results
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
@@ -113,7 +113,7 @@ def _names(asked: GridArguments) -> dict[str, str]:
     names = {}
     for dataset in asked.dataset_path:  # as evaluate calls them
         path = Path(dataset).expanduser()
-        names[dataset] = path.absolute().name if path.is_dir() else dataset.removeprefix("ir:")
+        names[dataset] = local_name(path) if path.is_dir() else dataset.removeprefix("ir:")
     if len(set(names.values())) < len(asked.dataset_path):
         raise UserError(f"two data sets of one name: {' '.join(asked.dataset_path)}", "measure them one by one")
     return names

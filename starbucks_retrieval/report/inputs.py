@@ -13,7 +13,7 @@ from starbucks_retrieval.provenance import file_digest
 from starbucks_retrieval.report.columns import Column
 from starbucks_retrieval.report.costs import Cost, read_costs
 from starbucks_retrieval.report.findings import warnings_of
-from starbucks_retrieval.results import Cell, Results, read_results
+from starbucks_retrieval.results import Cell, Results, read_results, sets_of_parts
 from starbucks_retrieval.sizes import Size
 
 # Two stages may add the same numbers up in another order; no table shows so small a difference.
@@ -104,6 +104,7 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
             warnings += [text for text in warnings_of(part.label, part.more) if text not in warnings]
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         notes += _add_costs(methods[parts[0].label], parts, path)
+    notes += _join_parts([*methods.values()])
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
@@ -120,6 +121,27 @@ def _listed(files: Sequence[set[Size]]) -> set[Size]:
     if min(len(layers), len(dims)) > 1 and len(together) == len(layers) * len(dims):
         return set()
     return set().union(*(sizes for sizes in files if not is_grid(sizes)))
+
+
+def _join_parts(methods: Sequence[Method]) -> list[str]:
+    """Make one data set of those that are parts of one (CQADupStack's forums), and say so.
+
+    Its figure is the mean over the parts that any method has, and is missing where a method lacks one of them.
+    """
+    notes = []
+    for name, parts in sets_of_parts(column.dataset for method in methods for column, _ in method.cells).items():
+        if len(parts) < 2:
+            continue
+        notes.append(f"{name} is the mean over {len(parts)} data sets: {', '.join(parts)}.")
+        for method in methods:
+            places = [(column.measure, size) for column, size in method.cells if column.dataset in parts]
+            for measure, size in dict.fromkeys(places):
+                cells = [method.cells.pop((Column(part, measure), size), None) for part in parts]
+                there = [cell for cell in cells if cell is not None]
+                value = sum(cell.value for cell in there) / len(parts) if len(there) == len(parts) else math.nan
+                count = sum(cell.count for cell in there)
+                method.cells[Column(name, measure), size] = Cell(name, measure, size, value, count)
+    return notes
 
 
 def is_grid(sizes: Iterable[Size]) -> bool:

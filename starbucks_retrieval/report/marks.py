@@ -95,7 +95,7 @@ def _test(cell: Cell, reference: Cell) -> Comparison | str:
     if cell.measure.lower() in _CORRELATIONS:
         name, p = FISHER, significance.fisher_z(cell.value, cell.count, reference.value, reference.count)[1]
     elif not cell.values or not reference.values:
-        return "a file holds no figures of single queries"
+        return "a figure comes without those of single queries"
     elif cell.values.keys() != reference.values.keys():
         return "the two methods were scored on different queries"
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 from starbucks_retrieval.errors import UserError
 
 _FORUMS = (
@@ -50,6 +52,11 @@ _PYSERINI = {
     # BEIR's archive holds the second version of these topics.
     "beir/webis-touche2020/v2": "beir-v1.0.0-webis-touche2020-test",
 }
+
+
+def expand(source: str) -> list[str]:
+    """The short names that a pattern such as `beir/cqadupstack/*` stands for; anything else stands for itself."""
+    return fnmatch.filter(SHORT_NAMES, source) or [source]
 
 
 def pyserini_name(dataset_id: str) -> str | None:

@@ -40,6 +40,65 @@ def test_runs_side_by_side(files):
     )
 
 
+def test_forums_are_one_set_in_averages(files):
+    """Two forums at 1 and 0, another set at 1: the average is 3/4 and not 2/3."""
+    runs, qrels = [], []
+    for name, docid in (("cqadupstack-gis", "a"), ("cqadupstack-tex", "z"), ("quora", "a")):
+        (files / f"{name}.txt").write_text(f"{name} 0 a 1\n{name} 0 z 0\n")
+        (files / f"{name}.trec").write_text(f"{name} Q0 {docid} 1 2.0 x\n")
+        runs.append(f"{name}={files / name}.trec")
+        qrels.append(f"{name}={files / name}.txt")
+    evaluation = evaluate(runs, qrels, "RR@10", label="ours", without=["cqadupstack"])
+    (row,) = evaluation.rows
+    assert {one.title: evaluation.average(row, one, "RR@10") for one in evaluation.averages} == {
+        "cqadupstack": 0.5,
+        "Average": 0.75,
+        "w/o cqadupstack": 1.0,
+    }
+
+
+def test_the_forums_have_one_name_for_all(monkeypatch):
+    from starbucks_retrieval.evaluate import inputs
+
+    monkeypatch.setattr(inputs, "read_qrels", lambda source, split: {source: {"a": 1}})
+    sets = inputs.open_sets("beir/cqadupstack/*", "test", None)
+    assert len(sets) == 12 and sets[0].name == "beir/cqadupstack/android"
+
+
+@pytest.mark.parametrize(
+    ("name", "grade", "named"),
+    [
+        ("dl19", 3, True),
+        ("qrels.dl20-passage", 2, True),
+        ("msmarco-passage.trec-dl-2019.judged", 2, True),
+        ("dl19", 1, False),
+        ("scifact", 2, False),
+        ("dl2", 2, False),
+    ],
+)
+def test_of_trecs_passage_tracks_both_limits_of_relevance_are_measured(files, name, grade, named):
+    (files / f"{name}.txt").write_text(f"q1 0 a {grade}\nq1 0 b 1\n")
+    (files / "b.trec").write_text("q1 Q0 b 1 2.0 x\nq1 Q0 a 2 1.0 x\n")
+    evaluation = evaluate(files / "b.trec", str(files / f"{name}.txt"))
+    assert evaluation.measures == (
+        ["RR@10", "RR(rel=2)@10", "nDCG@10", "R@1000", "R(rel=2)@1000"] if named else ["RR@10", "nDCG@10", "R@1000"]
+    )
+    mean = evaluation.runs[0].scores.mean
+    assert mean["RR@10"] == 1.0 and mean.get("RR(rel=2)@10", 0.5) == 0.5
+
+
+def test_a_set_that_has_fewer_measures_lacks_their_figures(files):
+    (files / "dl19.txt").write_text("d1 0 a 2\n")
+    (files / "r.trec").write_text("d1 Q0 a 1 2.0 x\nq1 Q0 a 1 2.0 x\nq2 Q0 c 1 2.0 x\n")
+    evaluation = evaluate(
+        files / "r.trec", [str(files / "dl19.txt"), str(files / "qrels.txt")], output=files / "o.json"
+    )
+    rows = {line.split()[0]: line.split()[1:] for line in evaluation.table().split("RR(rel=2)@10")[1].splitlines()[1:2]}
+    assert rows == {"r": ["1.0000", "–", "–"]}
+    cells = read_results(files / "o.json").cells
+    assert {cell.dataset for cell in cells if "rel=2" in cell.measure} == {"dl19"}
+
+
 def test_findings_are_logged_with_their_remedy(files, caplog):
     caplog.set_level(logging.INFO)
     evaluate([files / "half.trec"], str(files / "qrels.txt"))

@@ -266,6 +266,81 @@ def test_the_slurm_job_that_trains(run, folder, tiny_bert, tmp_path):
     assert "is finished" in run("cluster/slurm_train.sh", *flags, **slurm)
 
 
+def reported(out: str) -> list[str]:
+    """The flags that a script gave to `report`."""
+    (line,) = [line for line in out.splitlines() if line.startswith("$ starbucks report")]
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize(
+    ("methods", "baseline"),
+    [("starbucks srl", "SMAE-SRL (Starbucks)"), ("srl", None), ("BASELINE srl 2dmse", "BERT-SRL")],
+)
+def test_the_retrieval_study_is_tested_against_the_papers_baseline(run, tmp_path, methods, baseline):
+    env = {"STARBUCKS": "true", "DATA": "", "SIZES": "2:16", "METHODS": methods.removeprefix("BASELINE ")}
+    env |= {"BASELINE": "srl"} if methods.startswith("BASELINE") else {}
+    for method in env["METHODS"].split():
+        (tmp_path / "work" / "results" / method).mkdir(parents=True)
+        (tmp_path / "work" / "results" / method / "dev.json").touch()
+    (tmp_path / "work" / "report").mkdir()
+    for table in ("by_size.md", "averages.md"):
+        (tmp_path / "work" / "report" / table).touch()
+    out = run("msmarco/report.sh", **env)
+    words = reported(out)
+    assert ("--baseline" in words) == (baseline is not None)
+    if baseline:
+        assert words[words.index("--baseline") + 1] == baseline and words[words.index("--correction") + 1] == "none"
+    else:
+        assert "nothing is tested for significance: the baseline starbucks is not among: srl" in out
+
+
+def test_the_similarity_study_is_tested_against_the_papers_baseline(run, tmp_path):
+    for method in ("starbucks", "srl"):
+        (tmp_path / "work" / "models" / method).mkdir(parents=True)
+        (tmp_path / "work" / "models" / method / "training.json").touch()
+    for name in ("data/sts", "results", "report", "smae"):
+        (tmp_path / "work" / name).mkdir(parents=True)
+    (tmp_path / "work" / "smae" / "training.json").touch()
+    (tmp_path / "work" / "models" / "starbucks" / "training.json").touch()
+    for name in ("results/starbucks.json", "results/srl.json", "report/by_size.md", "report/averages.md"):
+        (tmp_path / "work" / name).touch()
+    env = {"STARBUCKS": "true", "DATA": "", "SIZES": "2:16", "METHODS": "srl starbucks"}
+    words = reported(run("sts/run.sh", SMAE=str(tmp_path / "work" / "smae"), **env))
+    assert words[words.index("--baseline") + 1] == "SMAE-SRL (Starbucks)"
+
+
+def test_the_zero_shot_study_tests_and_reads_arguments_whole(run, folder, tmp_path):
+    (tmp_path / "work" / "sets" / "arguana").mkdir(parents=True)
+    for name in ("arguana", "model"):
+        (tmp_path / name).mkdir()
+    models = f"Starbucks={tmp_path / 'model'} Other={tmp_path / 'model'}"
+    env = {"STARBUCKS": "true", "SIZES": "2:16", "PASSAGE_MAX_LEN": "96", "MODELS": models}
+    out = run("beir/run.sh", SETS=str(tmp_path / "arguana"), status=2, **env)  # nothing was made to average over
+    queries = [line for line in out.splitlines() if "--encode_is_query" in line]
+    assert len(queries) == 2 and all("--query_max_len 96 --override" in line for line in queries)
+    words = reported(out)
+    assert words[words.index("--baseline") + 1] == "Starbucks"
+
+
+def test_the_forums_of_cqadupstack_have_one_name_in_the_zero_shot_study(run, tmp_path):
+    (tmp_path / "work").mkdir()
+    settings = {"STARBUCKS": "true", "SCALE": "full", "MODELS": f"Starbucks={tmp_path}", "SETS": "beir/cqadupstack/*"}
+    out = run("beir/run.sh", status=2, **settings)
+    assert re.findall(r"^== Starbucks on (\S+)", out, re.M)[::11] == ["cqadupstack-android", "cqadupstack-wordpress"]
+
+
+@pytest.mark.parametrize(
+    ("name", "measures"), [("dev", "RR@10 R@9"), ("dl19", "nDCG@10 RR@10 RR(rel=2)@10 R@9 R(rel=2)@9")]
+)
+def test_the_retrieval_study_measures_trecs_sets_as_trec_does(run, tmp_path, name, measures):
+    for file in (f"data/qrels/{name}.tsv", f"runs/srl/{name}/L2-D16.trec"):
+        (tmp_path / "work" / file).parent.mkdir(parents=True)
+        (tmp_path / "work" / file).touch()
+    out = run("msmarco/evaluate.sh", "srl", STARBUCKS="true", DATA="", SIZES="2:16", DEPTH="9")
+    (line,) = [line for line in out.splitlines() if line.startswith("$ starbucks evaluate")]
+    assert " ".join(shlex.split(line)).split("--measures ")[1].split(" --label")[0] == measures
+
+
 def test_a_cut_set_is_part_of_the_whole_and_always_the_same(folder, tmp_path):
     cut_set = load("cut_set.py")
     flags = ["--source", str(folder), "--passages", "40", "--queries", "5", "--train", "30"]

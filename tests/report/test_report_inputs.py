@@ -221,6 +221,23 @@ def test_cup_names_need_six_rungs_in_proportion(write):
     assert choose_ladder(read_inputs([write("b.json", other)]), None).cups == {}
 
 
+def test_forums_are_one_data_set(write):
+    def scored(name: str, value: float) -> Cell:
+        return Cell(name, "nDCG@10", SMALL, value, 10, values={"q": value})
+
+    forums = [scored("beir/cqadupstack/gis", 0.2), scored("beir/cqadupstack/tex", 0.4)]
+    files = [write("a.json", [*forums, scored("scifact", 0.7)]), write("b.json", forums[:1], "other")]
+    inputs = read_inputs(files)
+    whole = Column("beir/cqadupstack", "nDCG@10")
+    assert set(inputs.columns) == {whole, Column("scifact", "nDCG@10")}
+    found = inputs.methods[0].cell(whole, SMALL)
+    assert found is not None and found.value == pytest.approx(0.3) and found.count == 20
+    assert inputs.methods[1].cell(whole, SMALL) is None  # it lacks one of them
+    assert inputs.notes == [
+        "beir/cqadupstack is the mean over 2 data sets: beir/cqadupstack/gis, beir/cqadupstack/tex."
+    ]
+
+
 def test_columns_stand_in_the_papers_order_and_averages_stay_inside_a_measure():
     columns = [
         Column("x", "RR@10"),

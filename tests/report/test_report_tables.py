@@ -62,8 +62,8 @@ def test_every_size_as_latex(two_methods):
         r"t-test over queries (2 comparisons) and Fisher's z for independent correlations, two-tailed, as published "
         r"(2 comparisons); no correction. Fisher's z takes two correlations for independent, although both methods "
         r"scored the same pairs: it finds fewer differences than a test for dependent correlations would. Not tested, "
-        r"and so without a mark: 1 comparisons, because a file holds no figures of single queries. Averages are not "
-        r"tested: they have no number of queries or pairs. -- was not measured. An average over data sets in which a "
+        r"and so without a mark: 1 comparisons, because a figure comes without those of single queries. "
+        r"Averages are not tested: they have no number of queries or pairs. -- was not measured. An average over data sets in which a "
         r"figure is missing is missing too.}",
         r"\end{table}",
     ]
