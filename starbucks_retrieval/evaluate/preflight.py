@@ -18,7 +18,9 @@ import numpy as np
 from starbucks_retrieval.measures import Qrels, Run, trec_top
 
 TOP = 10
-HUB_SHARE = 0.1
+HUB_SHARE = 0.1  # of the top tens: fewer are no hub, whatever the collection
+HUB_ODDS = 5  # how much more popular than the average document one may be, as a ratio of odds
+HUB_CHANCE = 0.01  # that sampling the queries makes a hub of any document of a collection
 HUB_QUERIES = 20  # of fewer queries, one passage in two top tens is no news
 COMMON = 0.05  # the share of queries from which on a matter of ids or ranks is no accident
 SAMPLE = 5
@@ -50,11 +52,13 @@ def preflight(
     *,
     misranked: Sequence[str] = (),
     scattered: Sequence[str] = (),
+    documents: int | None = None,
 ) -> list[Finding]:
     """The findings about `run` under `qrels`, none when it looks sound.
 
     Queries without results are checked for being the last in the order of `qrels` and in `query_order`, the order in
     which the queries were searched, where it is known. `misranked` and `scattered` are what `open_run` says of a file.
+    `documents` is how many were searched; where that is unknown, those are counted that the run or `qrels` name.
     """
     # One more than the top ten: a tie across the cut decides who is in.
     tops = {query_id: trec_top(ranking, TOP + 1) for query_id, ranking in run.items()}
@@ -65,7 +69,7 @@ def preflight(
         _tied(tops),
         _misranked(run, misranked),
         _scattered(run, scattered),
-        _hubs(tops, qrels),
+        _hubs(tops, qrels, documents or len(_named(run, qrels))),
         _identical(run),
         _strangers(run, qrels),
     ]
@@ -177,22 +181,45 @@ def _scattered(run: Run, scattered: Sequence[str]) -> Finding | None:
     return Finding("scattered_queries", what, remedy, len(scattered), _sample(scattered), False)
 
 
-def _hubs(tops: Tops, qrels: Qrels) -> Finding | None:
+def _named(run: Run, qrels: Qrels) -> set[str]:
+    return {docid for lists in (run, qrels) for one in lists.values() for docid in one}
+
+
+def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
+    """Documents that are in more of the top tens, without being relevant there, than can be explained.
+
+    The average document is in a share of 10 / `documents` of them, and topics make some more popular than others. The
+    limit is 5 times the average's odds, a tenth of the top tens at least. A hub has a count over it that has less than
+    a chance of 0.01 / `documents` if its true share is the limit (binomial: each query is one trial).
+    """
     if len(tops) < HUB_QUERIES:
         return None
     docids = {query_id: [docid for _, docid in top[:TOP]] for query_id, top in tops.items()}
     counts = Counter(docid for top in docids.values() for docid in top)
-    hubs = [docid for docid, count in counts.most_common() if count > HUB_SHARE * len(tops)]
+    relevant = Counter(
+        docid for query_id, top in docids.items() for docid in top if qrels.get(query_id, {}).get(docid, 0) > 0
+    )
+    average = min(1.0, counts.total() / len(tops) / max(documents, 1))
+    limit = max(HUB_SHARE, HUB_ODDS * average / (1 - average + HUB_ODDS * average))
+    excess = {docid: count - relevant[docid] for docid, count in counts.items()}
+    over = {docid: count for docid, count in excess.items() if count > limit * len(tops)}
+    if not over:
+        return None
+    from scipy.stats import binom
+
+    hubs = [docid for docid, n in over.items() if binom.sf(n - 1, len(tops), limit) * documents < HUB_CHANCE]
+    hubs.sort(key=lambda docid: -excess[docid])
     if not hubs:
         return None
     worst = hubs[0]
-    relevant = sum(worst in top and qrels.get(query_id, {}).get(worst, 0) > 0 for query_id, top in docids.items())
     what = (
-        f"in more than {HUB_SHARE:.0%} of the top tens: {_list(hubs)}; {worst} alone in {counts[worst]} of {len(tops)} "
-        f"and judged relevant in {relevant} of those"
+        f"in more of the top tens than chance and relevance explain: {_list(hubs)}; {worst} alone in {counts[worst]} of "
+        f"{len(tops)} and judged relevant in {relevant[worst]} of those, where up to {limit:.0%} is no news"
     )
-    remedy = "look at them: junk text or a vector of huge length; drop them from the corpus or train with --normalize"
-    return Finding("hub_documents", what, remedy, len(hubs), _sample(hubs), 2 * relevant < counts[worst])
+    remedy = "look at them: text without content, or a size that was not trained; drop them from the corpus"
+    if any(score > 1.01 for top in tops.values() for score, _ in top[:1]):  # not cosines
+        remedy = "look at them: text without content, or a vector of huge length; drop them, or train with --normalize"
+    return Finding("hub_documents", what, remedy, len(hubs), _sample(hubs), True)
 
 
 def _identical(run: Run) -> Finding | None:

@@ -19,7 +19,9 @@ _NOT_OURS = ("missing_queries", "truncated_run", "no_judged_documents")
 class Judge:
     """Scores one cell's rankings by every measure, as evaluate does: each judged query counts, searched or not."""
 
-    def __init__(self, qrels: Qrels, measures: Sequence[Measure], remove_identical: bool) -> None:
+    def __init__(self, qrels: Qrels, measures: Sequence[Measure], remove_identical: bool, documents: int) -> None:
+        """`documents`: how many are searched."""
+        self.documents = documents
         self.qrels = qrels
         self.measures = measures
         self.remove_identical = remove_identical
@@ -47,4 +49,5 @@ class Judge:
 
     def findings(self) -> list[Finding]:
         """What preflight says of the top of these rankings."""
-        return [found for found in preflight(self._tops, self.qrels) if found.kind not in _NOT_OURS]
+        found = preflight(self._tops, self.qrels, documents=self.documents)
+        return [finding for finding in found if finding.kind not in _NOT_OURS]

@@ -44,7 +44,8 @@ class Scoring:
             vectors = np.concatenate([taps[side].queries.vectors(rows).astype(np.float32) for side in sides])
             query_ids = stores.queries.ids(rows)
             places = list(itertools.product(sides, self.dims))
-            judges = {place: Judge(qrels, self.measures, self.remove_identical_ids) for place in places}
+            count = stores.passages.count
+            judges = {place: Judge(qrels, self.measures, self.remove_identical_ids, count) for place in places}
             found = sweep(
                 vectors,
                 stores.passages,
