@@ -44,6 +44,7 @@ class Scores:
 def parse_measures(text: str) -> list[Measure]:
     """The measures named in `text`, in ir-measures' spelling (`RR@10 nDCG@10 P(rel=2)@5`), split at spaces or commas.
 
+    trec_eval's names (`ndcg_cut_10`, `recall.1000`, `map`) are read as what ir-measures calls them.
     Raises UserError for a name, parameter or cutoff that is unknown, and for a measure no installed tool computes.
     """
     # A comma or a space inside parentheses belongs to a measure's parameters.
@@ -57,7 +58,7 @@ def _parse_measure(word: str) -> Measure:
     import ir_measures
 
     try:
-        measure = ir_measures.parse_measure(word)
+        measure = _of_trec_eval(word) or ir_measures.parse_measure(word)
         supported = ir_measures.DefaultPipeline.supports(measure)
         able = [provider for provider in ir_measures.DefaultPipeline.providers if provider.supports(measure)]
     except NameError:
@@ -66,6 +67,8 @@ def _parse_measure(word: str) -> Measure:
         near = spelling.get(name.lower())
         hint = f"did you mean {near}{word[len(name) :]}?" if near else "use ir-measures' names: RR@10 AP P@5"
         raise UserError(f"there is no measure {word!r}", hint) from None
+    except UserError:
+        raise
     except Exception:  # its parser and its checks raise whatever comes
         raise UserError(f"{word!r} is not a measure as ir-measures writes them", _SPELLING) from None
     if measure.params.get("cutoff", 1) < 1:
@@ -75,6 +78,21 @@ def _parse_measure(word: str) -> Measure:
         hint = f"a tool that does: {steps[0]}" if steps else "change its parameters"
         raise UserError(f"nothing installed computes {word!r}", hint)
     return measure
+
+
+def _of_trec_eval(word: str) -> Measure | None:
+    """What one of trec_eval's names stands for, None for any other word. Raises UserError for one of several."""
+    import ir_measures
+
+    try:
+        measures = ir_measures.parse_trec_measure(word)
+    except ValueError:
+        return None
+    if len(measures) != 1:
+        raise UserError(
+            f"{word!r} names {len(measures)} measures", f"name those wanted: {' '.join(map(str, measures))}"
+        )
+    return measures[0]
 
 
 def score(qrels: Qrels, run: Run, measures: Iterable[Measure]) -> Scores:

@@ -186,3 +186,31 @@ def test_a_bad_measure_is_named_with_a_remedy(text, what, hint):
         parse_measures(text)
     assert what in error.value.what
     assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("ndcg_cut_10", "nDCG@10"),
+        ("ndcg_cut.10", "nDCG@10"),
+        ("recall_1000", "R@1000"),
+        ("P_5", "P@5"),
+        ("map", "AP"),
+        ("map_cut_100", "AP@100"),
+        ("recip_rank", "RR"),
+        ("bpref", "Bpref"),
+        ("success_5", "Success@5"),
+    ],
+)
+def test_names_of_trec_eval_are_read(theirs, ours):
+    assert [str(measure) for measure in parse_measures(f"{theirs}, {ours}")] == [ours]
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "hint"),
+    [("ndcg_cut", "names 9 measures", "nDCG@10"), ("ndcg_cut_ten", "ndcg_cut_ten", "")],
+)
+def test_names_of_trec_eval_that_are_no_measure(word, what, hint):
+    with pytest.raises(UserError, match=what) as caught:
+        parse_measures(word)
+    assert hint in caught.value.hint

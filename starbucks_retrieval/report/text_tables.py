@@ -128,12 +128,12 @@ def _latex_entry(entry: Entry, row: Row) -> str:
 def csv_text(table: Table) -> str:
     """The figures with all their digits; a missing one is an empty field; `source` tells published rows apart."""
     corner = [table.corner] if table.corner else []
-    rows = [[*corner, "method", "source", *(heading.full for heading in table.headings)]]
+    rows = [[*corner, "method", "source", *(_text(heading.full) for heading in table.headings)]]
     for block in table.blocks:
-        first = [block.title] if corner else []
+        first = [_text(block.title)] if corner else []
         for row in block.rows:
             source = "published" if row.published else "measured"
-            rows.append([*first, row.label, source, *(_digits(entry.value) for entry in row.entries)])
+            rows.append([*first, _text(row.label), source, *(_digits(entry.value) for entry in row.entries)])
     return _csv(rows)
 
 
@@ -145,8 +145,14 @@ def comparisons_csv(table: Table) -> str:
             for heading, entry in zip(table.headings, row.entries):
                 if (one := entry.comparison) is not None:
                     figures = [_digits(one.delta), _digits(one.p), _digits(one.corrected), str(one.significant).lower()]
-                    rows.append([block.title, row.label, heading.name, heading.group, *figures, one.test])
+                    names = map(_text, (block.title, row.label, heading.name, heading.group))
+                    rows.append([*names, *figures, one.test])
     return _csv(rows)
+
+
+def _text(cell: str) -> str:
+    """A text that no spreadsheet takes for a formula: where it begins like one, an apostrophe stands before it."""
+    return f"'{cell}" if cell.lstrip()[:1] in ("=", "+", "-", "@", "＝", "＋", "－", "＠") else cell
 
 
 def _digits(value: float | None) -> str:

@@ -21,6 +21,7 @@ Run = dict[str, dict[str, float]]
 
 _BLOCK = 4 << 20  # bytes that the column reader parses at a time
 _COLUMNS = ("query", "q0", "document", "rank", "score", "tag")
+_RANK = re.compile(rb"[+-]?[0-9]{1,18}")
 _SIZE = re.compile(r"-(\d+:\d+)$")
 
 
@@ -146,7 +147,7 @@ def _by_lines(path: Path) -> RunFile:
             raise _wrong_width(path, number, len(cells))
         query, docid = decode(cells[0], path, number), decode(cells[2], path, number)
         try:
-            score = float(cells[4])
+            score = float(cells[4].replace(b"_", b"?"))  # Python alone reads 1_0 as a number
         except ValueError:
             shown = decode(cells[4], path, number)
             raise UserError(
@@ -168,10 +169,8 @@ def _by_lines(path: Path) -> RunFile:
 
 
 def _rank(cell: bytes) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
+    """A rank in decimal digits, NaN for anything else (`0x10`, `1.0`, `-`), which orders nothing."""
+    return float(int(cell)) if _RANK.fullmatch(cell) else float("nan")
 
 
 def _wrong_width(path: Path, number: int, width: int) -> UserError:
@@ -235,7 +234,7 @@ def _batches(
     from pyarrow import csv
 
     few = pa.dictionary(pa.int32(), pa.string())
-    kinds: dict[str, Any] = dict(zip(_COLUMNS, (few, few, pa.string(), pa.int64(), pa.float64(), few)))
+    kinds: dict[str, Any] = dict(zip(_COLUMNS, (few, few, pa.string(), few, pa.float64(), few)))
     options: dict[str, Any] = {
         "read_options": csv.ReadOptions(column_names=_COLUMNS, block_size=_BLOCK),
         "parse_options": csv.ParseOptions(delimiter=separator, quote_char=False, double_quote=False),
@@ -251,7 +250,10 @@ def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, st
     import numpy as np
     from pyarrow import compute
 
-    names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "tag")}
+    names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "rank", "tag")}
+    scores = batch["score"].to_numpy()
+    if np.isnan(scores).any():  # or nan(1), which is no number to the line reader
+        raise _NotPlain
     # Two separators side by side are one to the line reader, and an empty cell here.
     empty = any("" in found for found in names.values())
     if empty or not compute.min(compute.binary_length(batch["document"])).as_py():
@@ -259,4 +261,5 @@ def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, st
     query_ids = np.array(names["query"], dtype=object)[batch["query"].indices.to_numpy()]
     docids = batch["document"].to_numpy(zero_copy_only=False).tolist()
     tag = names["tag"][batch["tag"].indices[0].as_py()]
-    return query_ids, docids, batch["rank"].to_numpy(), batch["score"].to_numpy(), tag
+    ranks = np.array([_rank(rank.encode()) for rank in names["rank"]])[batch["rank"].indices.to_numpy()]
+    return query_ids, docids, ranks, scores, tag

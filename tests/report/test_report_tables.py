@@ -9,7 +9,7 @@ import pytest
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.report.ladder import choose_ladder
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.marks import Marker
+from starbucks_retrieval.report.marks import Comparison, Marker
 from starbucks_retrieval.report.tables import Block, Entry, Heading, Row, Table, with_best
 from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
 from starbucks_retrieval.results import Cell
@@ -196,3 +196,20 @@ def test_labels_are_escaped_in_markdown():
 def test_labels_survive_csv():
     rows = list(csv.reader(io.StringIO(csv_text(nasty()))))
     assert rows[1] == [NASTY, "measured", "0.5"]
+
+
+@pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1", "-x", "@SUM(A1)", " =1", "＝1"])
+def test_csv_holds_no_formulas(label):
+    """Text that a spreadsheet would compute is marked as text, numbers below zero stay numbers."""
+    difference = Comparison(-0.25, 0.5, 0.5, "t")
+    row = Row(label, (Entry(-0.5, comparison=difference),))
+    table = Table("t", "t", "size", (Heading(label, label),), (Block(label, (row,)),))
+    head, figures = csv.reader(io.StringIO(csv_text(table)))
+    assert head[3] == "'" + f"{label} {label}".strip() and figures == [f"'{label}", f"'{label}", "measured", "-0.5"]
+    _, compared = csv.reader(io.StringIO(comparisons_csv(table)))
+    assert compared[:5] == [f"'{label}"] * 4 + ["-0.25"]
+
+
+def test_csv_leaves_other_text_as_it_is():
+    table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (Row("x-y", (Entry(1.0),)),)),))
+    assert csv_text(table).splitlines() == ["size,method,source,a=b", "2:8,x-y,measured,1.0"]
