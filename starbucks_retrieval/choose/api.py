@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
 from starbucks_retrieval.choose.ladder import propose_ladder
+from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.numbers import plain
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.results import Results, read_results
 from starbucks_retrieval.sizes import Sizes
 
 
@@ -79,9 +80,24 @@ def choose(
         if budget is not None:
             fitting = _within(fitting, flag, unit, budget)
     best, reason = _best(fitting, min_quality, measure)
+    if budget_ms is not None:
+        _warn_of_a_busy_machine(files)
     names = list(some[0].by_dataset)
     ladder = propose_ladder(some, auto_sizes) if auto_sizes is not None else None
     return Choice(best, reason, front(some), knee(some), measure, names, ladder)
+
+
+def _warn_of_a_busy_machine(files: Mapping[str, Results]) -> None:
+    for path, results in files.items():
+        if not results.more.get("costs"):
+            continue
+        how = results.more.get("costs_measured")
+        if isinstance(how, Mapping) and how.get("busy"):
+            log.warning(
+                "the milliseconds in %s were measured on a busy machine: %s\n  try: grid --measure_cost when it is quiet",
+                *(path, how["busy"]),
+            )
+        return  # the first file with costs is the one that counts
 
 
 def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> list[Candidate]:

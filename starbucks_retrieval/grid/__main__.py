@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     if asked.task == "sts":
         from starbucks_retrieval.grid.pairs import grid_of_pairs
 
-        results = grid_of_pairs(asked, encoding)
+        results = grid_of_pairs(asked, encoding, common.seed)
         _show(results, f"{len(results.cells)} cells in {asked.target}", {"output": str(asked.target)}, common)
         return
     from starbucks_retrieval.grid.api import grid

@@ -17,7 +17,7 @@ import torch
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
-from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, measure_costs
+from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, costs_of
 from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_taps, remove_taps, shape_of
 from starbucks_retrieval.grid.scoring import Scoring
 from starbucks_retrieval.measures import Qrels, parse_measures
@@ -181,15 +181,11 @@ def _about(
 
 def _costs(base: EncodeArguments, asked: GridArguments, sizes: Sequence[Size], seed: int) -> dict[str, Any]:
     """`costs` of each size, and how those in milliseconds were measured, if they were."""
-    costs = bytes_of(sizes)
     if not asked.measure_cost:
-        return {"costs": costs}
+        return {"costs": bytes_of(sizes)}
     rng, dataset = np.random.default_rng(seed), asked.dataset_path[0]
     queries = list(open_queries(asked.queries or dataset, split=asked.query_split))
     passages = list(itertools.islice(open_corpus(dataset), _SAMPLED))
     some = [queries[i] for i in rng.permutation(len(queries))[:QUERIES]]
     others = [passages[i] for i in rng.permutation(len(passages))[:PASSAGES]]
-    by_layer, how = measure_costs(base, sorted({size.layer for size in sizes}), some, others)
-    for size in sizes:
-        costs[str(size)] |= by_layer[size.layer]
-    return {"costs": costs, "costs_measured": how}
+    return costs_of(base, sizes, some, others)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from starbucks_retrieval.cli import log
-from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.cli import log, progress
+from starbucks_retrieval.clock import now
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
+from starbucks_retrieval.grid.timing import Quiet, least, machine_load, slowdown, time_left
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.runtime import Rows, Runtime, open_runtime
+from starbucks_retrieval.models.runtime import open_runtime
 from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.texts import Passage, Query
 
 QUERIES, PASSAGES = 50, 64
-_ROUNDS = 3  # of the passages
+_ROUNDS = 3  # repetitions, of which the least counts
 _WARM = 3  # queries whose time does not count
 
 
@@ -30,15 +32,35 @@ def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
     return {str(size): {"bytes_per_passage": size.dim * width} for size in sizes}
 
 
+def costs_of(
+    arguments: EncodeArguments,
+    sizes: Sequence[Size],
+    queries: Sequence[Query] | Sequence[Passage],
+    passages: Sequence[Passage],
+) -> dict[str, Any]:
+    """What a result file says of costs: `costs` of each size, in bytes and milliseconds, and `costs_measured`, how."""
+    costs = bytes_of(sizes)
+    by_layer, how = measure_costs(arguments, sorted({size.layer for size in sizes}), queries, passages)
+    for size in sizes:
+        costs[str(size)] |= by_layer[size.layer]
+    return {"costs": costs, "costs_measured": how}
+
+
 def measure_costs(
-    arguments: EncodeArguments, layers: Sequence[int], queries: Sequence[Query], passages: Sequence[Passage]
+    arguments: EncodeArguments,
+    layers: Sequence[int],
+    queries: Sequence[Query] | Sequence[Passage],
+    passages: Sequence[Passage],
+    clock: Callable[[], float] = now,
 ) -> tuple[dict[int, dict[str, float]], dict[str, Any]]:
     """`{layer: {"query_ms": …, "passage_ms": …}}` of the encoder cut there, and how that was measured.
 
-    query_ms: median time of one query alone, from text to embedding. passage_ms: time a passage in batches, median of
-    three rounds over the same passages. Layers take turns, so that all see the same machine. Cutting to a dim costs
-    nothing that could be measured.
+    query_ms: time of one query alone, from text to embedding; the median over queries of the least of three
+    repetitions. passage_ms: time a passage in batches, the least of three rounds over the same passages. Layers take
+    turns, so that all see the same machine; a busy one is warned of, and `busy` of what is returned says why. Cutting
+    to a dim costs nothing that could be measured. `clock` tells seconds.
     """
+    load, cores = machine_load()  # before this program makes a load of its own
     encoder = NestedEncoder.from_pretrained(
         arguments.model_name_or_path,
         layers=max(layers),
@@ -50,42 +72,57 @@ def measure_costs(
     runtime = open_runtime("torch", encoder, Sizes(size for one in sizes.values() for size in one), arguments.dtype)
     max_tokens = arguments.max_tokens_per_batch or (65536 if encoder.device.type == "cuda" else 4096)
     texts = texts_of(list(queries), encoder.config)[1]
-    laps: dict[int, list[float]] = {layer: [] for layer in layers}
-    for number, text in enumerate(texts[:_WARM] + texts):
-        for layer in layers:
-            began = now()
-            rows = encoder.tokenize([text], encoder.max_length(True))
-            runtime.embed(rows, sizes[layer], max_tokens=max_tokens)
-            if number >= len(texts[:_WARM]):
-                laps[layer].append(seconds_since(began))
+    length = encoder.max_length(isinstance(queries[0], Query))
     rows = encoder.tokenize(texts_of(list(passages), encoder.config)[1], encoder.max_length(False))
-    rates = _passage_seconds(runtime, rows, sizes, max_tokens)
+
+    def query_lap(text: str, layer: int) -> float:
+        began = clock()
+        runtime.embed(encoder.tokenize([text], length), sizes[layer], max_tokens=max_tokens)
+        return clock() - began
+
+    def passage_lap(layer: int) -> float:
+        began = clock()
+        runtime.embed(rows, sizes[layer], max_tokens=max_tokens)
+        return clock() - began
+
+    log.info("timing %d queries and %d passages at %d layers", len(texts), len(rows), len(layers))
+    for text in texts[:_WARM]:
+        warm = [query_lap(text, layer) for layer in layers]
+    seconds = time_left(warm, len(texts), [passage_lap(layer) for layer in layers], _ROUNDS)
+    log.info("timing takes about %.0f s", max(1, seconds))
+    of_queries: dict[int, list[list[float]]] = {layer: [[] for _ in texts] for layer in layers}
+    turns = list(itertools.product(range(len(texts)), range(_ROUNDS), layers))
+    for place, _, layer in progress(turns, len(turns), "queries", "timing queries", every=10):
+        of_queries[layer][place].append(query_lap(texts[place], layer))
+    of_passages: dict[int, list[float]] = {layer: [] for layer in layers}
+    rounds = list(itertools.product(range(_ROUNDS), layers))
+    for _, layer in progress(rounds, len(rounds), "rounds", "timing passages", every=10):
+        of_passages[layer].append(passage_lap(layer) / len(rows))
     costs = {
-        layer: {"query_ms": _ms(statistics.median(laps[layer])), "passage_ms": _ms(rates[layer])} for layer in layers
+        layer: {"query_ms": _ms(least(of_queries[layer])), "passage_ms": _ms(min(of_passages[layer]))}
+        for layer in layers
     }
-    how = {
+    for layer, cost in costs.items():
+        told = (plain(value, 3) for value in cost.values())
+        log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *told)
+    machine = Quiet(slowdown([times for own in of_queries.values() for times in own]), load, cores)
+    if machine.busy:
+        log.warning(
+            "the machine is busy: %s\n  try: measure again when it is quiet; the times are too long", machine.busy
+        )
+    return costs, {
         "runtime": runtime.name,
         "device": str(encoder.device),
         "threads": torch.get_num_threads(),
         "queries": len(texts),
         "passages": len(rows),
         "tokens_per_passage": round(statistics.mean(map(len, rows)), 1),
+        "repetitions": _ROUNDS,
+        "slowdown": round(machine.slowdown, 2),
+        "load": None if load is None else round(load, 2),
+        "cores": cores,
+        "busy": machine.busy,
     }
-    for layer, cost in costs.items():
-        told = (plain(value, 3) for value in cost.values())
-        log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *told)
-    return costs, how
-
-
-def _passage_seconds(runtime: Runtime, rows: Rows, sizes: dict[int, Sizes], max_tokens: int) -> dict[int, float]:
-    laps: dict[int, list[float]] = {layer: [] for layer in sizes}
-    for number in range(_ROUNDS + 1):  # the first one warms up
-        for layer, size in sizes.items():
-            began = now()
-            runtime.embed(rows, size, max_tokens=max_tokens)
-            if number:
-                laps[layer].append(seconds_since(began) / len(rows))
-    return {layer: statistics.median(own) for layer, own in laps.items()}
 
 
 def _ms(seconds: float) -> float:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
+
+import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
-from starbucks_retrieval.results import Results
+from starbucks_retrieval.results import Results, write_results
 from starbucks_retrieval.sts import StsArguments, sts
+from starbucks_retrieval.sts.sets import open_sets
+from starbucks_retrieval.texts import Passage
 
-_RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids", "measure_cost")
+_RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids")
 _SHARED = ("pooling", "normalize", "override", "dtype", "max_tokens_per_batch", "device")
 
 
-def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = None) -> Results:
+def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = None, seed: int = 42) -> Results:
     """Measure every (layer, dim) on sets of scored pairs, and write the result file.
 
+    With `measure_cost` sentences drawn by `seed` are timed as well, alone (query_ms) and in batches (passage_ms).
     Raises UserError for flags of retrieval, and as `sts`.
     """
     defaults = GridArguments()
@@ -27,19 +33,40 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
         raise UserError("--model_name_or_path is missing", "name the model to measure")
     if asked.measure_text not in ("spearman", "pearson"):
         raise UserError(f"--measures {asked.measure_text} is no correlation", "take spearman or pearson")
-    given = dataclasses.asdict(encoding or EncodingArguments())
+    encoding = encoding or EncodingArguments()
+    given = dataclasses.asdict(encoding)
     options: dict[str, Any] = {name: given[name] for name in _SHARED}
     if asked.data:
         options["data"] = asked.data
-    return sts(
-        StsArguments(
-            model_name_or_path=asked.model_name_or_path,
-            grid=True,
-            layers=asked.layers,
-            dims=asked.dims,
-            label=asked.label,
-            measure="pearson" if asked.measure_text == "pearson" else "spearman",
-            output=str(asked.target),
-            **options,
-        )
+    arguments = StsArguments(
+        model_name_or_path=asked.model_name_or_path,
+        grid=True,
+        layers=asked.layers,
+        dims=asked.dims,
+        label=asked.label,
+        measure="pearson" if asked.measure_text == "pearson" else "spearman",
+        output=str(asked.target),
+        **options,
     )
+    results = sts(arguments)
+    if asked.measure_cost:
+        results = dataclasses.replace(results, more=results.more | _costs(asked, encoding, arguments, results, seed))
+        write_results(asked.target, results)
+    return results
+
+
+def _costs(
+    asked: GridArguments, encoding: EncodingArguments, arguments: StsArguments, results: Results, seed: int
+) -> dict[str, Any]:
+    """`costs` of each size, and how they were measured, on sentences of the sets."""
+    from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, costs_of
+    from starbucks_retrieval.grid.encoding import encode_arguments
+
+    sides = itertools.chain.from_iterable(one.sentences for one in open_sets(arguments.data, arguments.split))
+    texts = list(dict.fromkeys(itertools.chain.from_iterable(sides)))
+    order = np.random.default_rng(seed).permutation(len(texts))
+    alone, batched = (
+        [Passage(str(i), "", texts[i]) for i in some] for some in (order[:QUERIES].tolist(), order[-PASSAGES:].tolist())
+    )
+    sizes = sorted({cell.size for cell in results.cells if cell.size is not None})
+    return costs_of(encode_arguments(asked, encoding), sizes, alone, batched)

@@ -177,3 +177,13 @@ def test_the_door(capsys):
     assert run_door(main, ["--input", "a.json", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["best"]["size"] == "6:128"
     assert run_door(main, ["--input", "a.json", "--budget_ms", "1"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("busy", "budget", "warned"), [("9 processes", 100.0, True), ("9 processes", None, False), (None, 100.0, False)]
+)
+def test_times_of_a_busy_machine_are_warned_of(tmp_path, monkeypatch, caplog, busy, budget, warned):
+    monkeypatch.chdir(tmp_path)
+    write_results("m.json", results(costs_measured={"busy": busy}))
+    choose("m.json", budget_ms=budget)
+    assert ("m.json were measured on a busy machine: 9 processes" in caplog.text) == warned

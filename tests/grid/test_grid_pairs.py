@@ -11,8 +11,9 @@ from starbucks_retrieval.results import read_results
 from starbucks_retrieval.sts import StsArguments, sts
 
 
-@pytest.mark.parametrize("measure", ["spearman", "pearson"])
-def test_the_grid_of_scored_pairs(tiny_bert, tmp_path, monkeypatch, capsys, measure):
+@pytest.fixture(autouse=True)
+def pairs(tmp_path, monkeypatch):
+    """mine.tsv, thirty pairs, where the test runs."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(2)
 
@@ -21,6 +22,25 @@ def test_the_grid_of_scored_pairs(tiny_bert, tmp_path, monkeypatch, capsys, meas
 
     rows = ["score\tsentence1\tsentence2", *(f"{rng.random() * 5:.2f}\t{text()}\t{text()}" for _ in range(30))]
     (tmp_path / "mine.tsv").write_text("\n".join(rows) + "\n")
+
+
+def test_costs_are_measured_on_sentences(tiny_bert):
+    argv = ["--task", "sts", "--model_name_or_path", str(tiny_bert), "--data", "mine.tsv", "--measure_cost"]
+    assert run_door(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
+    found = read_results("grid.json")
+    assert found.layout == "grid"
+    assert {size: cost["bytes_per_passage"] for size, cost in found.more["costs"].items()} == {
+        "2:8": 16,
+        "2:32": 64,
+        "4:8": 16,
+        "4:32": 64,
+    }
+    assert all(cost["query_ms"] > 0 and cost["passage_ms"] > 0 for cost in found.more["costs"].values())
+    assert found.more["costs_measured"]["queries"] == 50
+
+
+@pytest.mark.parametrize("measure", ["spearman", "pearson"])
+def test_the_grid_of_scored_pairs(tiny_bert, capsys, measure):
     argv = ["--task", "sts", "--model_name_or_path", str(tiny_bert), "--data", "mine.tsv", "--measures", measure]
     assert run_door(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
     found = read_results("grid.json")
