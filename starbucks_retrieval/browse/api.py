@@ -15,17 +15,17 @@ from starbucks_retrieval.browse.page import Column, Page, render_page
 from starbucks_retrieval.browse.texts import read_passages, read_queries
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.measures import Run, is_mean, parse_measures, remove_identical_ids, score
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.results import local_name
+from starbucks_retrieval.run_labels import RunIdentity, names_of_set, run_labels, titles
 from starbucks_retrieval.texts.files import atomic_writer
 from starbucks_retrieval.texts.qrels import Qrels, read_qrels
-from starbucks_retrieval.texts.runs import open_run
+from starbucks_retrieval.texts.runs import RunFile, open_run
 from starbucks_retrieval.texts.sources import beir_folder
 from starbucks_retrieval.version import __version__
 
 log = logging.getLogger(__name__)
 
 Pick = Literal["changed", "first", "random"]
-_ENDINGS = (".gz", ".trec", ".run", ".txt")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def browse(
     texts = read_queries(_queries_of(corpus, queries))
     judged = _judgements(corpus, qrels, split)
     files = [open_run(path) for path in paths]
-    labels = _labels(paths, [file.size for file in files], label)
+    labels = _labels(paths, files, corpus, label)
     found: list[Run] = [remove_identical_ids(file.results) if remove_identical else file.results for file in files]
     query_ids = _query_ids(found, judged, texts)
     values = None
@@ -205,21 +205,14 @@ def _picked(questions: Sequence[Question], most: int, pick: Pick, seed: int) -> 
     return list(questions[:most])
 
 
-def _labels(paths: Sequence[str], sizes: Sequence[Size | None], given: Sequence[str] | None) -> list[str]:
-    """How columns are called: as asked, else by the sizes that the runs bear, else by their files' names."""
-    if given:
-        if len(given) != len(paths):
-            raise UserError(f"{len(given)} labels for {len(paths)} runs", "give one --label for each run")
-        return list(given)
-    by_size = [str(size) for size in sizes if size is not None]
-    if len(set(by_size)) == len(paths):
-        return by_size
-    names = [_stem(path) for path in paths]
-    return names if len(set(names)) == len(names) else list(paths)
-
-
-def _stem(path: str) -> str:
-    name = Path(path).name
-    while name.endswith(_ENDINGS) and Path(name).stem:
-        name = Path(name).stem
-    return name
+def _labels(paths: Sequence[str], files: Sequence[RunFile], corpus: str, given: Sequence[str] | None) -> list[str]:
+    """How columns are called: as `evaluate` calls these runs."""
+    if given and len(given) != len(paths):
+        raise UserError(f"{len(given)} labels for {len(paths)} runs", "give one --label for each run")
+    folder = beir_folder(corpus)
+    sets = tuple(names_of_set(corpus if folder is None else local_name(folder)))
+    runs = [
+        RunIdentity(path, file.tag, file.size, sets, frozenset({path if given else f"at {file.size}"}))
+        for path, file in zip(paths, files)
+    ]
+    return titles(run_labels(runs, given), [file.size for file in files])

@@ -14,17 +14,16 @@ from starbucks_retrieval.evaluate.inputs import (
     JudgedSet,
     RunPath,
     open_sets,
-    own_label,
     run_names,
     run_paths,
     sets_of,
-    told_apart,
 )
 from starbucks_retrieval.evaluate.preflight import Finding, beside, preflight, preflight_qrels
 from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult, write_per_query
 from starbucks_retrieval.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.provenance import describe, file_digest
 from starbucks_retrieval.results import sets_of_parts, write_results
+from starbucks_retrieval.run_labels import RunIdentity, names_of_set, run_labels, titles
 from starbucks_retrieval.significance import Correction, Test
 from starbucks_retrieval.texts.runs import open_run
 
@@ -73,7 +72,8 @@ def evaluate(
         _check_target(target)
     sets = open_sets(qrels, split, queries)
     paths = run_paths(runs, sets)
-    labels = _given_labels(label, len(paths))
+    if label and not isinstance(label, str) and len(label) not in (1, len(paths)):  # before anything is scored
+        raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
     named = [judged.name for judged in sets]
     strangers = [name for name in without if name not in {*named, *sets_of_parts(named)}]
     if strangers:
@@ -89,11 +89,15 @@ def evaluate(
     by_set = {judged.name: asked or parse_measures(judged.measures) for judged in sets}
     taken = {measure for some in by_set.values() for measure in some}
     parsed = asked or [measure for measure in parse_measures(TREC_MEASURES) if measure in taken]
-    scored, orders = [], {}
+    scored, identities, orders = [], [], {}
     for path, name in zip(paths, run_names(path.path for path in paths)):
-        results, orders[name] = _score(path, name, sets, by_set, remove_identical_ids)
+        results, identity, orders[path.path] = _score(path, name, sets, by_set, remove_identical_ids)
         scored.append(results)
-    scored = [[_beside_others(result, sets, orders) for result in results] for results in scored]
+        identities.append(identity)
+    labels = run_labels(identities, label)
+    shown = dict(zip(orders, titles(labels, [identity.size for identity in identities])))
+    results = [dataclasses.replace(one, label=name) for some, name in zip(scored, labels) for one in some]
+    results = [_beside_others(result, sets, orders, shown) for result in results]
     settings = {
         "runs": [path.path for path in paths],
         "qrels": [judged.source for judged in sets],
@@ -105,7 +109,7 @@ def evaluate(
         [str(measure) for measure in parsed],
         [str(measure) for measure in parsed if is_mean(measure)],
         judged_sets,
-        _labelled(scored, labels),
+        results,
         describe(settings),
         list(without),
         remove_identical_ids,
@@ -125,8 +129,8 @@ def evaluate(
 
 def _score(
     path: RunPath, name: str, sets: Sequence[JudgedSet], measures: Mapping[str, list], drop_identical: bool
-) -> tuple[list[RunResult], list[str]]:
-    """One run under each set that it belongs to, labelled by its file; and its query ids, in the file's order."""
+) -> tuple[list[RunResult], RunIdentity, list[str]]:
+    """One run under each set that it belongs to, without a label; what names it; its query ids, in the file's order."""
     file = open_run(path.path)
     run, removed = file.results, 0
     if drop_identical:
@@ -135,49 +139,26 @@ def _score(
     digest = file_digest(path.path)
     found = []
     matching = sets_of(path, run, sets)
-    words = [word for judged in matching for word in (judged.name, judged.name.rpartition("/")[2])]
-    label = own_label(path.path, file.tag, file.size, words)
+    words = tuple(word for judged in matching for word in names_of_set(judged.name))
+    at = f"at {file.size} " if file.size else ""
+    places = frozenset(f"{at}on {judged.name}" for judged in matching)
     for judged in matching:
         findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
         scores = score(judged.qrels, run, measures[judged.name])
-        found.append(RunResult(name, path.path, digest, judged.name, label, file.size, scores, findings, removed))
-    return found, list(run)
+        found.append(RunResult(name, path.path, digest, judged.name, "", file.size, scores, findings, removed))
+    return found, RunIdentity(path.path, file.tag, file.size, words, places), list(run)
 
 
-def _beside_others(result: RunResult, sets: Sequence[JudgedSet], orders: dict[str, list[str]]) -> RunResult:
-    """`result` with its findings seen beside the other runs, and told."""
+def _beside_others(
+    result: RunResult, sets: Sequence[JudgedSet], orders: Mapping[str, list[str]], shown: Mapping[str, str]
+) -> RunResult:
+    """`result` with its findings seen beside the other runs, and told. `shown`: what each path's run is called."""
     qrels = next(judged.qrels for judged in sets if judged.name == result.dataset)
-    others = {name: order for name, order in orders.items() if name != result.name}
-    findings = [beside(finding, set(orders[result.name]), qrels, others) for finding in result.findings]
-    _report(f"{result.name} on {result.dataset}" if len(sets) > 1 else result.name, findings)
+    others = {shown[path]: order for path, order in orders.items() if path != result.path}
+    findings = [beside(finding, set(orders[result.path]), qrels, others) for finding in result.findings]
+    name = shown[result.path]
+    _report(f"{name} on {result.dataset}" if len(sets) > 1 else name, findings)
     return dataclasses.replace(result, findings=findings)
-
-
-def _given_labels(label: str | Sequence[str] | None, runs: int) -> list[str] | None:
-    """A label for each run, or None where none was given."""
-    if label is None or not label:
-        return None
-    labels = [label] if isinstance(label, str) else list(label)
-    if len(labels) not in (1, runs):
-        raise UserError(f"{len(labels)} labels for {runs} runs", "give one --label for all runs or one for each")
-    return labels * runs if len(labels) == 1 else labels
-
-
-def _labelled(scored: Sequence[Sequence[RunResult]], labels: Sequence[str] | None) -> list[RunResult]:
-    """All results under their labels. Raises UserError for two runs that these would put into one cell."""
-    places = [{(result.dataset, result.size) for result in results} for results in scored]
-    if labels is None:
-        labels = told_apart([results[0].label for results in scored], [results[0].path for results in scored], places)
-    taken: dict[tuple, str] = {}
-    for results, label, cells in zip(scored, labels, places):
-        for dataset, size in sorted(cells, key=str):
-            other = taken.setdefault((label, dataset, size), results[0].path)
-            if other != results[0].path:
-                raise UserError(
-                    f"{other} and {results[0].path} are both {label}{f' at {size}' if size else ''} on {dataset}",
-                    "give each run its own --label, or score them in two calls",
-                )
-    return [dataclasses.replace(result, label=label) for results, label in zip(scored, labels) for result in results]
 
 
 def _report(name: str, findings: Sequence[Finding]) -> None:

@@ -10,19 +10,17 @@ from pathlib import Path
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.measures import Qrels, Run
 from starbucks_retrieval.results import local_name
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.run_labels import ENDINGS, JOINTS, stem
 from starbucks_retrieval.texts.qrels import read_qrels
 from starbucks_retrieval.texts.queries import open_queries
 from starbucks_retrieval.texts.short_names import expand
 
-_ENDINGS = (".gz", ".trec", ".run", ".txt")
-_QRELS_ENDINGS = (*_ENDINGS, ".tsv", ".csv", ".qrels")
+_QRELS_ENDINGS = (*ENDINGS, ".tsv", ".csv", ".qrels")
 # `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.
 _NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
 MEASURES = "RR@10 nDCG@10 R@1000"
 TREC_MEASURES = "RR@10 RR(rel=2)@10 nDCG@10 R@1000 R(rel=2)@1000"
 _TREC = re.compile(r"(?<![a-z0-9])(trec-)?dl-?(20)?(19|20)(?![0-9])")  # dl19, dl20-passage, …/trec-dl-2019/judged
-_JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last
 
 
 @dataclass(frozen=True)
@@ -128,40 +126,8 @@ def sets_of(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSe
 def run_names(paths: Iterable[str]) -> list[str]:
     """File names without their endings; where two would be the same, the paths themselves."""
     paths = list(paths)
-    names = [_stem(Path(path).name, _ENDINGS) for path in paths]
+    names = [stem(Path(path).name) for path in paths]
     return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
-
-
-def own_label(path: str, tag: str, size: Size | None, names: Iterable[str]) -> str:
-    """How tables call a run by itself: its file's name without endings, its size and the `names` of its set.
-
-    Where nothing is left (`scifact.trec`, `L6-D128.trec`) it is the tag without the size, if that is more than
-    a size, else the name of the folder.
-    """
-    stem = label = _stem(Path(path).name, _ENDINGS)
-    sizes = [] if size is None else [f"L{size.layer}-D{size.dim}", f"{size.layer}-{size.dim}", str(size)]
-    for part in (*sizes, *names):
-        # A part is a word of the name, not a piece of one.
-        label = re.sub(rf"(^|(?<=[{_JOINTS}])){re.escape(part)}(?=[{_JOINTS}]|$)", "", label)
-    label = re.sub(rf"([{_JOINTS}])[{_JOINTS}]+", r"\1", label).strip(_JOINTS)
-    if label or not stem:
-        return label or stem
-    if size is not None:
-        label = tag.removesuffix(str(size)).strip(_JOINTS)
-    return label or Path(path).absolute().parent.name or stem
-
-
-def told_apart(labels: Sequence[str], paths: Sequence[str], places: Sequence[set]) -> list[str]:
-    """`labels`, made different where two runs of one label would stand in one cell; `places` are the cells of each."""
-    for longer in (lambda label, path: f"{Path(path).absolute().parent.name}/{label}", lambda label, path: path):
-        clashing = {
-            labels[i]
-            for i in range(len(labels))
-            for j in range(i)
-            if labels[i] == labels[j] and not places[i].isdisjoint(places[j])
-        }
-        labels = [longer(label, path) if label in clashing else label for label, path in zip(labels, paths)]
-    return list(labels)
 
 
 def _split(word: str) -> tuple[str | None, str]:
@@ -181,11 +147,5 @@ def _set_name(source: str) -> str:
         return source.removeprefix("ir:")
     if path.absolute().parent.name == "qrels":
         return local_name(path.absolute().parent.parent)
-    name = _stem(path.name, _QRELS_ENDINGS)
-    return re.sub(rf"^qrels?[{_JOINTS}]+|[{_JOINTS}]+qrels?$", "", name) or name
-
-
-def _stem(name: str, endings: Sequence[str]) -> str:
-    while name.endswith(tuple(endings)) and Path(name).suffix:
-        name = Path(name).stem
-    return name
+    name = stem(path.name, _QRELS_ENDINGS)
+    return re.sub(rf"^qrels?[{JOINTS}]+|[{JOINTS}]+qrels?$", "", name) or name

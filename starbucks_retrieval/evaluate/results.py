@@ -14,6 +14,7 @@ from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.evaluate.table import render
 from starbucks_retrieval.measures import Scores
 from starbucks_retrieval.results import Cell, Results, macro_mean, set_of, sets_of_parts
+from starbucks_retrieval.run_labels import titles
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.texts.files import atomic_writer
 
@@ -98,11 +99,8 @@ class Evaluation:
         parts: dict[tuple[str, Size | None], dict[str, RunResult]] = {}
         for run in self.runs:
             parts.setdefault((run.label, run.size), {})[run.dataset] = run
-        labels = [label for label, _ in parts]
-        return [
-            Row(f"{label} {size or ''}".rstrip() if labels.count(label) > 1 else label, label, size, by_set)
-            for (label, size), by_set in parts.items()
-        ]
+        shown = titles([label for label, _ in parts], [size for _, size in parts])
+        return [Row(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
 
     @cached_property
     def flagged(self) -> list[str]:

@@ -35,7 +35,7 @@ def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
 def costs_of(
     arguments: EncodeArguments,
     sizes: Sequence[Size],
-    queries: Sequence[Query] | Sequence[Passage],
+    queries: list[Query] | list[Passage],
     passages: Sequence[Passage],
 ) -> dict[str, Any]:
     """What a result file says of costs: `costs` of each size, in bytes and milliseconds, and `costs_measured`, how."""
@@ -49,7 +49,7 @@ def costs_of(
 def measure_costs(
     arguments: EncodeArguments,
     layers: Sequence[int],
-    queries: Sequence[Query] | Sequence[Passage],
+    queries: list[Query] | list[Passage],
     passages: Sequence[Passage],
     clock: Callable[[], float] = now,
 ) -> tuple[dict[int, dict[str, float]], dict[str, Any]]:
@@ -71,7 +71,7 @@ def measure_costs(
     sizes = {layer: Sizes([Size(layer, encoder.hidden_size)]) for layer in layers}
     runtime = open_runtime("torch", encoder, Sizes(size for one in sizes.values() for size in one), arguments.dtype)
     max_tokens = arguments.max_tokens_per_batch or (65536 if encoder.device.type == "cuda" else 4096)
-    texts = texts_of(list(queries), encoder.config)[1]
+    texts = texts_of(queries, encoder.config)[1]
     length = encoder.max_length(isinstance(queries[0], Query))
     rows = encoder.tokenize(texts_of(list(passages), encoder.config)[1], encoder.max_length(False))
 
