@@ -6,18 +6,24 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.dry_run import DryRunArguments
 from starbucks_retrieval.export.arguments import ExportArguments
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse, export, summarise."""
-    (arguments, common), _ = parse_flags(
-        [ExportArguments, CommonArguments],
+    (arguments, trying, common), _ = parse_flags(
+        [ExportArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks export",
         "Write one size of a model as a folder that sentence-transformers, transformers, ONNX Runtime or OpenVINO loads.",
     )
     setup_logging(common)
+    if trying.dry_run:
+        from starbucks_retrieval.export.dry_run import preview
+
+        preview(arguments).show(common)
+        return
     from starbucks_retrieval.export.api import export
 
     figures = export(arguments)

@@ -40,7 +40,7 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
     if arguments.hub_model_id:
         check_name(arguments.hub_model_id)
     calibration = read_calibration(arguments.calibration_path) if arguments.calibration_path else []
-    hf_config, size = _look(arguments)
+    hf_config, size = look(arguments)
 
     encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=size.layer, device="cpu")
     figures: dict[str, Any] = {
@@ -73,7 +73,7 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
     return figures
 
 
-def _look(arguments: ExportArguments) -> tuple[Any, Size]:
+def look(arguments: ExportArguments) -> tuple[Any, Size]:
     """The model's Hugging Face configuration and the size to export, found before any weight is read."""
     from transformers import AutoConfig
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import DeltaArguments, EncodingArguments, GridArguments
 from starbucks_retrieval.grid.table import matrices
@@ -21,8 +22,8 @@ EPILOG = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, measure every size or compare two grids, print the matrix."""
-    (asked, encoding, comparison, common), _ = parse_flags(
-        [GridArguments, EncodingArguments, DeltaArguments, CommonArguments],
+    (asked, encoding, comparison, trying, common), _ = parse_flags(
+        [GridArguments, EncodingArguments, DeltaArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks grid",
         "Measure a model at every layer and dim, from one encoding pass; or show what two such grids differ by.",
@@ -30,7 +31,16 @@ def main(argv: Sequence[str]) -> None:
     )
     setup_logging(common)
     if comparison.input or comparison.minus:
+        if trying.dry_run:
+            raise UserError(
+                "--input needs no dry run: nothing is measured", "leave out --dry_run, and --output to write nothing"
+            )
         _compare(asked, comparison, common)
+        return
+    if trying.dry_run:
+        from starbucks_retrieval.grid.dry_run import preview
+
+        preview(asked, encoding).show(common)
         return
     if asked.task == "sts":
         from starbucks_retrieval.grid.pairs import grid_of_pairs

@@ -53,23 +53,15 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     by which costs are measured. Raises UserError for bad flags, data and sizes before anything is encoded.
     """
     encoding = encoding or EncodingArguments()
-    if asked.data:
-        raise UserError("--data names sets of scored pairs", "add --task sts, or name the data with --dataset_path")
-    base = encode_arguments(asked, encoding)
-    names = _names(asked)
-    measures, depth = parse_measures(asked.measure_text), asked.kept()
-    parse_bytes(asked.max_memory)
-    if asked.target.is_dir():
-        raise UserError(f"{asked.target} is a folder, a file is to be written", "name a file in it")
-    shape = shape_of(base)
-    layers, dims = asked.wanted(shape.num_layers, shape.hidden_size)
-    judged = {dataset: read_qrels(asked.qrels or dataset, split=asked.split) for dataset in names}
+    plan = prepare(asked, encoding)
+    base, names, judged, measures, depth = plan.base, plan.names, plan.judged, plan.measures, plan.depth
+    layers, dims = plan.layers, plan.dims
     log.info("%d layers x %d dims, %d passages a query, from one pass a data set", len(layers), len(dims), depth)
     scoring = Scoring(
         dims,
         measures,
         depth,
-        shape.config.normalize,
+        plan.normalize,
         asked.asymmetric,
         asked.remove_identical_ids,
         asked.max_memory,
@@ -100,6 +92,36 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     if not asked.keeps_work:
         remove_taps(made, asked.work_folder)
     return Measured(results, {part: round(value, 3) for part, value in seconds.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be measured, known before anything is encoded. `names`: {data set: what cells call it}."""
+
+    base: EncodeArguments
+    names: dict[str, str]
+    judged: Mapping[str, Qrels]
+    measures: list[Any]
+    depth: int
+    layers: list[int]
+    dims: list[int]
+    normalize: bool
+
+
+def prepare(asked: GridArguments, encoding: EncodingArguments) -> Plan:
+    """Look at flags, model and judgements. Raises UserError for bad ones."""
+    if asked.data:
+        raise UserError("--data names sets of scored pairs", "add --task sts, or name the data with --dataset_path")
+    base = encode_arguments(asked, encoding)
+    names = _names(asked)
+    measures, depth = parse_measures(asked.measure_text), asked.kept()
+    parse_bytes(asked.max_memory)
+    if asked.target.is_dir():
+        raise UserError(f"{asked.target} is a folder, a file is to be written", "name a file in it")
+    shape = shape_of(base)
+    layers, dims = asked.wanted(shape.num_layers, shape.hidden_size)
+    judged = {dataset: read_qrels(asked.qrels or dataset, split=asked.split) for dataset in names}
+    return Plan(base, names, judged, measures, depth, layers, dims, shape.config.normalize)
 
 
 def _names(asked: GridArguments) -> dict[str, str]:

@@ -60,21 +60,29 @@ def encode_taps(
     What is stored is not normalised: a smaller dim is cut from the tap itself, not from what rounding to length 1 made
     of it, and so is what encoding at that size would have given.
     """
+    queries, passages = tap_jobs(base, asked, dataset, folder, layers, dim)
+    encode(queries)
+    encode(passages)
+    places = queries.encode_output_path, passages.encode_output_path
+    return {layer: Stores(*(open_store(place, Size(layer, dim)) for place in places)) for layer in layers}
+
+
+def tap_jobs(
+    base: EncodeArguments, asked: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
+) -> tuple[EncodeArguments, EncodeArguments]:
+    """What `encode` is told for the queries and for the passages of a data set."""
     sizes = Sizes(Size(layer, dim) for layer in layers)
     taps = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
     split = asked.query_split
     queries, passages = folder / (f"queries-{split}" if split else "queries"), folder / "passages"
-    encode(
-        dataclasses.replace(
-            taps,
-            dataset_path=asked.queries or dataset,
-            dataset_split=split,
-            encode_is_query=True,
-            encode_output_path=str(queries),
-        )
+    of_queries = dataclasses.replace(
+        taps,
+        dataset_path=asked.queries or dataset,
+        dataset_split=split,
+        encode_is_query=True,
+        encode_output_path=str(queries),
     )
-    encode(dataclasses.replace(taps, dataset_path=dataset, encode_output_path=str(passages)))
-    return {size.layer: Stores(open_store(queries, size), open_store(passages, size)) for size in sizes}
+    return of_queries, dataclasses.replace(taps, dataset_path=dataset, encode_output_path=str(passages))
 
 
 def remove_taps(stores: Sequence[Stores], root: Path) -> None:

@@ -25,6 +25,17 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
     With `measure_cost` sentences drawn by `seed` are timed as well, alone (query_ms) and in batches (passage_ms).
     Raises UserError for flags of retrieval, and as `sts`.
     """
+    encoding = encoding or EncodingArguments()
+    arguments = sts_arguments(asked, encoding)
+    results = sts(arguments)
+    if asked.measure_cost:
+        results = dataclasses.replace(results, more=results.more | _costs(asked, encoding, arguments, results, seed))
+        write_results(asked.target, results)
+    return results
+
+
+def sts_arguments(asked: GridArguments, encoding: EncodingArguments) -> StsArguments:
+    """What `sts` is told. Raises UserError for flags of retrieval, and for a measure that is no correlation."""
     defaults = GridArguments()
     for name in _RETRIEVAL:
         if getattr(asked, name) != getattr(defaults, name):
@@ -33,12 +44,11 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
         raise UserError("--model_name_or_path is missing", "name the model to measure")
     if asked.measure_text not in ("spearman", "pearson"):
         raise UserError(f"--measures {asked.measure_text} is no correlation", "take spearman or pearson")
-    encoding = encoding or EncodingArguments()
     given = dataclasses.asdict(encoding)
     options: dict[str, Any] = {name: given[name] for name in _SHARED}
     if asked.data:
         options["data"] = asked.data
-    arguments = StsArguments(
+    return StsArguments(
         model_name_or_path=asked.model_name_or_path,
         grid=True,
         layers=asked.layers,
@@ -48,11 +58,6 @@ def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = Non
         output=str(asked.target),
         **options,
     )
-    results = sts(arguments)
-    if asked.measure_cost:
-        results = dataclasses.replace(results, more=results.more | _costs(asked, encoding, arguments, results, seed))
-        write_results(asked.target, results)
-    return results
 
 
 def _costs(

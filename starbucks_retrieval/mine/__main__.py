@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.dry_run import DryRunArguments
 from starbucks_retrieval.mine.arguments import MineArguments
 
 _EPILOG = (
@@ -16,14 +17,19 @@ _EPILOG = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, mine, summarise."""
-    (arguments, common), _ = parse_flags(
-        [MineArguments, CommonArguments],
+    (arguments, trying, common), _ = parse_flags(
+        [MineArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks mine",
         "Give every training query hard negatives: what BM25, a model or a run ranks high and the query does not want.",
         _EPILOG,
     )
     setup_logging(common)
+    if trying.dry_run:
+        from starbucks_retrieval.mine.dry_run import preview
+
+        preview(arguments).show(common)
+        return
     from starbucks_retrieval.mine.api import mine
 
     figures = mine(arguments, common.seed)

@@ -34,9 +34,9 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     """
     if seed < 0:
         raise UserError(f"--seed {seed} is below 0", "give 0 or more")
-    _check(arguments.output, arguments.overwrite)
+    check_output(arguments.output, arguments.overwrite)
     folder = cache.folder_of(arguments.output)
-    groups, corpus = _open(arguments)
+    groups, corpus = open_data(arguments)
     began = time.monotonic()
     # What is missing should not be found out after an hour of reading.
     engine = None if arguments.run else _engine(arguments)
@@ -85,7 +85,7 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     }
 
 
-def _check(output: Path, overwrite: bool) -> None:
+def check_output(output: Path, overwrite: bool) -> None:
     """Raise UserError unless the output may be written."""
     if output.is_dir():
         raise UserError(f"{output} is a folder", "name a file with --output_path")
@@ -98,7 +98,8 @@ def _check(output: Path, overwrite: bool) -> None:
         )
 
 
-def _open(arguments: MineArguments) -> tuple[Records[Group], Records[Passage]]:
+def open_data(arguments: MineArguments) -> tuple[Records[Group], Records[Passage]]:
+    """Training groups and the corpus. Raises UserError where there is none, or two."""
     name, split = arguments.collection, arguments.dataset_split
     groups = open_groups(name, config=arguments.dataset_config, split=split)
     named = [c for c in (arguments.corpus_path, arguments.corpus_name) if c]
@@ -117,6 +118,11 @@ def _engine(arguments: MineArguments) -> Engine:
         from starbucks_retrieval.mine.dense import DenseEngine
 
         return DenseEngine(arguments)
+    return bm25_engine(arguments)
+
+
+def bm25_engine(arguments: MineArguments) -> Engine:
+    """The engine of BM25 that is asked for. Raises UserError where it is not installed."""
     from starbucks_retrieval.mine import lucene
     from starbucks_retrieval.mine.bm25 import Bm25sEngine
 
