@@ -18,7 +18,7 @@ def least(repetitions: Sequence[Sequence[float]]) -> float:
 
 def slowdown(repetitions: Sequence[Sequence[float]]) -> float:
     """How many times its least time a text takes as a rule: near 1 on a quiet machine."""
-    return statistics.median(statistics.median(times) / min(times) for times in repetitions)
+    return statistics.median(statistics.median(times) / max(min(times), 1e-9) for times in repetitions)
 
 
 @dataclass(frozen=True)
