@@ -108,7 +108,6 @@ setup(
         "PyYAML>=6",
         "safetensors>=0.5",
         "scipy>=1.15",
-        "statsmodels>=0.14",
         "tokenizers>=0.21",
         "torch>=2.6",
         "tqdm>=4.66",

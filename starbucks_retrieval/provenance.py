@@ -37,7 +37,6 @@ _PACKAGES = (
     "pyserini",
     "scipy",
     "scikit-learn",
-    "statsmodels",
 )
 
 

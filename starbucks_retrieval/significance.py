@@ -1,9 +1,10 @@
 """Whether a difference could be chance: paired tests over queries, tests of two correlations, and corrections.
 
 Everything is two-tailed. Paired tests take one figure a query from each of two systems; tests of correlations take what
-STS gives, one correlation with the gold scores for each system. scipy and statsmodels do the work where they can; the
-tests of correlations are formulas of a line: Fisher (1921) for independent samples, and Williams' T2 for two
-correlations that share a variable, as Steiger (Psychological Bulletin 87, 1980, eq. 7) recommends it.
+STS gives, one correlation with the gold scores for each system. scipy does the work where it can; the tests of
+correlations are formulas of a line: Fisher (1921) for independent samples, and Williams' T2 for two correlations that
+share a variable, as Steiger (Psychological Bulletin 87, 1980, eq. 7) recommends it. So are the corrections: Bonferroni's,
+and Holm's (Scandinavian Journal of Statistics 6, 1979).
 """
 
 from __future__ import annotations
@@ -187,20 +188,36 @@ def compare_correlations(
 
 
 def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[float]:
-    """p-values corrected for being one family, in the given order; significant at alpha if below it.
+    """Correct p-values for being tested as one family; a difference is significant at alpha if its value is below alpha.
 
-    NaN stays NaN and does not count towards the family. Raises UserError for an unknown correction.
+    NaN stays NaN and does not count towards the family.
+
+    Args:
+        p_values: raw p-values of m tests, in any order.
+        correction: `bonferroni` multiplies every p-value by m. `holm` multiplies the smallest by m, the next by m - 1,
+            and so on, and lets no value fall below the one before it (Holm 1979): as safe as Bonferroni's correction,
+            and it finds more. Both stop at 1. `none` changes nothing.
+
+    Returns:
+        The corrected p-values, in the order given.
+
+    Raises:
+        UserError: for an unknown correction.
+
+    Example:
+        >>> [round(p, 4) for p in adjust([0.04, 0.01, 0.02])]
+        [0.04, 0.03, 0.04]
     """
     if correction not in get_args(Correction):
         raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(get_args(Correction))}")
-    adjusted = np.asarray(p_values, dtype=np.float64).copy()
-    tested = ~np.isnan(adjusted)
-    if correction != "none" and tested.any():
-        try:
-            from statsmodels.stats.multitest import multipletests
-        except ImportError:
-            raise UserError(f"the correction {correction} needs statsmodels", "pip install statsmodels") from None
-        adjusted[tested] = multipletests(adjusted[tested], method=correction)[1]
+    adjusted = np.array(p_values, dtype=np.float64)
+    tested = np.flatnonzero(~np.isnan(adjusted))
+    if correction == "bonferroni":
+        adjusted[tested] = np.minimum(adjusted[tested] * len(tested), 1)
+    elif correction == "holm":
+        ascending = tested[np.argsort(adjusted[tested], kind="stable")]
+        steps = adjusted[ascending] * np.arange(len(tested), 0, -1)
+        adjusted[ascending] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted.tolist()
 
 

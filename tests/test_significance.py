@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.significance import (
@@ -133,11 +134,24 @@ def test_holm_and_bonferroni_by_hand():
         adjust(p_values, "fdr")
 
 
-def test_corrections_name_the_package_they_need(monkeypatch):
-    monkeypatch.setitem(sys.modules, "statsmodels.stats.multitest", None)
-    with pytest.raises(UserError, match="holm needs statsmodels"):
-        adjust([0.01], "holm")
-    assert adjust([0.01], "none") == [0.01]
+def test_holm_by_hand_in_a_bigger_family():
+    # Sorted: 0.001, 0.008, 0.008, 0.039, 0.041, 0.6; times 6, 5, 4, 3, 2, 1; never falling.
+    p_values = [0.6, 0.008, 0.041, 0.001, 0.039, 0.008]
+    assert adjust(p_values, "holm") == pytest.approx([0.6, 0.04, 0.117, 0.006, 0.117, 0.04])
+    assert adjust([0.0, 1.0, 0.9], "holm") == [0.0, 1.0, 1.0]
+    assert adjust([0.03], "holm") == adjust([0.03], "bonferroni") == [0.03]
+
+
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=30))
+def test_corrections_never_favour_a_difference_and_keep_the_order(p_values):
+    tested = [i for i, p_value in enumerate(p_values) if not math.isnan(p_value)]
+    holm, bonferroni = adjust(p_values, "holm"), adjust(p_values, "bonferroni")
+    assert [i for i, p_value in enumerate(holm) if not math.isnan(p_value)] == tested
+    for i in tested:
+        assert p_values[i] <= holm[i] <= bonferroni[i] <= 1
+        assert all(holm[i] <= holm[j] for j in tested if p_values[i] <= p_values[j])
+    order = tested[::-1]
+    assert adjust([p_values[i] for i in order], "holm") == [holm[i] for i in order]
 
 
 # ---------------------------------------------------------------- correlations
