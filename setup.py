@@ -108,6 +108,7 @@ setup(
         "PyYAML>=6",
         "safetensors>=0.5",
         "scipy>=1.15",
+        "shtab>=1.13",
         "tokenizers>=0.21",
         "torch>=2.6",
         "tqdm>=4.66",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
@@ -27,7 +29,7 @@ STAGES = {
     "report": "tables and figures in the papers' layouts, and one page, from result files",
     "browse": "a page of queries and passages, runs side by side: what a bigger size gained and lost",
     "doctor": "what is installed, what this machine can do, what is wrong and how to mend it",
-    "completion": "print a script that completes stages and flags in bash, zsh or fish",
+    "completion": "print a script that completes stages and flags in bash, zsh, fish or tcsh",
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }
 
@@ -44,7 +46,14 @@ def _main(argv: Sequence[str]) -> None:
         return
     if argv[0] not in STAGES:
         raise UserError(f"no stage is called {argv[0]!r}", f"the stages are {', '.join(STAGES)}")
-    importlib.import_module(f"starbucks_retrieval.{argv[0]}.__main__").main(argv[1:])
+    stage_module(argv[0]).main(argv[1:])
+
+
+def stage_module(name: str) -> ModuleType:
+    """Import the module with a stage's `main`: its package's `__main__`, or the module itself where it is one file."""
+    spec = importlib.util.find_spec(f"starbucks_retrieval.{name}")
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return importlib.import_module(f"starbucks_retrieval.{name}" + (".__main__" if is_package else ""))
 
 
 def main() -> None:

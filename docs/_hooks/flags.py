@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from unittest import mock
 
-from starbucks_retrieval import __main__ as stages
 from starbucks_retrieval import cli
+from starbucks_retrieval.completion import stage_parsers
 
 
 @dataclass(frozen=True)
@@ -33,34 +31,11 @@ class Door:
         return {name for _, actions in self.groups for action in actions for name in action.option_strings}
 
 
-class _Built(Exception):
-    """Leaves a door as soon as its parser stands."""
-
-
 def doors() -> Iterator[Door]:
     """Every door, in the order of `starbucks --help`; one for each sub-command of a stage that has some."""
-    for stage in stages.STAGES:
-        door = importlib.import_module(f"starbucks_retrieval.{stage}.__main__")
-        commands = getattr(door, "COMMANDS", None)
-        if commands is None:
-            yield Door(stage, _parser(door.main, ["--help"]))
-        for command in commands or ():
-            yield Door(f"{stage} {command}", _parser(door.main, [command, "--help"]))
-
-
-def _parser(main: Callable[[Sequence[str]], None], argv: Sequence[str]) -> argparse.ArgumentParser:
-    build, made = cli.parser_for, []
-
-    def keep(*arguments: object, **keywords: object) -> argparse.ArgumentParser:
-        made.append(build(*arguments, **keywords))  # type: ignore[arg-type]
-        raise _Built
-
-    with mock.patch.object(cli, "parser_for", keep):
-        try:
-            main(argv)
-        except _Built:
-            return made[0]
-    raise RuntimeError(f"{main.__module__} built no parser")
+    for words, _, parser in stage_parsers():
+        if parser is not None:
+            yield Door(" ".join(words), parser)
 
 
 def as_markdown(door: Door, common: bool) -> str:
