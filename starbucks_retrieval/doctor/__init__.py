@@ -1,6 +1,5 @@
-"""What this machine and this installation have, what they lack, and what to do about it. Loads nothing by itself."""
+"""A report of this installation and this machine: versions, devices, extras, problems with remedies."""
 
-from starbucks_retrieval.doctor.api import Checkup, examine
-from starbucks_retrieval.doctor.problems import Problem
+from starbucks_retrieval.doctor.report import EnvironmentReport, Problem, examine
 
-__all__ = ["Checkup", "Problem", "examine"]
+__all__ = ["EnvironmentReport", "Problem", "examine"]

@@ -1,13 +1,18 @@
-"""starbucks doctor: what this machine and this installation have, lack, and what to do about it."""
+"""starbucks doctor: versions, devices, space and extras of this installation, and problems with remedies."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+from starbucks_retrieval.doctor.probes import CPU_FLAGS
+from starbucks_retrieval.doctor.report import EnvironmentReport, examine
 from starbucks_retrieval.errors import UserError
+
+_SHOWN = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
 @dataclass
@@ -19,8 +24,70 @@ class DoctorArguments:
     strict: bool = flag(False, "exit with status 2 when there is a problem (a note is none)")
 
 
+def as_text(report: EnvironmentReport) -> str:
+    """Return a report for a terminal: headings, lines, and the problems last, where they are seen."""
+    lines, last = [], ""
+    for heading, line in _facts(report):
+        lines.append(f"{heading if heading != last else '':13}{line}")
+        last = heading
+    for problem in report.problems:
+        kind = "problem" if problem.serious else "note"
+        for line, indent in ((f"{kind}: {problem.what}", "  "), (f"  try: {problem.remedy}", "    ")):
+            options = {"break_long_words": False, "break_on_hyphens": False}
+            lines.append(textwrap.fill(line, 110, subsequent_indent=indent, **options))  # type: ignore[arg-type]
+    return "\n".join(lines if report.problems else [*lines, "no problems found"])
+
+
+def _facts(report: EnvironmentReport) -> Iterator[tuple[str, str]]:
+    """Heading and line of every fact that is known."""
+    facts = {name: fact for name, fact in report.facts.items() if fact is not None}
+    torch, faiss = (report.imports.get(name) or {} for name in ("torch", "faiss"))
+    if here := facts.get("installation"):
+        git = f" ({here['git'][:10]})" if here["git"] else ""
+        yield "version", f"starbucks_retrieval {here['starbucks_retrieval']}{git} in {here['folder']}"
+        yield "version", f"Python {here['python']} at {here['executable']}, {here['platform']}"
+    versions = {need.name: need.version for need in report.required if need.name in _SHOWN} | facts.get("faiss", {})
+    yield "packages", ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    if faiss.get("ok"):
+        yield "packages", f"FAISS is built for {faiss['options']}, and sees {faiss['gpus']} GPUs"
+    for number, gpu in enumerate(torch.get("gpus", [])):
+        free = f"{_gb(gpu['free_bytes'])} of {_gb(gpu['bytes'])} free"
+        bf16 = ", bf16" if torch["gpu_bf16"] else ""
+        yield "devices", f"GPU {number}: {gpu['name']}, {free}, capability {gpu['capability']}{bf16}"
+    if torch.get("ok") and not torch["gpus"]:
+        yield "devices", "GPU: Apple's, through MPS" if torch["mps"] else "no GPU that PyTorch sees"
+    if cpu := facts.get("processor"):
+        flags = ", ".join(CPU_FLAGS[flag] for flag in cpu["flags"]) or "no vector instructions known"
+        yield "devices", f"CPU: {cpu['name']}, {cpu['cores']} cores, {cpu['usable']:g} usable; {flags}"
+    if torch.get("ok"):
+        speed = f"bf16 multiplies {torch['bf16_speedup']:.1f} times as fast as fp32 on this CPU"
+        yield "devices", f"{speed}: --dtype auto takes {torch['dtype']}"
+    if memory := facts.get("memory"):
+        free = "" if memory["free_bytes"] is None else f", {_gb(memory['free_bytes'])} free"
+        yield "memory", _gb(memory["bytes"]) + free
+    for name, disk in facts.get("disks", {}).items():
+        yield "disk", f"{_gb(disk['free_bytes'])} free at {disk['path']} ({name})"
+    if hub := facts.get("hub"):
+        state = "offline, as the environment says" if hub["offline"] else f"online by setting ({hub['endpoint']})"
+        tried = {None: "not tried (--online tries)", True: "answers", False: "does not answer"}[hub["reachable"]]
+        token = "a token" if hub["token"] else "no token (public models need none)"
+        yield "hub", f"{state}; network {tried}; {hub['cached_models']} models in the cache; {token}"
+    if java := facts.get("java"):
+        fits = "fit for pyserini" if java["fits"] else "too old for pyserini"
+        yield "Java", f"{java['version']}, {fits}" if java["version"] else "none; only pyserini needs it"
+    for extra in report.extras:
+        yield "extras", f"{extra['name']:10}{extra['state']:10}{extra['gives']}"
+        if extra["lacks"]:
+            partly = f"   # lacks {', '.join(extra['lacks'])}" if extra["state"] == "partly" else ""
+            yield "extras", f"{'':20}{extra['command']}{partly}"
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
 def main(argv: Sequence[str]) -> None:
-    """Parse, examine, print what was found."""
+    """Parse the flags, examine, print the report."""
     (arguments, common), _ = parse_flags(
         [DoctorArguments, CommonArguments],
         argv,
@@ -28,18 +95,14 @@ def main(argv: Sequence[str]) -> None:
         "Versions, devices, space and extras of this installation, and what is wrong with it.",
     )
     setup_logging(common)
-    from starbucks_retrieval.doctor.api import examine
-    from starbucks_retrieval.doctor.text import as_text
-
     found = examine(online=arguments.online, thorough=arguments.thorough)
     if not common.json:
         print(as_text(found), flush=True)
-    problems = sum(problem.serious for problem in found.problems)
-    finish(
-        common, f"{problems} problems, {len(found.problems) - problems} notes, {found.seconds:.1f} s", found.to_json()
-    )
-    if arguments.strict and problems:
-        raise UserError(f"{problems} problems, the first: {found.problems[0].what}", found.problems[0].remedy)
+    serious = [problem for problem in found.problems if problem.serious]
+    summary = f"{len(serious)} problems, {len(found.problems) - len(serious)} notes, {found.seconds:.1f} s"
+    finish(common, summary, found.to_json())
+    if arguments.strict and serious:
+        raise UserError(f"{len(serious)} problems, the first: {serious[0].what}", serious[0].remedy)
 
 
 if __name__ == "__main__":

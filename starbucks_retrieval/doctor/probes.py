@@ -1,0 +1,275 @@
+"""Facts about this installation and this machine. Nothing heavy is imported here: packages are tried in child processes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from starbucks_retrieval.provenance import git_revision
+from starbucks_retrieval.version import __version__
+
+PACKAGE = "starbucks-retrieval"
+FAISS_BUILDS = ("faiss-cpu", "faiss-gpu")
+JAVA = 21  # the version that pyserini needs
+CPU_FLAGS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "AVX-512 bf16",
+    "amx_bf16": "AMX bf16",
+    "amx_int8": "AMX int8",
+}
+_MODULES = {  # where the module has another name than the package
+    **dict.fromkeys(FAISS_BUILDS, "faiss"),
+    "PyYAML": "yaml",
+    "scikit-learn": "sklearn",
+    "universal_pathlib": "upath",
+}
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A required package, the versions that fit as pip writes them, the installed version or None, and whether it fits."""
+
+    name: str
+    specifier: str
+    version: str | None
+    fits: bool
+
+    @property
+    def module(self) -> str:
+        """The module to import."""
+        return _MODULES.get(self.name, self.name.partition("[")[0].replace("-", "_"))
+
+
+def dependencies() -> dict[str, list[Dependency]]:
+    """Return the requirements of every extra, and of the package itself under "", from the installed metadata."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found: dict[str, list[Dependency]] = {}
+    for line in lines:
+        need = Requirement(line)
+        named = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(need.marker or ""))
+        extra = named[1] if named else ""
+        if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+            continue
+        version = version_of(need.name)
+        fits = version is not None and need.specifier.contains(version, prereleases=True)
+        inside = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
+        found.setdefault(extra, []).append(Dependency(need.name + inside, str(need.specifier), version, fits))
+    return found
+
+
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def install_command(extra: str = "") -> str:
+    """Return the command that installs this package again, with an extra, from where it was installed."""
+    pip = shutil.which("pip")
+    ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
+    command = "pip install" if ours else f"{shlex.quote(sys.executable)} -m pip install"
+    source, editable = PACKAGE, False
+    try:
+        text = importlib.metadata.distribution(PACKAGE).read_text("direct_url.json")
+        url = json.loads(text) if text else {}
+        if "dir_info" in url:
+            source, editable = unquote(urlsplit(url["url"]).path), bool(url["dir_info"].get("editable"))
+    except importlib.metadata.PackageNotFoundError:
+        source, editable = str(Path(__file__).resolve().parents[2]), True
+    source = "." if source == str(Path.cwd()) else source
+    return f"{command} {'--editable ' if editable else ''}{shlex.quote(source + extra)}"
+
+
+def installation() -> dict[str, Any]:
+    """Versions and folders of this package and of Python."""
+    return {
+        "starbucks_retrieval": __version__,
+        "git": git_revision(),
+        "folder": str(Path(__file__).resolve().parents[1]),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+    }
+
+
+def processor() -> dict[str, Any]:
+    """Name, cores, cores that affinity and the container's quota leave to this process, and vector instructions."""
+    text = _read("/proc/cpuinfo")
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
+    cores = os.cpu_count() or 1
+    usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores)
+    quota = _read("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0] != "max":
+        usable = min(usable, int(quota[0]) / int(quota[1]))
+    return {
+        "name": name[1] if name else platform.processor() or platform.machine(),
+        "cores": cores,
+        "usable": round(usable, 2),
+        "flags": [flag for flag in CPU_FLAGS if flags and flag in flags[1].split()],
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes of memory, and bytes free, under the container's limit if there is one."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    free = int(available[1]) * 1024 if available else None
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdigit() and int(limit) < total:
+        total = int(limit)
+        left = total - int(used or 0)
+        free = left if free is None else min(free, left)
+    return {"bytes": total, "free_bytes": free}
+
+
+def disks() -> dict[str, dict[str, Any]]:
+    """Space in the current folder and in the hub's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    found = {}
+    for name, folder in {"current folder": Path.cwd(), "hub cache": Path(HF_HUB_CACHE)}.items():
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        space, writable = shutil.disk_usage(there), os.access(there, os.W_OK)
+        found[name] = {"path": str(folder), "bytes": space.total, "free_bytes": space.free, "writable": writable}
+    return found
+
+
+def java() -> dict[str, Any]:
+    """The Java that pyserini would find, and whether it is recent enough."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', _output(program, "-version") if program else "")
+    fits = version is not None and int(version[2]) >= JAVA
+    return {"path": program, "version": version[1] if version else None, "fits": fits}
+
+
+def hub(online: bool = False) -> dict[str, Any]:
+    """The settings of the hub's libraries; the network is tried only if `online`. Tokens are not shown."""
+    from huggingface_hub import constants
+
+    return {
+        "offline": constants.HF_HUB_OFFLINE,
+        "endpoint": constants.ENDPOINT,
+        "cached_models": len(list(Path(constants.HF_HUB_CACHE).glob("models--*"))),
+        "token": bool(os.environ.get("HF_TOKEN")) or Path(constants.HF_TOKEN_PATH).is_file(),
+        "reachable": reachable(constants.ENDPOINT) if online else None,
+    }
+
+
+def reachable(url: str) -> bool:
+    """Whether a server answers, with whatever status."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def nvidia() -> str | None:
+    """The GPUs that NVIDIA's driver names, whatever torch sees; None without a driver."""
+    return _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or None
+
+
+def faiss() -> dict[str, str]:
+    """The builds of FAISS that are installed, with their versions."""
+    return {name: version for name in FAISS_BUILDS if (version := version_of(name))}
+
+
+def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
+    """Import a module in a child process: a package that crashes or hangs is a finding, not the end of the report.
+
+    Returns:
+        `{"ok": True, …}` with facts about torch and FAISS, or `{"ok": False, "error": …}`.
+    """
+    command = [sys.executable, "-c", f"from {__name__} import print_import; print_import({module!r})"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "error": f"the import took more than {timeout:g} s"}
+    except OSError as error:
+        return {"ok": False, "error": f"no child process could be started: {error}"}
+    answer = [line for line in done.stdout.splitlines() if line.startswith('{"ok":')]  # libraries print other lines
+    if answer:
+        return json.loads(answer[-1])
+    code = done.returncode
+    status = signal.Signals(-code).name if -code in set(signal.Signals) else f"status {code}"
+    return {"ok": False, "error": ": ".join([f"the import ended Python ({status})", *done.stderr.splitlines()[-1:]])}
+
+
+def print_import(module: str) -> None:
+    """Import a module and print a JSON line about it. Runs in the child process, and ends it."""
+    try:
+        answer = {"ok": True, **_describe(importlib.import_module(module))}
+    except (Exception, SystemExit) as error:
+        answer = {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+    print("\n" + json.dumps(answer), flush=True)
+    os._exit(0)  # threads of a library may keep an ordinary exit waiting
+
+
+def _describe(module: Any) -> dict[str, Any]:
+    """Facts that only the imported module knows."""
+    if module.__name__ == "faiss":
+        return {"gpus": module.get_num_gpus(), "options": str(module.get_compile_options()).strip()}
+    if module.__name__ != "torch":
+        return {}
+    torch = module
+    from starbucks_retrieval.models import precision
+
+    gpus = []
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        about = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        capability = f"{about.major}.{about.minor}"
+        gpus.append({"name": about.name, "bytes": total, "free_bytes": free, "capability": capability})
+    return {
+        "cuda": torch.version.cuda or torch.version.hip,
+        "gpus": gpus,
+        "mps": torch.backends.mps.is_available(),
+        "threads": torch.get_num_threads(),
+        "bf16_speedup": round(precision.speedup(), 2),
+        "dtype": precision.name_of(precision.choose("auto", torch.device("cpu"))),
+        "gpu_bf16": bool(gpus) and torch.cuda.is_bf16_supported(False),
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _output(program: str, *words: str) -> str:
+    """What a program prints, or nothing if it fails or hangs."""
+    try:
+        done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=4)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout + done.stderr).strip() if done.returncode == 0 else ""
