@@ -47,10 +47,17 @@ class Page:
 
 def render_page(page: Page) -> str:
     """The page as text. All that comes from data is escaped, and its policy lets a browser fetch nothing."""
-    sections = list(_sections(page))
-    links = "".join(f"<a href='#{name}'>{escape(title)}</a>" for name, title, _ in sections)
+    return html_document(page.title, page.lead, list(_sections(page)), _warnings(page.warnings) + _tiles(page.tiles))
+
+
+def html_document(title: str, lead: str, sections: Sequence[tuple[str, str, str]], top: str = "") -> str:
+    """Return a whole page in the report's style, which fetches nothing and escapes `title`, `lead` and headings.
+
+    `sections` are (anchor, heading, HTML), with a link to each at the top; `top` is HTML above the first of them.
+    """
+    links = "".join(f"<a href='#{name}'>{escape(heading)}</a>" for name, heading, _ in sections)
     body = "\n".join(
-        f"<section id='{name}'><h2>{escape(title)}</h2>\n{text}</section>" for name, title, text in sections
+        f"<section id='{name}'><h2>{escape(heading)}</h2>\n{text}</section>" for name, heading, text in sections
     )
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -58,9 +65,9 @@ def render_page(page: Page) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{escape(page.title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>\n<h1>{escape(page.title)}</h1>\n<p class='lead'>{escape(page.lead)}</p>\n<nav>{links}</nav>\n"
-        f"{_warnings(page.warnings)}{_tiles(page.tiles)}\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<body><main>\n<h1>{escape(title)}</h1>\n<p class='lead'>{escape(lead)}</p>\n<nav>{links}</nav>\n"
+        f"{top}\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -68,12 +75,12 @@ def _sections(page: Page) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML): the first figure, the tables, the other figures, where all comes from."""
     first = [drawing for drawing in page.drawings if drawing.name == "effectiveness"]
     for drawing in first:
-        yield drawing.name, drawing.title, _figure(drawing)
+        yield drawing.name, drawing.title, html_figure(drawing)
     for table in page.tables:
         yield f"table-{table.name}", table.title, _table(table)
     for drawing in page.drawings:
         if drawing not in first:
-            yield drawing.name, drawing.title, _figure(drawing)
+            yield drawing.name, drawing.title, html_figure(drawing)
     yield "provenance", "Where the figures come from", _provenance(page)
 
 
@@ -101,7 +108,8 @@ def _table(table: Table) -> str:
     return f"{html_table(table)}{_notes(table.notes)}{_files(names)}"
 
 
-def _figure(drawing: Drawing) -> str:
+def html_figure(drawing: Drawing) -> str:
+    """Return a figure as HTML: legend, panels in the page's colours, notes, and links to its files."""
     legend = "".join(
         f"<li{' class=published' if look.published else ''}>{_swatch(look)}{escape(label)}</li>"
         for label, look in drawing.legend.items()
