@@ -16,11 +16,9 @@ from typing import Any
 import common
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.demo.backbone import Backbone, minilm
-from starbucks_retrieval.demo.corpus import build_corpus
-from starbucks_retrieval.demo.measure import measure
+from starbucks_retrieval.demo.corpus import build_corpus, find_modules
+from starbucks_retrieval.demo.pipeline import Backbone, measure, minilm
 from starbucks_retrieval.demo.settings import SHORT
-from starbucks_retrieval.demo.sources import find_modules
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.drift import drift
 from starbucks_retrieval.models.runtime import Runtime, open_runtime

@@ -219,7 +219,7 @@ def main() -> None:
     settings = flags.parse_args()
 
     from starbucks_retrieval import NestedEncoder
-    from starbucks_retrieval.demo.backbone import Backbone, minilm
+    from starbucks_retrieval.demo.pipeline import Backbone, minilm
 
     base = Backbone.open(minilm())
     encoder = NestedEncoder.from_pretrained(base.path, device="cpu")

@@ -203,7 +203,7 @@ PY
 
 minilm() { # the folder of all-MiniLM-L6-v2, which the extra `demo` installs
   "$PYTHON" -c 'from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.demo.backbone import minilm
+from starbucks_retrieval.demo.pipeline import minilm
 run_door(lambda _: print(minilm()), [])' | grep . || exit 2
 }
 

@@ -1,4 +1,4 @@
-"""The door of `demo`."""
+"""The command `starbucks demo`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class DemoArguments:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, demonstrate, print the table."""
-    (arguments, common), _ = parse_flags(
+    """Parse the flags, run the demonstration, print its table and what to type next."""
+    (args, common), _ = parse_flags(
         [DemoArguments, CommonArguments],
         argv,
         "starbucks demo",
@@ -29,16 +29,19 @@ def main(argv: Sequence[str]) -> None:
     )
     setup_logging(common)
     from starbucks_retrieval.demo.api import demo
-    from starbucks_retrieval.demo.report import closing
-    from starbucks_retrieval.demo.table import Row, text_table
+    from starbucks_retrieval.demo.page import score_table
 
-    settings = dataclasses.replace(SHORT if arguments.short else LONG, seed=common.seed)
-    summary = demo(arguments.output or ("demo-short-out" if arguments.short else "demo-out"), settings)
-    table = text_table([Row(**row) for row in summary["rows"]])
+    settings = dataclasses.replace(SHORT if args.short else LONG, seed=common.seed)
+    summary = demo(args.output or ("demo-short-out" if args.short else "demo-out"), settings)
+    table = f"\n{score_table(summary['rows']).to_string(col_space=8)}\n"
     if not common.json:
-        print(f"\n{table}\n", flush=True)
-    words = closing(summary)
-    finish(common, f"\n{table}\n\n{words}" if common.json else words, summary)
+        print(table, flush=True)
+    closing = [
+        f"page: {summary['page']}    figure: {summary['figure']}",
+        f"done in {summary['seconds']:.0f} s. What you can type next:",
+        *(f"\n  {line['what']}\n  {line['command']}" for line in summary["next"]),
+    ]
+    finish(common, "\n".join([table, *closing] if common.json else closing), summary)
 
 
 if __name__ == "__main__":

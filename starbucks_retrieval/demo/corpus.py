@@ -1,63 +1,188 @@
-"""A retrieval collection from docstrings: a BEIR folder whose splits share no module."""
+"""A retrieval collection from this machine's Python documentation: a BEIR folder whose splits share no module.
+
+The sources are parsed, never imported: importing them would run their code.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import json
 import logging
+import re
 import shutil
+import sys
+import sysconfig
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.demo.docstrings import Entry, normal, read_entries, source_files
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.texts.files import atomic_writer
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 SPLITS = ("train", "dev", "test")
 
+# Requirements of this package and of its demo and dev extras; packages that are not installed are skipped.
+_PACKAGES = (
+    "PIL accelerate anyio click datasets dateutil dill faiss filelock fontTools fsspec huggingface_hub hypothesis "
+    "importlinter ir_measures jinja2 matplotlib mpmath multiprocess networkx numpy packaging pandas pip psutil pyarrow "
+    "pygments pytest rich safetensors scipy sentence_transformers setuptools sklearn sympy tokenizers torch tqdm "
+    "transformers yaml"
+)
+_TEST = re.compile(r"(^|_)(tests?|testing|conftest)($|_)")
+_MIN_SUMMARY, _MAX_SUMMARY, _MIN_PASSAGE = 4, 40, 20  # words
+# The end of a sentence, which "e.g." is not.
+_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)[.!?](?=\s+[^a-z\s])")
+_SIGNATURE = re.compile(r"[\w.]+\s?\(.*\)|.*->")
+_UNDERLINE = re.compile(r"([=\-~*#^_])\1{2}")
+_ROLE = re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^`]*>)?`")
+_LINK = re.compile(r"\[`?~?([\w.]+)`?\]")
+_MARKUP = re.compile(r"`+|\*\*|\|")
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One docstring: the dotted name of its object, its summary line, and the rest without that line."""
+
+    docid: str
+    module: str
+    summary: str
+    passage: str
+
 
 def build_corpus(folder: Path, modules: Sequence[Path], settings: Settings) -> dict[str, Any]:
-    """Write corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv into `folder`; returns their counts.
+    """Write corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv into `folder`; return their counts.
 
     A query is the summary line of a docstring, its one relevant passage the rest. The same sources and settings give
-    the same files. Raises UserError when too little documentation is found to fill the three splits.
+    the same files. Raises UserError when the sources hold too little documentation for three splits.
     """
     shutil.rmtree(folder, ignore_errors=True)
     found: list[Entry] = []
     for module in progress(modules, len(modules), "modules", "reading docstrings"):
-        found += _of_module(module, settings)
-    entries = _sample(_unambiguous(found), settings)
-    splits = split_modules(entries, settings)
-    queries = {name: _queries(name, entries, splits[name], settings) for name in SPLITS}
+        found += _module_entries(module, settings)
+    entries = _sample(_unambiguous(found), settings.passages, settings.seed)
+    splits = _split_modules(entries, settings)
+    limits = {"train": len(entries), "dev": settings.dev_queries, "test": settings.test_queries}
+    queries = {
+        name: _sample([e for e in entries if e.module in splits[name]], limits[name], settings.seed) for name in SPLITS
+    }
+    module_count = len({e.module for e in entries})
     if not all(queries.values()):
         raise UserError(
-            f"only {len(entries)} usable docstrings in {len({e.module for e in entries})} modules of this Python",
+            f"only {len(entries)} usable docstrings in {module_count} modules of this Python",
             "run the demo with a Python whose standard library is there as source files",
         )
-    # No title: the dotted name holds the summary's own words, and finding it would be no retrieval.
-    _write_lines(folder / "corpus.jsonl", ({"_id": e.docid, "title": "", "text": e.passage} for e in entries))
-    # A query's id differs from its passage's: some collections drop results that bear the query's own id.
-    asked = (entry for name in SPLITS for entry in queries[name])
-    _write_lines(folder / "queries.jsonl", ({"_id": f"q:{e.docid}", "text": e.summary} for e in asked))
+    # No title: the dotted name repeats words of the summary, which would make retrieval too easy.
+    _write(folder / "corpus.jsonl", (_json(_id=e.docid, title="", text=e.passage) for e in entries))
+    # A query's id differs from its passage's: some collections drop results with the query's own id.
+    asked = (e for name in SPLITS for e in queries[name])
+    _write(folder / "queries.jsonl", (_json(_id=f"q:{e.docid}", text=e.summary) for e in asked))
     for name in SPLITS:
-        with atomic_writer(folder / "qrels" / f"{name}.tsv") as out:
-            out.write(b"query-id\tcorpus-id\tscore\n")
-            for entry in queries[name]:
-                out.write(f"q:{entry.docid}\t{entry.docid}\t1\n".encode())
+        judged = (f"q:{e.docid}\t{e.docid}\t1" for e in queries[name])
+        _write(folder / "qrels" / f"{name}.tsv", ["query-id\tcorpus-id\tscore", *judged])
     counts = {f"{name}_queries": len(queries[name]) for name in SPLITS}
-    log.info("%d passages from %d modules; %s", len(entries), len({e.module for e in entries}), _listed(counts))
+    listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+    log.info("%d passages from %d modules; %s", len(entries), module_count, listed)
     return {"passages": len(entries), "modules": {name: sorted(splits[name]) for name in SPLITS}, **counts}
 
 
-def _of_module(module: Path, settings: Settings) -> list[Entry]:
-    """Up to `per_module` docstrings of a module, from its files in random order: the largest have thousands of files."""
+def find_modules() -> list[Path]:
+    """Return this machine's top-level Python modules, each a package folder or a .py file, in a fixed order."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    names = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
+    standard = [path for name in names for path in (root / name, root / f"{name}.py") if path.exists()]
+    return [*standard, *filter(None, map(_installed, _PACKAGES.split()))]
+
+
+def _installed(name: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(name)  # of a top-level name, this reads folders and runs nothing
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    origin = Path(spec.origin)
+    return origin.parent if origin.name == "__init__.py" else origin
+
+
+def source_files(module: Path) -> list[Path]:
+    """Return the public source files of a top-level module, sorted, without tests and private modules."""
+    if module.is_file():
+        return [module]
+    return sorted(path for path in module.rglob("*.py") if _is_public(path.relative_to(module)))
+
+
+def _is_public(path: Path) -> bool:
+    parts = [*path.parts[:-1], *([] if path.name == "__init__.py" else [path.stem])]
+    return all(part.isidentifier() and not part.startswith("_") and not _TEST.search(part) for part in parts)
+
+
+def read_entries(module: Path, path: Path) -> Iterator[Entry]:
+    """Yield the usable docstrings of one file of a top-level module; none for a file that does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escape sequences in other people's code
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        return
+    below = path.relative_to(module).with_suffix("").parts if module.is_dir() else ()
+    dotted = ".".join((module.stem, *(part for part in below if part != "__init__")))
+    seen: set[str] = set()
+    for name, node in _documented(tree, dotted):
+        pair = split_docstring(ast.get_docstring(node) or "")
+        if pair and name not in seen:
+            seen.add(name)
+            yield Entry(name, module.stem, *pair)
+
+
+def _documented(node: ast.AST, name: str) -> Iterator[tuple[str, _Documented]]:
+    """Yield a module or class and everything public in it, but nothing inside functions."""
+    if isinstance(node, _Documented):
+        yield name, node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+            yield from _documented(child, f"{name}.{child.name}")
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not child.name.startswith("_"):
+            yield f"{name}.{child.name}", child
+        elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            yield from _documented(child, name)
+
+
+def split_docstring(text: str) -> tuple[str, str] | None:
+    """Return (summary, the rest without it), or None where one of the two is missing, too short, or no prose."""
+    first, _, rest = text.strip().partition("\n\n")
+    if _UNDERLINE.search(first) or text.encode("utf-8", "ignore").decode() != text:  # a lone surrogate
+        return None
+    first = " ".join(first.split())
+    end = _END.search(first)
+    summary, remainder = (first[: end.end()], first[end.end() :]) if end else (first, "")
+    summary = _MARKUP.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", summary))).strip(" .:")
+    passage = f"{remainder.strip()}\n\n{rest.strip()}".strip()
+    if not _MIN_SUMMARY <= len(summary.split()) <= _MAX_SUMMARY or len(passage.split()) < _MIN_PASSAGE:
+        return None
+    if _SIGNATURE.match(summary) or normalized_words(summary) in normalized_words(passage):
+        return None
+    return summary, passage
+
+
+def normalized_words(text: str) -> str:
+    """Return the words of a text in lower case, to compare two texts."""
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def _module_entries(module: Path, settings: Settings) -> list[Entry]:
+    """Return up to `per_module` docstrings, from files in random order: the largest modules have thousands."""
     entries: list[Entry] = []
-    for path in _shuffled(source_files(module), lambda path: path.relative_to(module.parent).as_posix(), settings):
+    for path in _shuffled(source_files(module), lambda p: p.relative_to(module.parent).as_posix(), settings.seed):
         entries += read_entries(module, path)
         if len(entries) >= settings.per_module:
             break
@@ -65,50 +190,41 @@ def _of_module(module: Path, settings: Settings) -> list[Entry]:
 
 
 def _unambiguous(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries whose summary and passage occur once: a text used twice cannot tell which of the two is meant."""
-    entries = list({entry.docid: entry for entry in entries}.values())
-    summaries = Counter(normal(entry.summary) for entry in entries)
-    passages = Counter(normal(entry.passage) for entry in entries)
-    return [e for e in entries if summaries[normal(e.summary)] == passages[normal(e.passage)] == 1]
+    """Return the entries whose summary and passage occur once; of a repeated text, the relevant one is unknown."""
+    distinct = {entry.docid: entry for entry in entries}.values()
+    summaries = Counter(normalized_words(entry.summary) for entry in distinct)
+    passages = Counter(normalized_words(entry.passage) for entry in distinct)
+    return [e for e in distinct if summaries[normalized_words(e.summary)] == passages[normalized_words(e.passage)] == 1]
 
 
-def _sample(entries: list[Entry], settings: Settings) -> list[Entry]:
-    chosen = _shuffled(entries, lambda entry: entry.docid, settings)[: settings.passages]
-    return sorted(chosen, key=lambda entry: entry.docid)
-
-
-def split_modules(entries: Sequence[Entry], settings: Settings) -> dict[str, set[str]]:
-    """Top-level modules by split: in random order, the first fill test, the next dev, and train gets the rest."""
-    sizes = Counter(entry.module for entry in entries)
+def _split_modules(entries: Sequence[Entry], settings: Settings) -> dict[str, set[str]]:
+    """Return top-level modules by split: in random order, the first fill test, the next dev, the rest train."""
+    counts = Counter(entry.module for entry in entries)
     splits: dict[str, set[str]] = {name: set() for name in SPLITS}
-    shares = [("test", settings.test_share), ("dev", settings.dev_share), ("train", 1.0)]
     filled, goal = 0, 0.0
-    order = iter(_shuffled(sorted(sizes), str, settings))
-    for name, share in shares:
+    order = iter(_shuffled(sorted(counts), str, settings.seed))
+    for name, share in (("test", settings.test_share), ("dev", settings.dev_share), ("train", 1.0)):
         goal += share * len(entries)
         while filled < goal and (module := next(order, None)) is not None:
             splits[name].add(module)
-            filled += sizes[module]
+            filled += counts[module]
     return splits
 
 
-def _queries(name: str, entries: Sequence[Entry], modules: set[str], settings: Settings) -> list[Entry]:
-    own = [entry for entry in entries if entry.module in modules]
-    limit = {"dev": settings.dev_queries, "test": settings.test_queries}.get(name, len(own))
-    chosen = _shuffled(own, lambda entry: entry.docid, settings)[:limit]
+def _sample(entries: Sequence[Entry], count: int, seed: int) -> list[Entry]:
+    chosen = _shuffled(entries, lambda entry: entry.docid, seed)[:count]
     return sorted(chosen, key=lambda entry: entry.docid)
 
 
-def _shuffled(items: Sequence[Any], name: Any, settings: Settings) -> list[Any]:
-    """Items in an order that depends on their names and the seed alone, not on what else there is."""
-    return sorted(items, key=lambda item: hashlib.blake2b(f"{settings.seed} {name(item)}".encode()).digest())
+def _shuffled(items: Iterable[T], name: Callable[[T], str], seed: int) -> list[T]:
+    """Return the items in an order that depends on their names and the seed alone, not on the other items."""
+    return sorted(items, key=lambda item: hashlib.blake2b(f"{seed} {name(item)}".encode()).digest())
 
 
-def _write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
+def _json(**fields: str) -> str:
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
     with atomic_writer(path) as out:
-        for row in rows:
-            out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        out.writelines(line.encode() + b"\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Every knob of the demonstration, in its long and its short form."""
+"""Settings of the demonstration, in its long and its short form."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is read, trained and shown. The numbers are chosen for two CPU cores without fast bf16."""
+    """How much is read, trained and shown. The defaults suit two CPU cores without fast bf16."""
 
     seed: int = 42
-
     # corpus
     passages: int = 5000
     per_module: int = 250  # so that no package fills a split by itself
@@ -18,11 +17,9 @@ class Settings:
     dev_share: float = 0.08
     test_queries: int = 300
     dev_queries: int = 150
-
     # the same lengths before and after, so that only the training differs
     query_max_len: int = 32
     passage_max_len: int = 128
-
     # training: as many steps as fit into the seconds, within bounds
     train_seconds: float = 180.0
     min_steps: int = 30
@@ -32,17 +29,15 @@ class Settings:
     learning_rate: float = 3e-4
     anchor_weight: float = 5.0  # without it the full size loses what the small ones gain
     dev_passages: int = 500  # the dev set is scored before and after training; 0 leaves it out
-
-    # a step costs what encoding its tokens costs, times this (forward, backward, losses), and the optimiser's share
+    # a step costs what encoding its tokens costs, times this (forward, backward, losses), plus the optimiser's time
     step_over_encode: float = 4.0
     optimizer_seconds: float = 0.1
-
-    # what is measured and shown
+    # measurements and page
     depth: int = 100
     speed_passages: int = 96
     speed_rounds: int = 3
     examples: int = 6
-    shard_size: int = 1024  # small shards: little is lost to a kill
+    shard_size: int = 1024  # small shards: a killed run loses little
 
 
 LONG = Settings()

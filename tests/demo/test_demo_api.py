@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from starbucks_retrieval import UserError, clock
-from starbucks_retrieval.demo import training
 from starbucks_retrieval.demo.__main__ import main
 from starbucks_retrieval.demo.api import demo
 from starbucks_retrieval.demo.settings import Settings
@@ -62,7 +61,14 @@ def test_it_goes_from_sources_to_a_page(made):
     assert written == summary
     page = (folder / "index.html").read_text()
     assert "One model, 4 sizes" in page
-    for name in ("figure.png", "figure.svg", "model/README.md", "before/scores.json", "after/scores.json"):
+    for name in (
+        "figure.png",
+        "figure.svg",
+        "examples.html",
+        "model/README.md",
+        "before/scores.json",
+        "after/scores.json",
+    ):
         assert (folder / name).stat().st_size > 0
 
 
@@ -90,12 +96,14 @@ def test_the_next_lines_name_what_is_there(made):
 def test_a_second_run_keeps_everything(made, tiny_bert, library, caplog):
     folder, summary = made
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    page = (folder / "index.html").read_bytes()
     with caplog.at_level(logging.INFO):
         again = demo(folder, TINY, backbone=tiny_bert, modules=library)
     changed = {path.name for path, time in times.items() if path.stat().st_mtime_ns != time}
-    assert changed == {"summary.json"}
+    assert changed == {"summary.json", "index.html", "examples.html", "figure.png", "figure.svg"}
+    assert (folder / "index.html").read_bytes() == page
     assert {**again, "seconds": 0} == {**summary, "seconds": 0}
-    assert caplog.text.count("kept from an earlier run") == 6
+    assert caplog.text.count("kept from an earlier run") == 5
 
 
 def test_a_run_killed_in_training_is_finished_by_the_next(tmp_path, tiny_bert, library, monkeypatch, caplog):
@@ -126,18 +134,18 @@ def test_a_missing_backbone_is_named_with_its_remedy(tmp_path, monkeypatch):
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_door_prints_one_table_and_refuses_a_foreign_folder(tmp_path, made, monkeypatch, capsys):
+def test_the_command_prints_one_table_and_refuses_a_foreign_folder(tmp_path, made, monkeypatch, capsys):
     _, summary = made
-    asked = {}
+    passed = {}
 
     def instead(output, settings):
-        asked.update(output=output, settings=settings)
+        passed.update(output=output, settings=settings)
         return summary
 
     monkeypatch.setattr("starbucks_retrieval.demo.api.demo", instead)
     main(["--short", "--seed", "3"])
     printed = capsys.readouterr()
-    assert asked["output"] == "demo-short-out" and asked["settings"].seed == 3
+    assert passed["output"] == "demo-short-out" and passed["settings"].seed == 3
     assert [line.split()[0] for line in printed.out.strip().splitlines()[2:]] == SIZES
     assert all(line["command"] in printed.err for line in summary["next"])
     main(["--json", "--quiet"])
@@ -146,12 +154,3 @@ def test_the_door_prints_one_table_and_refuses_a_foreign_folder(tmp_path, made, 
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match="holds something else"):
         main(["--output", str(tmp_path)])
-
-
-def test_transformers_verbosity_is_put_back():
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    with training._calm_transformers():
-        assert not transformers_logging.is_progress_bar_enabled()
-    assert (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()) == before

