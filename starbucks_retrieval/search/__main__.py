@@ -112,6 +112,7 @@ def _rank(
             depth=DEPTH if asked.depth is None else asked.depth,
             max_memory=asked.max_memory,
             threads=asked.threads,
+            override=asked.override,
         )
         log.info("%s", choice)
         figures["choice"] = choice.to_json()

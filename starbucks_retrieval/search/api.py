@@ -83,6 +83,7 @@ def search(
     collection: str = "starbucks",
     milvus_index: str = "FLAT",
     milvus_token: str | None = None,
+    override: bool = False,
     save_format: SaveFormat = "trec",
     batch_size: int = 1024,
     max_memory: str | int = "2GB",
@@ -94,7 +95,8 @@ def search(
     `layer` and `dim`), or a pattern. Passages are streamed and results written as they come: memory stays under about
     `max_memory`. Search is exact unless `index` names the folder of a saved index or `funnel` the steps of a funnel;
     with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, auto
-    for the faster of the first two, or milvus at `uri`. Raises UserError for stores that do not belong together, and for what the engines refuse.
+    for the faster of the first two, or milvus at `uri`. `override` lets passages stand for queries, or queries for
+    passages, as a symmetric task may want it. Raises UserError for stores that do not belong together, and for what the engines refuse.
     """
     began = now()
     wanted = asked_size(size, layer, dim)
@@ -107,7 +109,7 @@ def search(
     else:
         steps = steps.at_depth(depth, DEPTH)
         passages, queries = open_sizes(passage_reps, steps.sizes), open_sizes(query_reps, steps.sizes)
-    check_stores(queries, passages)
+    check_stores(queries, passages, override)
     last = steps.last if steps is not None else next(iter(passages))
     count = passages[last].count
     asked = steps.depth if steps is not None else depth
@@ -170,13 +172,14 @@ def choose(
     depth: int = 10,
     max_memory: str | int = "2GB",
     threads: int | None = None,
+    override: bool = False,
 ) -> Choice:
     """The cheapest funnel over the stored sizes that keeps `target` of the full size's nDCG@10 on judged queries."""
     sizes = [size for size in stored_sizes(passage_reps) if size in stored_sizes(query_reps)]
     if not sizes:
         raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
     passages, queries = open_sizes(passage_reps, sizes), open_sizes(query_reps, sizes)
-    check_stores(queries, passages)
+    check_stores(queries, passages, override)
     every = np.arange(queries[sizes[-1]].count)
     vectors = {size: store.vectors(every).astype(np.float32) for size, store in queries.items()}
     ids = queries[sizes[-1]].ids(every)
@@ -206,15 +209,36 @@ def check_choices(
         raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
 
 
-def check_stores(queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore]) -> None:
-    """Raise UserError unless these are queries and passages of one model at the same sizes."""
+def check_stores(
+    queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore], override: bool = False
+) -> None:
+    """Raise UserError unless these are queries and passages of one model at the same sizes.
+
+    With `override` the one may stand for the other. A store that was imported is what its import was told that it is.
+    """
     for size, store in passages.items():
         own = queries.get(size) or next(iter(queries.values()))
-        if (own.spec.kind, store.spec.kind) == ("passages", "queries"):
-            raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
+        if not override:
+            _check_kinds(own.spec.kind, store.spec.kind)
         check_same(own.spec, store.spec)
     check_together(queries, queries)
     check_together(passages, passages)
+
+
+def _check_kinds(queries: str, passages: str) -> None:
+    symmetric = "--override searches with them all the same, for tasks whose two sides are of one kind"
+    if (queries, passages) == ("passages", "queries"):
+        raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
+    if queries != "queries":
+        raise UserError(
+            "--query_reps holds passages: they were encoded without --encode_is_query",
+            f"encode (or store import) the queries again with --encode_is_query; {symmetric}",
+        )
+    if passages != "passages":
+        raise UserError(
+            "--passage_reps holds queries: they were encoded with --encode_is_query",
+            f"encode (or store import) the passages again without --encode_is_query; {symmetric}",
+        )
 
 
 def asked_size(size: Size | str | None, layer: int | None, dim: int | None) -> Size | None:

@@ -25,6 +25,7 @@ class SearchArguments:
     batch_size: int = flag(1024, "queries per pass over the passages; -1: as many as fit in memory")
     max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
     threads: int | None = flag(None, "CPU threads")
+    override: bool = flag(False, "let passages stand for queries, or queries for passages: for symmetric tasks")
 
     engine: Literal["auto", "faiss", "torch", "ray", "milvus"] = flag(
         "auto", "what looks at the passages; faiss, torch and ray find the same, bit for bit; auto: faiss or torch"

@@ -75,7 +75,7 @@ def _one(
         steps = steps.at_depth(asked.depth, DEPTH)
         queries = open_sizes(asked.query_reps or "", steps.sizes)
         passages = open_sizes(asked.passage_reps or "", steps.sizes)
-    check_stores(queries, passages)
+    check_stores(queries, passages, asked.override)
     last = steps.last if steps is not None else next(iter(passages))
     first = steps.sizes[0] if steps is not None else last
     store, many = passages[last], queries[last].count

@@ -121,15 +121,12 @@ def test_other_formats(tmp_path, stores):
         ({"size": Size(5, 16)}, "differ in size: 5:16 and 6:16"),
         ({"pooling": "mean"}, "differ in pooling"),
         ({"normalize": True}, "differ in normalize"),
-        ({"kind": "passages"}, None),
+        ({"kind": "passages"}, "--query_reps holds passages: they were encoded without --encode_is_query"),
     ],
 )
 def test_queries_of_another_space(tmp_path, stores, write_store, changes, what):
     _, _, query_ids, queries = stores
     write_store(tmp_path / "other", query_ids, queries, **({"kind": "queries"} | changes))
-    if what is None:  # passages against passages is a fair thing to ask
-        search(tmp_path / "other", tmp_path / "p" / "L6-D16", tmp_path / "run.trec")
-        return
     with pytest.raises(UserError, match=what):
         search(tmp_path / "other", tmp_path / "p" / "L6-D16", tmp_path / "run.trec")
     assert not (tmp_path / "run.trec").exists()
@@ -138,6 +135,25 @@ def test_queries_of_another_space(tmp_path, stores, write_store, changes, what):
 def test_swapped_stores(tmp_path, stores):
     with pytest.raises(UserError, match="holds passages and --passage_reps holds queries"):
         search(tmp_path / "p", tmp_path / "q", tmp_path / "run.trec", size="6:16")
+
+
+def test_a_forgotten_encode_is_query(tmp_path, stores, write_store, capsys):
+    ids, passages, query_ids, queries = stores
+    write_store(tmp_path / "plain", query_ids, queries)  # as encode does without the flag
+    write_store(tmp_path / "asked", ids, passages, kind="queries")
+    run = tmp_path / "run.trec"
+    plain = ["--query_reps", str(tmp_path / "plain"), "--passage_reps", str(tmp_path / "p" / "L6-D16")]
+    asked = ["--query_reps", str(tmp_path / "q" / "L6-D16"), "--passage_reps", str(tmp_path / "asked")]
+    for words, what in [(plain, "--query_reps holds passages"), (asked, "--passage_reps holds queries")]:
+        for more in ([], ["--dry_run"]):
+            assert run_door(main, [*words, "--save_ranking_to", str(run), *more]) == 2
+            said = capsys.readouterr().err
+            assert what in said and "--encode_is_query" in said and "--override" in said
+        assert not run.exists()
+        # Passages against passages is a fair thing to ask, where it is meant.
+        assert run_door(main, [*words, "--save_ranking_to", str(run), "--override"]) == 0
+        run.unlink()
+    capsys.readouterr()
 
 
 def test_refusals_leave_nothing_behind(tmp_path, stores):
