@@ -29,10 +29,10 @@ def preview(arguments: EncodeArguments) -> Preview:
     random weights; other back ends than torch, and other devices than this process', are not timed. Raises UserError as
     `encode` would for flags, model and data that a look can tell are wrong.
     """
-    import torch
-
+    from starbucks_retrieval.devices import resolve_device
     from starbucks_retrieval.models.precision import choose, name_of
 
+    place = resolve_device(arguments.device)
     model = outline(arguments.model_name_or_path)
     config = arguments.configured(model.config)
     sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes)
@@ -42,16 +42,15 @@ def preview(arguments: EncodeArguments) -> Preview:
     records: Any = opener(arguments.collection, config=arguments.dataset_config, split=arguments.dataset_split)
     count = count_records(records)
     rows = _rows(count, arguments)
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch_computes = arguments.backend in ("torch", "auto") and arguments.dtype != "int8"
-    dtype = choose(arguments.dtype, torch.device(device)) if torch_computes else None  # type: ignore[arg-type]
+    dtype = choose(arguments.dtype, place) if torch_computes else None  # type: ignore[arg-type]
     runtime = f"{arguments.backend}, {name_of(dtype) if torch_computes else arguments.dtype}"
     tokens = _tokens(arguments, model, records, length)
     seconds = None
     if arguments.backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
-        budget = arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
-        each = model.layer_seconds(max(3, round(tokens)), budget, device, dtype)
-        processes = arguments.num_processes if device.startswith("cuda") else 1
+        budget = arguments.max_tokens_per_batch or (65536 if place.type == "cuda" else 4096)
+        each = model.layer_seconds(max(3, round(tokens)), budget, str(place), dtype)
+        processes = arguments.num_processes if place.type == "cuda" else 1
         seconds = rows * tokens * sizes[-1].layer * each / processes
     stores = [_store(arguments, size, rows) for size in sizes]
     figures: dict[str, Any] = {
@@ -64,7 +63,7 @@ def preview(arguments: EncodeArguments) -> Preview:
         "mean_tokens": round(tokens, 1),
         "max_length": length,
         "runtime": runtime,
-        "device": device,
+        "device": str(place),
         "stores": stores,
         "bytes": None if rows is None else sum(store["bytes"] for store in stores),
         "seconds": seconds,

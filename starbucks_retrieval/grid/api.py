@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
@@ -27,6 +27,9 @@ from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.texts import open_corpus, open_queries, read_qrels
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
         asked.asymmetric,
         asked.remove_identical_ids,
         asked.max_memory,
-        encoding.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        scoring_place(plan.device),
     )
     seconds = {"encode": 0.0, "score": 0.0}
     cells: list[Cell] = []
@@ -106,12 +109,14 @@ class Plan:
     layers: list[int]
     dims: list[int]
     normalize: bool
+    device: torch.device
 
 
 def prepare(asked: GridArguments, encoding: EncodingArguments) -> Plan:
     """Look at flags, model and judgements. Raises UserError for bad ones."""
     if asked.data:
         raise UserError("--data names sets of scored pairs", "add --task sts, or name the data with --dataset_path")
+    device = resolve_device(encoding.device)
     base = encode_arguments(asked, encoding)
     names = _names(asked)
     measures, depth = parse_measures(asked.measure_text), asked.kept()
@@ -121,7 +126,12 @@ def prepare(asked: GridArguments, encoding: EncodingArguments) -> Plan:
     shape = shape_of(base)
     layers, dims = asked.wanted(shape.num_layers, shape.hidden_size)
     judged = {dataset: read_qrels(asked.qrels or dataset, split=asked.split) for dataset in names}
-    return Plan(base, names, judged, measures, depth, layers, dims, shape.config.normalize)
+    return Plan(base, names, judged, measures, depth, layers, dims, shape.config.normalize, device)
+
+
+def scoring_place(model: torch.device) -> str:
+    """Where passages are scored: on the model's device if the pass over them knows it, else on the CPU."""
+    return str(model) if model.type in ("cpu", "cuda") else "cpu"
 
 
 def _names(asked: GridArguments) -> dict[str, str]:

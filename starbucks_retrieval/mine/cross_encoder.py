@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.models import precision
@@ -39,8 +40,8 @@ class CrossEncoder:
                 f"{name_or_path} is a classifier of {config.num_labels} labels, a teacher has 1",
                 "take a cross-encoder that gives one relevance score",
             )
+        self.device = resolve_device(arguments.device)
         self.tokenizer, self.model = _load(name_or_path, config)
-        self.device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model.eval().to(self.device)
         self.dtype = precision.choose(arguments.dtype, self.device)
         self.budget = arguments.token_budget(self.device.type)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.asked import Asked, Lock
@@ -68,8 +69,11 @@ class NestedEncoder(nn.Module):
         """Load a Hugging Face or sentence-transformers folder or hub name, in float32.
 
         With `layers`, only the weights up to that layer are read; `dropout` replaces the model's own for
-        training. Attention "unpadded" lays texts end to end where a GPU computes in half precision. Raises UserError when the path, the architecture or the weights do not fit.
+        training. Attention "unpadded" lays texts end to end where a GPU computes in half precision. `device`: a GPU
+        where there is one, if None. Raises UserError when the path, the architecture or the weights do not fit, and for
+        a device that is not there.
         """
+        place = resolve_device(device)
         end_to_end = attn_implementation == unpadded.NAME
         backbone, tokenizer, config = load_backbone(
             str(name_or_path),
@@ -81,7 +85,7 @@ class NestedEncoder(nn.Module):
         if end_to_end:
             unpadded.switch(backbone)
         encoder = cls(backbone, tokenizer, config, name=str(name_or_path)).eval()
-        return encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return encoder.to(place)
 
     def compile_layers(self) -> None:
         """Compile each layer's forward for inputs of any length; hooks and pooling stay as they are."""

@@ -196,6 +196,7 @@ def _answer(
         size=size,
         funnel=funnel.funnel,
         max_memory=asked.max_memory,
+        device=asked.device,
     )
     if typed.query is not None:
         answer = searcher.answer(typed.query, typed.hits)

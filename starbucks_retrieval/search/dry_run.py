@@ -12,7 +12,7 @@ from starbucks_retrieval.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
-from starbucks_retrieval.search.exact import choose_engine
+from starbucks_retrieval.search.exact import choose_engine, make_proposer
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
@@ -86,6 +86,8 @@ def _one(
     memory = parse_bytes(asked.max_memory)
     at_once = min(asked.batch_size, many) if asked.batch_size > 0 else many  # as search counts them
     engine = choose_engine(asked.engine, asked.device, asked.dtype, at_once, passages[first])
+    if asked.device is not None and engine in ("faiss", "torch"):
+        make_proposer(engine, asked.device, asked.dtype)  # refuses what is not there
     scanned = not index.approximate and engine in ("faiss", "torch")
     shortlist = (steps.steps[0].keep or depth) if steps is not None else depth
     batch = min(many, make_plan(memory, asked.batch_size, shortlist, store.count, first.dim).batch)

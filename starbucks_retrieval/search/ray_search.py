@@ -121,10 +121,13 @@ class RaySearch:
         resources = ray.cluster_resources()
         cpus = max(1, int(resources.get("CPU", 1)))
         shares = _shares(self.store, min(self._workers or sum(node["Alive"] for node in ray.nodes()), cpus))
+        wants_gpu = str(wanted["device"]).startswith("cuda")
+        if wants_gpu and not resources.get("GPU"):  # Ray would wait for one for ever
+            raise UserError(f"--device {wanted['device']}: the Ray cluster has no GPU", "say --device cpu")
         on_gpu = int(resources.get("GPU", 0)) > 0 and wanted["device"] != "cpu" and wanted["engine"] == "torch"
         actor = ray.remote(_Searcher).options(
             num_cpus=cpus // len(shares),
-            num_gpus=1 if on_gpu or str(wanted["device"]).startswith("cuda") else 0,
+            num_gpus=1 if on_gpu or wants_gpu else 0,
             max_restarts=-1,
             max_task_retries=3,
             scheduling_strategy="SPREAD",

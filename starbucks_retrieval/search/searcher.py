@@ -71,7 +71,7 @@ class Searcher:
 
     `model` is a folder, a hub name or an open encoder; `passage_reps` and `size` are as for `search`; `funnel` names
     the steps instead of one size. A query is encoded once for all sizes that it needs. `corpus` is the collection that
-    was encoded, read once; its texts wait in a temporary file. Several threads may search at a time. Raises UserError
+    was encoded, read once; its texts wait in a temporary file. `device` is where a model that is named is loaded. Several threads may search at a time. Raises UserError
     when the model or the corpus is not the one behind the store.
     """
 
@@ -84,10 +84,11 @@ class Searcher:
         size: Size | None = None,
         funnel: Funnel | str | None = None,
         max_memory: str | int = "2GB",
+        device: str | None = None,
     ) -> None:
         import_faiss()
         self.max_memory = max_memory
-        self._model, self._reps = model, passage_reps
+        self._model, self._reps, self._device = model, passage_reps, device
         self._encoding = threading.Lock()  # an encoder keeps the taps of the pass that it is in
         self._loaded: tuple[int, Encoder] | None = None  # how many layers are there
         self._way: _Way | None = None
@@ -170,7 +171,7 @@ class Searcher:
         if not isinstance(self._model, str | Path):
             return self._model
         if self._loaded is None or self._loaded[0] < layer:
-            self._loaded = layer, _load(self._model, layer)
+            self._loaded = layer, _load(self._model, layer, self._device)
         return self._loaded[1]
 
     def _text(self, row: int, docid: str) -> tuple[str, str]:
@@ -237,7 +238,7 @@ def _only_size(reps: str | Path | EmbeddingStore) -> Size:
     return (reps if isinstance(reps, EmbeddingStore) else open_store(reps)).spec.size
 
 
-def _load(model: str | Path, layer: int) -> Encoder:
+def _load(model: str | Path, layer: int, device: str | None) -> Encoder:
     from starbucks_retrieval.models import NestedEncoder
 
-    return NestedEncoder.from_pretrained(model, layers=layer)
+    return NestedEncoder.from_pretrained(model, layers=layer, device=device)

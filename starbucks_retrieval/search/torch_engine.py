@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.plan import Plan
 from starbucks_retrieval.search.scores import single_error
@@ -32,15 +33,9 @@ def torch_proposer(
     """
     if dtype not in ("auto", "fp32", "bf16"):
         raise UserError(f"--dtype {dtype} is not one for searching", "take fp32, bf16 or auto")
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-        if place.type not in _PIECE:
-            raise UserError(f"search runs on cpu or cuda, not on {device}", "say --device cpu")
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"no device {device}: {str(error).splitlines()[0]}", "say --device cpu") from None
+    place = resolve_device(device)
+    if place.type not in _PIECE:
+        raise UserError(f"search runs on cpu or cuda, not on {device}", "say --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
     return TorchProposer(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place, dim or 0)}[dtype])

@@ -281,7 +281,9 @@ def test_texts_do_not_stay_in_memory(tmp_path, write_store):
 
 def test_a_model_is_loaded_as_deep_as_it_is_needed(reps, monkeypatch):
     loaded = []
-    monkeypatch.setattr(searcher_module, "_load", lambda name, layer: loaded.append((name, layer)) or FakeEncoder())
+    monkeypatch.setattr(
+        searcher_module, "_load", lambda name, layer, device: loaded.append((name, layer)) or FakeEncoder()
+    )
     searcher = Searcher("model", reps, size=Size(1, 2))
     searcher.use(funnel="1:2@3,2:4")
     searcher.use(size=Size(1, 2))
