@@ -110,7 +110,7 @@ class NestedEncoder(nn.Module):
         return self.config.sizes or Sizes([Size(self.num_layers, self.hidden_size)])
 
     def fingerprint(self, layer: int) -> str:
-        """A digest of the tokenizer and of the weights up to `layer`, the same for a model truncated there."""
+        """A digest of tokenizer, weights and settings up to `layer`, the same for a model truncated there."""
         return self._digests[layer - 1]
 
     @cached_property

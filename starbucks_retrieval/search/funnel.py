@@ -21,6 +21,7 @@ from starbucks_retrieval.search.funnel_rescore import rescore
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.spec import agree
 
 # What two stores must share for a row to mean one text, encoded alike.
 _SHARED = (
@@ -201,7 +202,7 @@ def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size])
             left, right = getattr(stores[one].spec, name), getattr(stores[other].spec, name)
             if name == "model_name":  # one folder can be spelled in several ways
                 left, right = Path(left).name, Path(right).name
-            if left != right:
+            if not agree(name, left, right):
                 raise UserError(
                     f"the stores of {one} and {other} do not belong together: {name} is {left!r} and {right!r}",
                     "encode all sizes of a funnel in one go: --sizes 2:32,12:768",

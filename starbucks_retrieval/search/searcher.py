@@ -21,6 +21,7 @@ from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
+from starbucks_retrieval.store.spec import same_fingerprint
 from starbucks_retrieval.texts import Passage, open_corpus
 
 
@@ -219,7 +220,7 @@ def _check_model(store: EmbeddingStore, encoder: Encoder) -> None:
     if spec.kind != "passages":
         raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
     here = encoder.fingerprint(spec.size.layer)
-    if here != spec.fingerprint:
+    if not same_fingerprint(here, spec.fingerprint):
         raise UserError(
             f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({spec.fingerprint}), "
             f"this one is {here}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ VERSION = 1
 _INFORMATIVE = ("model_name", "data_name", "provenance")
 # What queries and passages must share for their inner product to mean anything.
 _GEOMETRY = ("size", "fingerprint", "pooling", "normalize")
+# Digits of the weights and, since 0.2, of the settings; an imported store has any other text.
+_FINGERPRINT = re.compile(r"([0-9a-f]{32})(:[0-9a-f]{16})?")
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class StoreSpec:
     """One encoding job at one size.
 
     `data_count` counts the rows of the whole corpus (or of all queries); with `parts` > 1 this store holds the
-    consecutive rows of part `part` (counted from 0) only. `fingerprint` identifies the weights up to `size.layer`.
+    consecutive rows of part `part` (counted from 0) only. `fingerprint` identifies the model up to `size.layer`.
     Raises UserError for impossible values.
     """
 
@@ -112,17 +115,31 @@ def job_difference(old: StoreSpec, new: StoreSpec, ignore: tuple[str, ...] = ())
     return _difference(old, new, names)
 
 
+def same_fingerprint(left: str, right: str) -> bool:
+    """Whether two fingerprints are of one model, as far as both tell: those of version 0.1 know the weights alone."""
+    ours, theirs = _FINGERPRINT.fullmatch(left), _FINGERPRINT.fullmatch(right)
+    if ours and theirs and not (ours[2] and theirs[2]):
+        return ours[1] == theirs[1]
+    return left == right
+
+
+def agree(name: str, left: Any, right: Any) -> bool:
+    """Whether a field has one meaning in two specs."""
+    return same_fingerprint(left, right) if name == "fingerprint" else left == right
+
+
 def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
     """Raise UserError, with the difference named, unless queries and passages lie in one space."""
     for name in _GEOMETRY:
         left, right = getattr(queries, name), getattr(passages, name)
-        if left == right:
+        if agree(name, left, right):
             continue
         if name == "fingerprint":
             what = (
                 f"queries and passages come from different models: {_model(queries)} and {_model(passages)}"
                 if queries.model_name != passages.model_name
-                else f"queries and passages come from different weights of {passages.model_name or 'one model'}: "
+                else f"queries and passages come from different weights or settings of "
+                f"{passages.model_name or 'one model'}: "
                 f"fingerprints {left} and {right}"
             )
         else:
@@ -137,7 +154,7 @@ def _model(spec: StoreSpec) -> str:
 def _difference(old: StoreSpec, new: StoreSpec, names: list[str]) -> str | None:
     for name in names:
         left, right = getattr(old, name), getattr(new, name)
-        if left != right:
+        if not agree(name, left, right):
             return f"{name} is {_show(left)} there, {_show(right)} here"
     return None
 

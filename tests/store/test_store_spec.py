@@ -5,7 +5,7 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, check_same, part_rows
-from starbucks_retrieval.store.spec import job_difference
+from starbucks_retrieval.store.spec import job_difference, same_fingerprint
 
 
 def test_json_round_trip(make_spec):
@@ -64,7 +64,7 @@ def test_paths_and_versions_do_not_make_another_job(make_spec):
         ({"size": Size(4, 8)}, "differ in size: 4:8 and 6:8"),
         ({"pooling": "cls"}, "differ in pooling: 'cls' and 'mean'"),
         ({"normalize": True}, "differ in normalize: True and False"),
-        ({"fingerprint": "beef"}, "different weights of model: fingerprints beef and f00d"),
+        ({"fingerprint": "beef"}, "different weights or settings of model: fingerprints beef and f00d"),
         ({"fingerprint": "beef", "model_name": "other"}, r"different models: other \(beef\) and model \(f00d\)"),
     ],
 )
@@ -76,3 +76,19 @@ def test_queries_of_another_space_are_refused(make_spec, changes, what):
 def test_queries_of_the_same_space_pass(make_spec):
     queries = make_spec(kind="queries", prefix="query: ", max_length=32, store_dtype="float16", data_digest="q")
     check_same(queries, make_spec())
+
+
+def test_fingerprints_are_compared_as_far_as_both_tell():
+    weights, others = "0123456789abcdef" * 2, "f" * 32
+    whole, other_settings = f"{weights}:{'0' * 16}", f"{weights}:{'1' * 16}"
+    for left, right, same in [
+        (whole, whole, True),
+        (whole, weights, True),  # of version 0.1, which knew the weights alone
+        (whole, other_settings, False),
+        (whole, others, False),
+        (weights, others, False),
+        ("imported-a", "imported-a", True),
+        ("imported-a:b", "imported-a", False),
+        (weights, "imported-a", False),
+    ]:
+        assert same_fingerprint(left, right) == same_fingerprint(right, left) == same

@@ -18,6 +18,7 @@ import numpy as np
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import file_digest, refuse_newer
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.spec import agree
 
 FORMAT = "starbucks_retrieval.index"
 VERSION = 1
@@ -144,7 +145,7 @@ def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) ->
     """Raise UserError, with the difference named, unless the index was built over this store."""
     here = identity(store)
     for name in _GEOMETRY:
-        if manifest.store.get(name) != here[name]:
+        if not agree(name, str(manifest.store.get(name)), str(here[name])):
             # Model names are told, and not compared: a path spelled in another way is no other model.
             model = name == "fingerprint"
             theirs, ours = (
@@ -159,7 +160,7 @@ def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) ->
                 "name the index of this store, or build one with --save_index",
             )
     for name, value in here.items():
-        if manifest.store.get(name) != value:
+        if name not in _GEOMETRY and manifest.store.get(name) != value:
             raise UserError(
                 f"the store was changed since the index in {folder} was built: "
                 f"{name} was {manifest.store.get(name)!r}, is {value!r}",

@@ -11,6 +11,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec
+from starbucks_retrieval.store.spec import agree, same_fingerprint
 
 CARD, INDEX = "starbucks", "starbucks_index"  # properties of a collection
 _FORMAT = "starbucks_retrieval.milvus"
@@ -20,10 +21,14 @@ _PARTITIONS = 512  # servers take 1024 or 4096 a collection
 
 @dataclass(frozen=True)
 class Field:
-    """One size: the fingerprint of the weights up to its layer, and a length that no vector exceeds."""
+    """One size: the fingerprint of the model up to its layer, and a length that no vector exceeds."""
 
     fingerprint: str
     largest_norm: float
+
+    def agrees(self, other: Field) -> bool:
+        """Whether both describe the same vectors, as far as their fingerprints tell."""
+        return same_fingerprint(self.fingerprint, other.fingerprint) and self.largest_norm == other.largest_norm
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Card:
             ("pooling", self.pooling, queries.pooling),
             ("normalize", self.normalize, queries.normalize),
         ]:
-            if here != there:
+            if not agree(name, here, there):
                 raise UserError(
                     f"the passages in Milvus and the queries differ in {name}: {here!r} and {there!r}",
                     "encode both with one model, and load the passages under another --collection",
@@ -99,7 +104,7 @@ class Card:
             if entry.name == "fields":
                 if set(here) != set(there):
                     return f"its sizes are {_listed(here)}, not {_listed(there)}"
-                changed = [size for size in here if here[size] != there[size]]
+                changed = [size for size in here if not here[size].agrees(there[size])]
                 if changed:
                     return f"at {changed[0]} its model is {here[changed[0]]}, not {there[changed[0]]}"
             elif here != there:
