@@ -75,6 +75,8 @@ class NestedEncoder(nn.Module):
         """
         place = resolve_device(device)
         end_to_end = attn_implementation == unpadded.NAME
+        if end_to_end and place.type == "cuda":
+            unpadded.kernel()  # refuses a torch that lacks it, before the model is read
         backbone, tokenizer, config = load_backbone(
             str(name_or_path),
             layers,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,8 @@ from starbucks_retrieval.errors import UserError
 
 NAME = "unpadded"
 _REGISTERED = "starbucks_unpadded"  # among transformers' attention functions
+
+_ARGUMENTS = {"scale", "window_size", "enable_gqa"}  # of torch's kernel; older ones have fewer
 
 # Architectures whose positions can be told; tests/models checks each against its padded self. The value is where
 # positions start, counted from the padding token's id where that is not None.
@@ -144,15 +148,30 @@ def _attention(
     return attend(q, k, v, packing, window, scaling)[None], None
 
 
+@functools.cache
+def kernel() -> Callable[..., Any]:
+    """Torch's attention over texts end to end. Raises UserError for a torch that lacks it, or its windows and groups."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        known: set[str] = set()
+    else:
+        known = {*inspect.signature(varlen_attn).parameters}
+    if not known >= _ARGUMENTS:
+        raise UserError(
+            f"--attn_implementation {NAME} needs torch 2.12 or newer on a GPU, this is {torch.__version__}",
+            "leave it out, or install a newer torch",
+        )
+    return varlen_attn
+
+
 def _with_kernel(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, window: tuple[int, int], scale: float | None
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
     longest = packing.mask.shape[1]
     bounds = packing.bounds
     grouped = query.shape[1] != key.shape[1]
-    return varlen_attn(
+    return kernel()(
         *(query.contiguous(), key.contiguous(), value.contiguous(), bounds, bounds, longest, longest),
         scale=scale,
         window_size=window,

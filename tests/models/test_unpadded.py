@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,7 @@ from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import encoder as encoder_module
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.batching import pad
 
@@ -56,6 +61,31 @@ def test_where_the_kernel_cannot_run_batches_are_padded_as_ever(tmp_path):
     rows = [[5, 6, 7], [8, 9]]
     for size, vectors in plain.embed(rows, plain.sizes).items():
         np.testing.assert_allclose(encoder.embed(rows, plain.sizes)[size], vectors, atol=1e-6)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_torch_without_the_kernel_is_told(tmp_path, monkeypatch, there):
+    module = types.ModuleType("torch.nn.attention.varlen")
+    if there:  # as torch 2.10 had it
+        module.varlen_attn = lambda query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False: query
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
+    unpadded.kernel.cache_clear()
+    packing = unpadded.Packing.of([[5, 6], [7]], 0, torch.device("cpu"))
+    states = [torch.zeros(3, 2, 4) for _ in range(3)]
+    for call in (unpadded.kernel, lambda: unpadded._with_kernel(*states, packing, (-1, -1), None)):
+        with pytest.raises(UserError, match=r"unpadded needs torch 2\.12 or newer on a GPU, this is 2"):
+            call()
+    # Told before the model is read, where the kernel would be asked; a CPU needs none.
+    monkeypatch.setattr(encoder_module, "resolve_device", lambda name: torch.device("cuda"))
+    with pytest.raises(UserError, match="needs torch 2"):
+        NestedEncoder.from_pretrained(tmp_path / "none", attn_implementation=unpadded.NAME)
+    monkeypatch.undo()
+    unpadded.kernel.cache_clear()
+    encoder_of(tmp_path, "bert", "mean")
+
+
+def test_this_torch_has_the_kernel():
+    assert set(inspect.signature(unpadded.kernel()).parameters) >= unpadded._ARGUMENTS
 
 
 @pytest.mark.gpu
