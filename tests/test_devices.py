@@ -104,10 +104,8 @@ def test_ray_without_a_gpu_is_not_waited_for(data, monkeypatch):
     monkeypatch.setattr(ray_search, "import_ray", lambda purpose: ray)
     monkeypatch.setattr(ray_search, "cluster", lambda *_: contextlib.nullcontext())
     store = EmbeddingStore.open(data / "passages")
-    with (
-        ray_search.RaySearch(store.folders, 1, workers=1, device="cuda") as workers,
-        pytest.raises(UserError, match="--device cuda: the Ray cluster has no GPU"),
-    ):
+    workers = ray_search.RaySearch(store.folders, 1, workers=1, device="cuda")
+    with pytest.raises(UserError, match="--device cuda: the Ray cluster has no GPU"):
         next(workers.search(np.eye(2, dtype=np.float32)))
 
 

@@ -191,17 +191,9 @@ def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
     The axes batch and tokens are dynamic, and no layer above the size's is in the file. It appears only after ONNX
     Runtime agreed with torch to 1e-4 (RuntimeError else). Raises UserError for what cannot be converted.
     """
-    _write_onnx(EmbeddingGraph(encoder, size), path)
-
-
-def taps_onnx(encoder: NestedEncoder, layers: Sequence[int], path: Path) -> None:
-    """Write the pooled taps at some layers as ONNX: outputs tap_<layer> [batch, hidden]; checked like `write_onnx`."""
-    _write_onnx(TapsGraph(encoder, layers), path)
-
-
-def _write_onnx(graph: Graph, path: Path) -> None:
     from starbucks_retrieval.models.onnx_runtime import onnx_bytes, open_session, runner
 
+    graph = EmbeddingGraph(encoder, size)
     content = onnx_bytes(graph)
     check_close(graph, runner(open_session(content)), "ONNX Runtime")
     with atomic_writer(path) as handle:

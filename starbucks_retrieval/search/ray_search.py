@@ -21,30 +21,8 @@ from starbucks_retrieval.search.scores import best
 from starbucks_retrieval.store import EmbeddingStore
 
 
-def ray_exact_search(
-    queries: np.ndarray,
-    folders: Sequence[str | Path],
-    depth: int = 1000,
-    *,
-    batch_size: int = 1024,
-    **options: Any,
-) -> Iterator[Results]:
-    """What `exact_search` yields for the store in `folders`, bit for bit, found by Ray workers: `RaySearch`, once.
-
-    Raises UserError as that does, before anything is started where it can be told.
-    """
-    workers = RaySearch(folders, depth, **options)
-    workers.check(queries, batch_size)
-    return _once(workers, queries, batch_size)
-
-
-def _once(workers: RaySearch, queries: np.ndarray, batch_size: int) -> Iterator[Results]:
-    with workers:
-        yield from workers.search(queries, batch_size)
-
-
 class RaySearch:
-    """Ray workers that search one store exactly; they stay until `close`, or the end of a `with` block.
+    """Ray workers that search one store exactly; they stay until `close`.
 
     `folders`: a store, or all parts of one, at paths or URLs that every machine sees. `workers`: as many take equal
     shares of the shards, and `max_memory` each; one a machine if not given. `address`: a Ray cluster; if neither it nor
@@ -108,12 +86,6 @@ class RaySearch:
             self._ray.kill(searcher)
         self._searchers = []
         self._cluster.close()
-
-    def __enter__(self) -> RaySearch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _start(self) -> None:
         ray, wanted = self._ray, self._options

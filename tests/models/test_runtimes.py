@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
@@ -26,7 +25,6 @@ from starbucks_retrieval.models.graph import (
     CONVERTIBLE,
     EmbeddingGraph,
     TapsGraph,
-    taps_onnx,
     write_onnx,
     write_openvino,
 )
@@ -263,21 +261,6 @@ def test_onnx_file_has_dynamic_axes_and_no_layer_above_the_size(encoder, tmp_pat
         expected = encoder.embed([row], Sizes.parse("1:8"))[Size(1, 8)]
         np.testing.assert_allclose(session.run(["embedding"], asked)[0], expected, atol=1e-5)
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
-
-
-def test_taps_file_names_its_layers(encoder, tmp_path):
-    needs("onnx")
-    import onnxruntime
-
-    taps_onnx(encoder, [1, 2], tmp_path / "taps.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "taps.onnx")
-    ids = torch.tensor(token_rows(3, 9)[-1:])
-    mask = torch.ones_like(ids)
-    found = session.run(["tap_2", "tap_1"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-    with torch.no_grad():
-        expected = encoder(ids, mask, [1, 2])
-    np.testing.assert_allclose(found[0], expected[2].numpy(), atol=1e-5)
-    np.testing.assert_allclose(found[1], expected[1].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("calibrated", [False, True])

@@ -1,9 +1,11 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.ray_search import RaySearch, Rows, _shares, ray_exact_search
+from starbucks_retrieval.search.ray_search import RaySearch, Rows, _shares
 
 ray = pytest.importorskip("ray")
 
@@ -36,14 +38,19 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
             (whole.folders, {"workers": 2}),
             (parts, {"workers": 2, "batch_size": 4, "max_memory": "200KB", "engine": "torch", "device": "cpu"}),
         ]:
-            found = joined(ray_exact_search(queries, folders, 100, **options))
+            batches = {"batch_size": options.pop("batch_size", 1024)}
+            with closing(RaySearch(folders, 100, **options)) as workers:
+                found = joined(workers.search(queries, **batches))
             assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
-        with RaySearch(whole.folders, 2000, workers=2) as workers:  # two searches by the same workers
+        with closing(RaySearch(whole.folders, 2000, workers=2)) as workers:  # two searches by the same workers
             for some in (queries[:3], queries[3:]):
                 assert [array.shape for array in joined(workers.search(some))] == [(len(some), 900)] * 2
         # What a worker finds wrong arrives as it would from this process.
-        with pytest.raises(UserError, match="no device tpu") as caught:
-            next(ray_exact_search(queries, parts, 5, workers=2, engine="torch", device="tpu"))
+        with (
+            closing(RaySearch(parts, 5, workers=2, engine="torch", device="tpu")) as workers,
+            pytest.raises(UserError, match="no device tpu") as caught,
+        ):
+            next(workers.search(queries))
         assert caught.value.hint == "say --device cpu"
     finally:
         ray.shutdown()
@@ -82,7 +89,7 @@ def test_bad_questions_start_no_ray(open_written, corpus):
         (queries, {"workers": 0}, "0 Ray workers"),
     ]:
         with pytest.raises(UserError, match=what):
-            ray_exact_search(wrong, folders, **options)
+            next(RaySearch(folders, **options).search(wrong))
     with pytest.raises(UserError, match="no store to search"):
-        ray_exact_search(queries, [])
+        RaySearch([])
     assert not ray.is_initialized()
