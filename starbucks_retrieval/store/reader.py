@@ -13,7 +13,7 @@ import numpy.typing as npt
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import places
 from starbucks_retrieval.store.cache import local_file
-from starbucks_retrieval.store.halves import singles
+from starbucks_retrieval.store.halves import refuse_endless, singles
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.manifest import read_manifest
 from starbucks_retrieval.store.places import Where
@@ -31,6 +31,7 @@ class _Shard:
         self.keep = False
         self._headers: dict[str, tuple[int, tuple[int, ...], np.dtype]] = {}
         self._vectors: np.ndarray | None = None
+        self._sound = 0  # rows from the first that were found finite
 
     @property
     def stop(self) -> int:
@@ -48,6 +49,13 @@ class _Shard:
 
     def ids(self) -> np.ndarray:
         return self._map(self.record.ids)
+
+    def check(self, some: np.ndarray, low: int) -> None:
+        """Refuse rows from `low` on with NaN or infinity, which scores would hide; in order, each is seen once."""
+        if low + len(some) > self._sound:
+            refuse_endless(some)
+            if low <= self._sound:
+                self._sound = low + len(some)
 
     def _map(self, file: FileRecord) -> np.ndarray:
         path = local_file(self.folder / file.name, file.bytes, file.blake2b)
@@ -153,7 +161,9 @@ class EmbeddingStore:
             pieces = list(self._pieces(start, stop))
             if len(pieces) == 1 and wanted == self.dtype:
                 shard, low, high = pieces[0]
-                yield start, np.asarray(shard.vectors()[low:high])
+                some = np.asarray(shard.vectors()[low:high])
+                shard.check(some, low)
+                yield start, some
                 continue
             if buffer is None:
                 buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted)
@@ -163,6 +173,7 @@ class EmbeddingStore:
                 if wanted == np.float32:
                     singles(some, buffer[filled : filled + high - low])
                 else:
+                    shard.check(some, low)
                     buffer[filled : filled + high - low] = some
                 filled += high - low
             yield start, buffer[:filled]

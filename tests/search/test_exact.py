@@ -6,6 +6,7 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact as exact_module
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.exact import make_proposer
 
 
 def named(store, found):
@@ -176,3 +177,21 @@ def test_missing_faiss_says_how_to_get_it(open_written, monkeypatch):
     with pytest.raises(UserError) as caught:
         exact_search(np.ones((1, 4)), open_written(["a"], np.ones((1, 4), "f4")), 1)
     assert caught.value.hint == "pip install faiss-cpu (or faiss-gpu on a CUDA machine; never both)"
+
+
+@pytest.mark.parametrize("store_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("engine", [("faiss",), ("torch", "cpu", "fp32"), ("torch", "cpu", "bf16")])
+@pytest.mark.parametrize("max_memory", ["2GB", "10KB"])
+def test_damaged_passages_are_told(open_written, store_dtype, value, engine, max_memory):
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((300, 8)).astype(np.float32)
+    store = open_written([f"d{i}" for i in range(300)], vectors, store_dtype=store_dtype)
+    path = store.folders[0] / "00002.vectors.npy"  # of 64 rows
+    held = np.load(path)
+    held[5, 3] = value
+    np.save(path, held)
+    for queries in (vectors[:1], vectors[:40], np.zeros((2, 8), np.float32)):
+        with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
+            options = {"proposer": make_proposer(*engine), "max_memory": max_memory}
+            list(exact_search(queries, store, 5, **options))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.halves import singles
+from starbucks_retrieval.store.halves import refuse_endless, singles
 
 
 def test_every_finite_half_as_a_single():
@@ -16,6 +16,11 @@ def test_every_finite_half_as_a_single():
     out = np.full(table.shape, np.nan, np.float32)
     assert singles(table, out) is out
     assert out.tobytes() == table.astype(np.float32).tobytes()
+
+
+def test_long_singles_are_finite():
+    table = np.full((3, 1000), np.finfo(np.float32).max, np.float32)  # whose sum is not
+    assert singles(table) is table
 
 
 def test_singles_stay_what_they_are():
@@ -33,3 +38,10 @@ def test_halves_that_are_no_numbers_do_not_become_some(wrong):
     table[299, 999] = wrong
     with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
         singles(table)
+    with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
+        refuse_endless(table)
+    refuse_endless(table[:299])
+    single = table.astype(np.float32)
+    for out in (None, np.empty_like(single)):
+        with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
+            singles(single, out)
