@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, pair_name
 
 ENDINGS = (".gz", ".trec", ".run", ".txt")
 JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last
@@ -38,6 +38,7 @@ class RunIdentity:
     size: Size | None = None
     sets: tuple[str, ...] = ()
     places: frozenset[str] = frozenset()
+    passage_size: Size | None = None
 
 
 def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = None) -> list[str]:
@@ -67,7 +68,7 @@ def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = 
     return labels
 
 
-def titles(labels: Sequence[str], sizes: Sequence[Size | None]) -> list[str]:
+def titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
     """What is shown of each label at each size: the label, and the size where the label has several."""
     places = set(zip(labels, sizes))
     several = {label for label in labels if sum(label == other for other, _ in places) > 1}
@@ -95,7 +96,7 @@ def _own_label(run: RunIdentity) -> str:
     if label or not whole:
         return label or whole
     if size is not None:
-        label = run.tag.removesuffix(str(size)).strip(JOINTS)
+        label = run.tag.removesuffix(pair_name(size, run.passage_size)).strip(JOINTS)
     return label or Path(run.path).absolute().parent.name or whole
 
 

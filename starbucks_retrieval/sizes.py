@@ -117,6 +117,11 @@ class Sizes(Sequence[Size]):
         return cls(rungs)
 
 
+def pair_name(size: Size, passage_size: Size | None = None) -> str:
+    """`6:128`, or `2:64/4:64` where queries at 2:64 are scored against passages at 4:64."""
+    return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
+
+
 def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
     """Raise UserError unless `size` fits a backbone of `num_layers` layers and width `hidden_size`."""
     if size.layer == 0:

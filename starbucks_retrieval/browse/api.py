@@ -212,7 +212,9 @@ def _labels(paths: Sequence[str], files: Sequence[RunFile], corpus: str, given: 
     folder = beir_folder(corpus)
     sets = tuple(names_of_set(corpus if folder is None else local_name(folder)))
     runs = [
-        RunIdentity(path, file.tag, file.size, sets, frozenset({path if given else f"at {file.size}"}))
+        RunIdentity(
+            path, file.tag, file.size, sets, frozenset({path if given else f"at {file.size}"}), file.passage_size
+        )
         for path, file in zip(paths, files)
     ]
     return titles(run_labels(runs, given), [file.size for file in files])

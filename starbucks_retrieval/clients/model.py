@@ -34,7 +34,8 @@ class SizedModel:
         if isinstance(model, NestedEncoder):
             self.encoder = model
         else:
-            self.encoder = NestedEncoder.from_pretrained(model, layers=size.layer if size else None, device=device)
+            layers = size.layer if size else None
+            self.encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
         self.size = size or self.encoder.sizes.full
         check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
         self._dtype = choose(dtype, self.encoder.device)
@@ -52,7 +53,8 @@ class SizedModel:
         return self._embed([join_text(Passage("", t, text), separator) for t, text in zip(titles, texts)], False)
 
     def _embed(self, texts: Sequence[str], is_query: bool) -> np.ndarray:
+        size = self.size if is_query else self.encoder.config.passage_size(self.size)
         found = self.encoder.encode(
-            list(texts), Sizes([self.size]), is_query=is_query, max_tokens=self._max_tokens, dtype=self._dtype
+            list(texts), Sizes([size]), is_query=is_query, max_tokens=self._max_tokens, dtype=self._dtype
         )
-        return found[self.size]
+        return found[size]

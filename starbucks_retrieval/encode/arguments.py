@@ -101,8 +101,12 @@ class EncodeArguments:
             raise UserError(f"{len(named)} collections to encode, one is needed", "name it with --dataset_path")
         return named[0]
 
-    def wanted(self, num_layers: int, hidden_size: int, ladder: Sizes) -> Sizes:
-        """The sizes to write, checked against the model."""
+    def wanted(self, num_layers: int, hidden_size: int, ladder: Sizes, config: EncoderConfig) -> Sizes:
+        """The sizes to write, checked against the model.
+
+        A rung that is not spelled but named, as all of them are by default, stands for the size of its passages where
+        they are encoded.
+        """
         if self.layers_to_save:
             layers = self.layers_to_save.split(",")
             log.info("--layers_to_save: read as --sizes at full width")
@@ -112,7 +116,11 @@ class EncodeArguments:
             size = Size(layer, hidden_size if self.dim is None else self.dim)
             check_size(size, num_layers, hidden_size)
             return Sizes([size])
-        return Sizes.parse(self.sizes, ladder).check(num_layers, hidden_size) if self.sizes else ladder
+        chosen = Sizes.parse(self.sizes, ladder) if self.sizes else ladder
+        if not self.encode_is_query:
+            spelled = {Size.parse(word) for word in (self.sizes or "").split(",") if ":" in word}
+            chosen = Sizes(sorted({size if size in spelled else config.passage_size(size) for size in chosen}))
+        return chosen.check(num_layers, hidden_size)
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """The model's configuration with the flags' changes. Raises UserError where they contradict it."""

@@ -35,7 +35,7 @@ def preview(arguments: EncodeArguments) -> Preview:
     place = resolve_device(arguments.device)
     model = outline(arguments.model_name_or_path)
     config = arguments.configured(model.config)
-    sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes)
+    sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes, config)
     stored = config.query_max_len if arguments.encode_is_query else config.passage_max_len
     length = check_length(stored or model.token_limit, model.token_limit)
     opener = open_queries if arguments.encode_is_query else open_corpus

@@ -53,7 +53,8 @@ class Job:
         self.encoder.config = arguments.configured(self.encoder.config)
         if arguments.torch_compile:
             self.encoder.compile_layers()
-        self.sizes = arguments.wanted(self.encoder.num_layers, self.encoder.hidden_size, self.encoder.sizes)
+        shape = self.encoder.num_layers, self.encoder.hidden_size
+        self.sizes = arguments.wanted(*shape, self.encoder.sizes, self.encoder.config)
         self.max_length = self.encoder.max_length(arguments.encode_is_query)
         self._runtimes: dict[str, Runtime] = {}
 
@@ -180,6 +181,9 @@ def _specs(
     is_query = arguments.encode_is_query
     # Where the output lies is no part of how it was made: the same job elsewhere gives the same bytes.
     settings = dataclasses.asdict(arguments)
+    # Stores of different layers are searched together: the deeper one tells what the other is of.
+    deepest = sizes[-1].layer if config.passage_layers else 0
+    lineage = tuple(encoder.fingerprint(layer) for layer in range(1, deepest))
     provenance = describe({k: v for k, v in settings.items() if k not in _PLACES})
     return [
         StoreSpec(
@@ -201,6 +205,8 @@ def _specs(
             model_name=arguments.model_name_or_path,
             data_name=arguments.collection,
             provenance=provenance,
+            space=config.passage_size(size).layer if is_query and config.passage_layers else None,
+            lineage=lineage[: size.layer - 1],
         )
         for size in sizes
     ]

@@ -145,8 +145,9 @@ def _score(
     for judged in matching:
         findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
         scores = score(judged.qrels, run, measures[judged.name])
-        found.append(RunResult(name, path.path, digest, judged.name, "", file.size, scores, findings, removed))
-    return found, RunIdentity(path.path, file.tag, file.size, words, places), list(run)
+        place = judged.name, "", file.size
+        found.append(RunResult(name, path.path, digest, *place, scores, findings, removed, file.passage_size))
+    return found, RunIdentity(path.path, file.tag, file.size, words, places, file.passage_size), list(run)
 
 
 def _beside_others(

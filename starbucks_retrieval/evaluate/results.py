@@ -15,7 +15,7 @@ from starbucks_retrieval.evaluate.table import render
 from starbucks_retrieval.measures import Scores
 from starbucks_retrieval.results import Cell, Results, macro_mean, set_of, sets_of_parts
 from starbucks_retrieval.run_labels import titles
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.texts.files import atomic_writer
 
 # Per-query values of more queries than this make a result file of tens of megabytes; --per_query writes any number.
@@ -26,7 +26,8 @@ MOST_VALUES = 10_000
 class RunResult:
     """One run's scores and findings under one set; `removed` counts the results dropped for their query's own id.
 
-    `name` tells runs apart, `label` is how tables call the method that the run is of, at `size` where that is known.
+    `name` tells runs apart, `label` is how tables call the method that the run is of, at `size` where that is known,
+    with passages at `passage_size` where that is another.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RunResult:
     scores: Scores
     findings: list[Finding]
     removed: int
+    passage_size: Size | None = None
 
     @property
     def serious(self) -> list[Finding]:
@@ -99,7 +101,7 @@ class Evaluation:
         parts: dict[tuple[str, Size | None], dict[str, RunResult]] = {}
         for run in self.runs:
             parts.setdefault((run.label, run.size), {})[run.dataset] = run
-        shown = titles([label for label, _ in parts], [size for _, size in parts])
+        shown = titles([label for label, _ in parts], [_sizes(by_set) for by_set in parts.values()])
         return [Row(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
 
     @cached_property
@@ -177,6 +179,7 @@ class Evaluation:
                 run.size,
                 run.scores.mean[measure],
                 queries[run.dataset],
+                run.passage_size,
                 values=run.scores.per_query[measure]
                 if values and measure in self.means and queries[run.dataset] <= MOST_VALUES
                 else None,
@@ -222,11 +225,18 @@ class Evaluation:
                     yield run.name, query_id, measure, value, run.dataset
 
 
+def _sizes(by_set: dict[str, RunResult]) -> str:
+    """What a row's title says of its sizes: `2:64`, or `2:64/4:64` where its passages have another."""
+    names = [pair_name(run.size, run.passage_size) for run in by_set.values() if run.size]
+    return " ".join(dict.fromkeys(names))
+
+
 def _run(run: RunResult) -> dict[str, Any]:
     return {
         "name": run.name,
         "label": run.label,
         "size": run.size and str(run.size),
+        **({"passage_size": str(run.passage_size)} if run.passage_size else {}),
         "dataset": run.dataset,
         "path": run.path,
         "blake2b": run.digest,

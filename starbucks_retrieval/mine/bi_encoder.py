@@ -17,15 +17,16 @@ T = TypeVar("T", bound=Hashable)
 
 
 class BiEncoder:
-    """No layer above the size (by default the model's full one) is loaded. Raises UserError for a size out of reach."""
+    """No layer above the size (by default the model's full one), and that of its passages, is loaded. Raises UserError for a size out of reach."""
 
     kind = "bi-encoder"
 
     def __init__(self, name_or_path: str, size: Size | None, arguments: MineArguments) -> None:
         self.encoder = NestedEncoder.from_pretrained(
-            name_or_path, layers=size.layer if size else None, device=arguments.device
+            name_or_path, layers=size.layer if size else None, passage_layers=True, device=arguments.device
         )
         self.size = size or self.encoder.sizes.full
+        self.passage_size = self.encoder.config.passage_size(self.size)
         check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
         self.dtype = precision.choose(arguments.dtype, self.encoder.device)
         self.budget = arguments.token_budget(self.encoder.device.type)
@@ -54,8 +55,9 @@ class BiEncoder:
 
     def _embed(self, texts: list[str], is_query: bool, label: str) -> np.ndarray:
         rows = self.encoder.tokenize(texts, self.encoder.max_length(is_query))
-        sizes = Sizes([self.size])
-        vectors = self.encoder.embed(rows, sizes, max_tokens=self.budget, dtype=self.dtype, label=label)[self.size]
+        size = self.size if is_query else self.passage_size
+        sizes = Sizes([size])
+        vectors = self.encoder.embed(rows, sizes, max_tokens=self.budget, dtype=self.dtype, label=label)[size]
         if not np.isfinite(vectors).all():
             raise UserError(f"embeddings of {label} hold NaN or infinity", "check the model and --dtype")
         return vectors

@@ -15,6 +15,7 @@ from starbucks_retrieval.mine.candidates import Candidates, best
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
 from starbucks_retrieval.models import precision
+from starbucks_retrieval.sizes import pair_name
 from starbucks_retrieval.texts import Passage, Records
 
 _WINDOW = 16384  # passages encoded at once, sorted by length among themselves
@@ -37,8 +38,8 @@ class DenseEngine:
         config = encoder.config
         return {
             "engine": "model",
-            "fingerprint": encoder.fingerprint(size.layer),
-            "size": str(size),
+            "fingerprint": encoder.fingerprint(max(size.layer, self.model.passage_size.layer)),
+            "size": pair_name(size, self.model.passage_size),
             "pooling": config.pooling,
             "normalize": config.normalize,
             "query_prefix": config.query_prefix,

@@ -34,6 +34,8 @@ class EncoderConfig:
     sizes is the ladder that the model was trained for, or None for a backbone that was not.
     temperature divides scores in training; it is kept so that later training and cards agree with it.
     The lengths count tokens, special ones included; None means the backbone's own limit.
+    passage_layers pairs layers of queries with those of the passages that they are scored against, where the model was
+    trained with other depths for the two; layers it lacks are paired with themselves.
     source names the file that all this was read from; it is empty for the paper's choice over a bare backbone.
     """
 
@@ -46,6 +48,7 @@ class EncoderConfig:
     passage_field_separator: str = " "
     query_max_len: int | None = None
     passage_max_len: int | None = None
+    passage_layers: tuple[tuple[int, int], ...] = ()
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -58,10 +61,25 @@ class EncoderConfig:
             if length is not None and length < 3:
                 raise UserError(f"--{name} {length} leaves no room for text", "take at least 3 tokens")
 
+    def passage_size(self, size: Size) -> Size:
+        """The size of the passages that queries at `size` are scored against."""
+        return Size(dict(self.passage_layers).get(size.layer, size.layer), size.dim)
+
+    def query_sizes(self, passages: Size) -> list[Size]:
+        """The sizes of queries that are scored against such passages, ascending."""
+        pairs = dict(self.passage_layers)
+        layers = {query for query, layer in pairs.items() if layer == passages.layer}
+        if passages.layer not in pairs:
+            layers.add(passages.layer)
+        return [Size(layer, passages.dim) for layer in sorted(layers)]
+
     def save(self, folder: str | Path) -> None:
         """Write starbucks.json into a model folder."""
         content = dataclasses.asdict(self) | {"format": FORMAT, "sizes": str(self.sizes) if self.sizes else None}
         del content["source"]
+        # Left out of models that have one depth for both, which version 0.1 reads, too.
+        if pairs := content.pop("passage_layers"):
+            content["passage_layers"] = {str(query): passage for query, passage in pairs}
         write_json(Path(folder) / FILE, content)
 
     @classmethod
@@ -74,7 +92,20 @@ class EncoderConfig:
         if unknown:
             raise UserError(f"{path} has the unknown key {sorted(unknown)[0]!r}", "update starbucks_retrieval")
         content["sizes"] = Sizes.parse(content["sizes"]) if content.get("sizes") else None
+        content["passage_layers"] = _layer_pairs(content.get("passage_layers") or {}, path)
         return cls(**content, source=FILE)
+
+
+def _layer_pairs(written: Any, path: str | Path) -> tuple[tuple[int, int], ...]:
+    try:
+        pairs = tuple(sorted((int(query), int(passage)) for query, passage in written.items()))
+        if min((min(pair) for pair in pairs), default=1) < 1:
+            raise ValueError
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"{path}: passage_layers is {written!r}", 'write query layers and passage layers: {"2": 6, "4": 12}'
+        ) from None
+    return pairs
 
 
 def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> EncoderConfig:

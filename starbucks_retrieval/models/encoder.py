@@ -61,6 +61,7 @@ class NestedEncoder(nn.Module):
         name_or_path: str | Path,
         *,
         layers: int | None = None,
+        passage_layers: bool = False,
         device: str | torch.device | None = None,
         attn_implementation: str | None = None,
         dropout: float | None = None,
@@ -68,7 +69,8 @@ class NestedEncoder(nn.Module):
     ) -> NestedEncoder:
         """Load a Hugging Face or sentence-transformers folder or hub name, in float32.
 
-        With `layers`, only the weights up to that layer are read; `dropout` replaces the model's own for
+        With `layers`, only the weights up to that layer are read, and with `passage_layers` up to that of the passages
+        which queries there are scored against; `dropout` replaces the model's own for
         training. Attention "unpadded" lays texts end to end where a GPU computes in half precision. `device`: a GPU
         where there is one, if None. Raises UserError when the path, the architecture or the weights do not fit, and for
         a device that is not there.
@@ -80,6 +82,7 @@ class NestedEncoder(nn.Module):
         backbone, tokenizer, config = load_backbone(
             str(name_or_path),
             layers,
+            passage_layers=passage_layers,
             attn_implementation=None if end_to_end else attn_implementation,
             dropout=dropout,
             trust_remote_code=trust_remote_code,

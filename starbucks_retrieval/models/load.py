@@ -11,7 +11,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.stack import cut_config, layout_of
-from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.sizes import Size, Sizes
 
 # Heads above the last layer, which retrieval does not read; a checkpoint may lack them or carry them.
 _NO_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
@@ -26,6 +26,7 @@ def load_backbone(
     name_or_path: str,
     layers: int | None = None,
     *,
+    passage_layers: bool = False,
     attn_implementation: str | None = None,
     dropout: float | None = None,
     trust_remote_code: bool = False,
@@ -43,6 +44,8 @@ def load_backbone(
     if layout.causal and not config.source:
         config = dataclasses.replace(config, pooling="last")
     if layers is not None:
+        if passage_layers:
+            layers = max(layers, config.passage_size(Size(layers, 1)).layer)
         if not 1 <= layers <= depth:
             raise UserError(f"layer {layers} asked of a model with {depth} layers", f"take a layer from 1 to {depth}")
         cut_config(hf_config, layers)

@@ -14,7 +14,7 @@ from starbucks_retrieval.report.columns import Column
 from starbucks_retrieval.report.costs import Cost, read_costs
 from starbucks_retrieval.report.findings import warnings_of
 from starbucks_retrieval.results import Cell, Results, read_results, sets_of_parts
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, pair_name
 
 # Two stages may add the same numbers up in another order; no table shows so small a difference.
 _SAME = 1e-6
@@ -58,7 +58,8 @@ class Method:
 class Inputs:
     """Methods in the order they were named; `rungs` are the sizes of files that hold a list of sizes, not a grid.
 
-    `asymmetric` counts cells whose passages have a size of their own; no layout here has a place for them.
+    Cells whose passages have another depth stand at the size of the queries, and a note says so; those of a grid, and
+    those beside a figure of one depth, have no place in any layout and are counted: `asymmetric`.
     `notes` are sentences about what was set aside, `warnings` about what a preflight found wrong.
     """
 
@@ -92,11 +93,12 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
         path, parts = _read(str(spec))
         for part in parts:
             method = methods.setdefault(part.label, Method(part.label))
-            symmetric = [cell for cell in part.cells if cell.passage_size in (None, cell.size)]
-            asymmetric += len(part.cells) - len(symmetric)
-            for cell in symmetric:
+            shown = _placed(part)
+            asymmetric += len(part.cells) - len(shown)
+            for cell in shown:
                 _add(method, cell, path, origins)
-            sizes = {cell.size for cell in symmetric if cell.size is not None}
+            notes += [note for note in _of_two_sizes(part.label, shown) if note not in notes]
+            sizes = {cell.size for cell in shown if cell.size is not None}
             if part.layout == "list":
                 listed |= sizes
             elif part.layout is None:
@@ -171,6 +173,30 @@ def _read(spec: str) -> tuple[str, list[Results]]:
     return path, [replace(parts[0], label=label.strip())]
 
 
+def _placed(part: Results) -> list[Cell]:
+    """The cells that have a place of their own at the size of their queries."""
+    plain = {(cell.dataset, cell.measure, cell.size) for cell in part.cells if cell.passage_size in (None, cell.size)}
+    return [
+        cell
+        for cell in part.cells
+        if cell.passage_size in (None, cell.size)
+        or (part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in plain)
+    ]
+
+
+def _of_two_sizes(label: str, cells: Sequence[Cell]) -> list[str]:
+    """A sentence about sizes of queries whose passages are of another depth."""
+    pairs = {
+        (cell.size, cell.passage_size) for cell in cells if cell.size and cell.passage_size not in (None, cell.size)
+    }
+    if not pairs:
+        return []
+    listed = ", ".join(pair_name(*pair) for pair in sorted(pairs))
+    return [
+        f"{label}: sizes are those of the queries; their passages are of another depth (queries/passages): {listed}."
+    ]
+
+
 def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:
     column = Column(cell.dataset, cell.measure)
     known = method.cells.get((column, cell.size))
@@ -181,11 +207,12 @@ def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column,
         return
     if math.isnan(cell.value):
         return
-    if abs(known.value - cell.value) > _SAME or known.count != cell.count:
-        at = f" at {cell.size}" if cell.size else ""
+    known_at, at = (pair_name(one.size, one.passage_size) if one.size else "" for one in (known, cell))
+    if abs(known.value - cell.value) > _SAME or known.count != cell.count or known_at != at:
         raise UserError(
-            f"{method.label}: {cell.dataset} {cell.measure}{at} is {known.value:.6f} over {known.count} in "
-            f"{origins[origin]}, but {cell.value:.6f} over {cell.count} in {path}",
+            f"{method.label}: {cell.dataset} {cell.measure}{known_at and f' at {known_at}'} is {known.value:.6f} over "
+            f"{known.count} in {origins[origin]}, but {cell.value:.6f} over {cell.count}"
+            f"{(at and known_at != at and f' at {at}') or ''} in {path}",
             "give the files different labels (LABEL=path), or leave one out",
         )
     if cell.values and not known.values:  # the same figure, and what a test of significance needs besides

@@ -21,7 +21,7 @@ from starbucks_retrieval.search.arguments import (
 from starbucks_retrieval.search.estimate.arguments import PlanArguments
 from starbucks_retrieval.search.index.parameters import parse_parameters
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.store import open_store, size_folder
+from starbucks_retrieval.store import size_folder
 
 DESCRIPTION = "Find the nearest passages of every stored query and write a run; or answer a typed query."
 EPILOG = (
@@ -141,9 +141,9 @@ def _rank(
 
 
 def _several(asked: SearchArguments) -> Sizes:
-    from starbucks_retrieval.search.funnel_slice import stored_sizes
+    from starbucks_retrieval.search.pairs import searchable
 
-    there = Sizes(stored_sizes(asked.passage_reps or ""))
+    there = Sizes(searchable(asked.query_reps or "", asked.passage_reps or ""))
     return Sizes.parse(asked.sizes or "all", there)
 
 
@@ -156,12 +156,14 @@ def _index(
     from starbucks_retrieval.search.api import asked_size
     from starbucks_retrieval.search.funnel import Funnel
     from starbucks_retrieval.search.index import build_index
+    from starbucks_retrieval.search.pairs import open_pair
 
     steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
     size = steps.sizes[0] if steps is not None else asked_size(asked.size, asked.layer, asked.dim)
+    _, passages = open_pair(asked.query_reps or "", asked.passage_reps or "", size)
     folder = Path(index.save_index) if index.save_index else temporary / "index"
     built = build_index(
-        open_store(asked.passage_reps or "", size),
+        next(iter(passages.values())),
         index.index or "",
         folder,
         parameters=parse_parameters(index.index_build),

@@ -17,10 +17,11 @@ from starbucks_retrieval.search.funnel import Funnel, Step, check_together
 from starbucks_retrieval.search.funnel_choice import Choice, choose_funnel
 from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.index import RESCORE, open_index, recall, sample_rows
+from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.search.ways import Way, by_funnel, by_index, by_milvus, by_ray, exactly
-from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore, check_same, open_store
+from starbucks_retrieval.sizes import Size, pair_name
+from starbucks_retrieval.store import EmbeddingStore, check_same
 from starbucks_retrieval.texts.qrels import read_qrels
 from starbucks_retrieval.texts.runs import SaveFormat, write_run
 
@@ -31,6 +32,8 @@ DEPTH = 1000
 @dataclass(frozen=True)
 class SearchSummary:
     """What one search did. `depth`: passages per query in the run; `seconds`: reading and writing included.
+
+    `size` is `2:64/4:64` for queries at 2:64 and passages at 4:64.
 
     `funnel`, `index`: what was used besides exact search, or None; `recall`: share of the exact results found.
     """
@@ -92,7 +95,7 @@ def search(
     """Find the `depth` (default 1000) passages of highest inner product for every stored query; write them as a run.
 
     `query_reps` and `passage_reps` name what encode wrote: a size's folder, its parent together with `size` (or
-    `layer` and `dim`), or a pattern. Passages are streamed and results written as they come: memory stays under about
+    `layer` and `dim`), or a pattern. Sizes are the queries', where the model has other layers for passages. Passages are streamed and results written as they come: memory stays under about
     `max_memory`. Search is exact unless `index` names the folder of a saved index or `funnel` the steps of a funnel;
     with both, the index makes the funnel's first shortlist. `engine`: faiss, torch or ray, which find the same, auto
     for the faster of the first two, or milvus at `uri`. `override` lets passages stand for queries, or queries for
@@ -104,11 +107,10 @@ def search(
     steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
     check_choices(engine, steps, wanted, index is not None, measure_recall, uri)
     if steps is None:
-        passages = {(one := open_store(passage_reps, wanted)).spec.size: one}
-        queries = {(one := open_store(query_reps, wanted)).spec.size: one}
+        queries, passages = open_pair(query_reps, passage_reps, wanted)
     else:
         steps = steps.at_depth(depth, DEPTH)
-        passages, queries = open_sizes(passage_reps, steps.sizes), open_sizes(query_reps, steps.sizes)
+        queries, passages = open_pairs(query_reps, passage_reps, steps.sizes)
     check_stores(queries, passages, override)
     last = steps.last if steps is not None else next(iter(passages))
     count = passages[last].count
@@ -124,6 +126,7 @@ def search(
     engine = choose_engine(engine, device, dtype, min(at_once, queries[last].count), first)
     if engine == "milvus":
         assert uri is not None
+        refuse_two_sizes(passages)
         # All stored sizes go into one collection, so that the next search finds its own there.
         loaded = open_sizes(passage_reps, sorted({*stored_sizes(passage_reps), *passages}))
         once = steps or Funnel((Step(last, kept),))
@@ -132,17 +135,18 @@ def search(
         # Each worker proposes by FAISS, or by torch where a device or a dtype asks for it.
         inner = "faiss" if device is None and dtype == "auto" else "torch"
         ray = {"workers": ray_workers, "address": ray_address, "engine": inner, "device": device, "dtype": dtype}
-        way = by_ray(passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
+        way = by_ray(last, passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
     elif steps is not None:
         proposer = make_proposer(engine, device, dtype, threads, first.spec.size.dim)
         way = by_funnel(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
     elif saved is not None:
-        way = by_index(saved, kept, rescore, parameters, **options)
+        way = by_index(last, saved, kept, rescore, parameters, **options)
     else:
         proposer = make_proposer(engine, device, dtype, threads, last.dim)
-        way = exactly(passages[last], kept, proposer, batch_size=batch_size, **options)
+        way = exactly(last, passages[last], kept, proposer, batch_size=batch_size, **options)
     try:
-        tag = f"starbucks-{steps or last}"  # what tells evaluate the size of a run
+        # What tells evaluate the size of a run.
+        tag = f"starbucks-{steps or pair_name(last, passages[last].spec.size)}"
         write_run(save_ranking_to, _results(way, queries, at_once), tag, save_format)
     finally:
         way.close()
@@ -153,7 +157,7 @@ def search(
     return SearchSummary(
         queries=queries[last].count,
         passages=count,
-        size=str(last),
+        size=pair_name(last, passages[last].spec.size),
         depth=min(kept, count),
         seconds=seconds_since(began),
         path=str(save_ranking_to),
@@ -175,10 +179,10 @@ def choose(
     override: bool = False,
 ) -> Choice:
     """The cheapest funnel over the stored sizes that keeps `target` of the full size's nDCG@10 on judged queries."""
-    sizes = [size for size in stored_sizes(passage_reps) if size in stored_sizes(query_reps)]
+    sizes = [size for size in searchable(query_reps, passage_reps) if size in stored_sizes(query_reps)]
     if not sizes:
         raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
-    passages, queries = open_sizes(passage_reps, sizes), open_sizes(query_reps, sizes)
+    queries, passages = open_pairs(query_reps, passage_reps, sizes)
     check_stores(queries, passages, override)
     every = np.arange(queries[sizes[-1]].count)
     vectors = {size: store.vectors(every).astype(np.float32) for size, store in queries.items()}
@@ -212,7 +216,9 @@ def check_choices(
 def check_stores(
     queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore], override: bool = False
 ) -> None:
-    """Raise UserError unless these are queries and passages of one model at the same sizes.
+    """Raise UserError unless these are queries and passages of one model at sizes that go together.
+
+    Both are told by the size of the queries.
 
     With `override` the one may stand for the other. A store that was imported is what its import was told that it is.
     """
@@ -223,6 +229,16 @@ def check_stores(
         check_same(own.spec, store.spec)
     check_together(queries, queries)
     check_together(passages, passages)
+
+
+def refuse_two_sizes(passages: Mapping[Size, EmbeddingStore]) -> None:
+    """Raise UserError where passages are of another size than the queries, by whose size they are told."""
+    for size, store in passages.items():
+        if store.spec.size != size:
+            raise UserError(
+                f"--engine milvus searches queries and passages at one size, these are {size} and {store.spec.size}",
+                "take another engine",
+            )
 
 
 def _check_kinds(queries: str, passages: str) -> None:

@@ -10,14 +10,15 @@ import numpy as np
 
 from starbucks_retrieval.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores
+from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores, refuse_two_sizes
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
 from starbucks_retrieval.search.exact import choose_engine, make_proposer
 from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
+from starbucks_retrieval.search.funnel_slice import stored_sizes
+from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
-from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.store import EmbeddingStore, open_store, size_folder
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
+from starbucks_retrieval.store import EmbeddingStore, size_folder
 from starbucks_retrieval.store.info import readable
 
 _SAMPLE = 100  # ids whose length is looked at
@@ -32,7 +33,7 @@ def preview(asked: SearchArguments, funnel: FunnelArguments, index: IndexArgumen
     """
     queries, passages, target = asked.query_reps or "", asked.passage_reps or "", asked.save_ranking_to or ""
     if asked.sizes:
-        wanted: list[Size | None] = list(Sizes.parse(asked.sizes, Sizes(stored_sizes(passages))))
+        wanted: list[Size | None] = list(Sizes.parse(asked.sizes, Sizes(searchable(queries, passages))))
         searches = [
             _one(asked, None, index, milvus, size, Path(target) / f"{size_folder(size)}.trec")
             for size in wanted
@@ -42,7 +43,7 @@ def preview(asked: SearchArguments, funnel: FunnelArguments, index: IndexArgumen
         size = asked_size(asked.size, asked.layer, asked.dim)
         steps = Funnel.parse(funnel.funnel) if funnel.funnel not in (None, "auto") else None
         if funnel.funnel == "auto":
-            size = max(set(stored_sizes(passages)) & set(stored_sizes(queries)), default=None)
+            size = max(set(searchable(queries, passages)) & set(stored_sizes(queries)), default=None)
         searches = [_one(asked, steps, index, milvus, size, Path(target))]
     if funnel.funnel == "auto":
         searches[0]["way"] = f"a funnel, chosen by {funnel.qrels} to keep {funnel.target:g} of nDCG@10"
@@ -69,13 +70,13 @@ def _one(
     """One search, that is one run."""
     check_choices(asked.engine, steps, size, index.approximate, index.measure_recall, milvus.uri)
     if steps is None:
-        queries = {(one := open_store(asked.query_reps or "", size)).spec.size: one}
-        passages = {(one := open_store(asked.passage_reps or "", size)).spec.size: one}
+        queries, passages = open_pair(asked.query_reps or "", asked.passage_reps or "", size)
     else:
         steps = steps.at_depth(asked.depth, DEPTH)
-        queries = open_sizes(asked.query_reps or "", steps.sizes)
-        passages = open_sizes(asked.passage_reps or "", steps.sizes)
+        queries, passages = open_pairs(asked.query_reps or "", asked.passage_reps or "", steps.sizes)
     check_stores(queries, passages, asked.override)
+    if asked.engine == "milvus":
+        refuse_two_sizes(passages)
     last = steps.last if steps is not None else next(iter(passages))
     first = steps.sizes[0] if steps is not None else last
     store, many = passages[last], queries[last].count
@@ -96,7 +97,7 @@ def _one(
     return {
         "queries": many,
         "passages": store.count,
-        "sizes": {str(one): _vectors(held) for one, held in passages.items()},
+        "sizes": {pair_name(one, held.spec.size): _vectors(held) for one, held in passages.items()},
         "way": _way(engine, steps, index, milvus),
         "depth": depth,
         "passes": -(-many // batch) if scanned else None,

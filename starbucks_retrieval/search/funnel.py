@@ -198,8 +198,9 @@ def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size])
         if size not in stores:
             raise UserError(f"there is no store of size {size}", f"there is {', '.join(map(str, stores)) or 'none'}")
     for one, other in pairwise(sorted(sizes)):  # sizes of one layer are neighbours
-        for name in _SHARED + (("fingerprint",) if one.layer == other.layer else ()):
-            left, right = getattr(stores[one].spec, name), getattr(stores[other].spec, name)
+        first, second = stores[one].spec, stores[other].spec
+        for name in _SHARED + (("fingerprint",) if first.size.layer == second.size.layer else ()):
+            left, right = getattr(first, name), getattr(second, name)
             if name == "model_name":  # one folder can be spelled in several ways
                 left, right = Path(left).name, Path(right).name
             if not agree(name, left, right):

@@ -94,7 +94,7 @@ class Searcher:
         self._loaded: tuple[int, Encoder] | None = None  # how many layers are there
         self._way: _Way | None = None
         if size is None and funnel is None:
-            size = _only_size(passage_reps)
+            size = self._only_size()
         self.use(size, funnel)
         self._texts = _Texts(corpus, self.store) if corpus is not None else None
 
@@ -115,8 +115,8 @@ class Searcher:
 
     @property
     def stored_sizes(self) -> list[Size]:
-        """The sizes that can be searched, ascending; so can the first numbers of each."""
-        return stored_sizes(self._reps)
+        """The sizes of queries that can be searched, ascending; so can the first numbers of each."""
+        return self._query_sizes(self.encoder)
 
     @property
     def encoder(self) -> Encoder:
@@ -130,10 +130,13 @@ class Searcher:
         steps = Funnel((Step(size),)) if size is not None else funnel
         assert steps is not None
         steps = Funnel.parse(steps) if isinstance(steps, str) else steps
-        stores = open_sizes(self._reps, steps.sizes)
+        stored_sizes(self._reps)  # refuses a wrong path before a model is loaded
         encoder = self._encoder(max(steps.sizes.layers))
-        for store in stores.values():
-            _check_model(store, encoder)
+        wanted = {step: encoder.config.passage_size(step) for step in steps.sizes}
+        there = open_sizes(self._reps, dict.fromkeys(wanted.values()))
+        stores = {step: there[other] for step, other in wanted.items()}
+        for step, store in stores.items():
+            _check_model(store, encoder, step.layer)
         stores[steps.sizes[0]].hold(parse_bytes(self.max_memory) // 2)  # every query looks at all of it
         self._way = _Way(steps, stores, encoder)
 
@@ -161,6 +164,18 @@ class Searcher:
             for row, docid, score in zip(found.tolist(), docids, scores[0])
         ]
         return Answer(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
+
+    def _only_size(self) -> Size:
+        stored = (self._reps if isinstance(self._reps, EmbeddingStore) else open_store(self._reps)).spec.size
+        found = self._query_sizes(self._encoder(stored.layer))
+        if len(found) > 1:
+            raise UserError(
+                f"passages at {stored} are searched at {', '.join(map(str, found))}", "name one with --size"
+            )
+        return found[0]
+
+    def _query_sizes(self, encoder: Encoder) -> list[Size]:
+        return sorted(size for stored in stored_sizes(self._reps) for size in encoder.config.query_sizes(stored))
 
     @property
     def _now(self) -> _Way:
@@ -215,15 +230,18 @@ class _Texts:
         return Passage(*json.loads(raw))
 
 
-def _check_model(store: EmbeddingStore, encoder: Encoder) -> None:
+def _check_model(store: EmbeddingStore, encoder: Encoder, layer: int) -> None:
+    """Raise UserError unless queries that the encoder makes at `layer` lie in the space of the stored passages."""
     spec, config = store.spec, encoder.config
     if spec.kind != "passages":
         raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
-    here = encoder.fingerprint(spec.size.layer)
-    if not same_fingerprint(here, spec.fingerprint):
+    # Layers above the queries' may not be loaded; passages that are deeper tell what lies below.
+    deeper = layer < spec.size.layer
+    here = encoder.fingerprint(min(layer, spec.size.layer))
+    there = spec.fingerprint if not deeper else spec.lineage[layer - 1] if len(spec.lineage) >= layer else "unknown"
+    if not same_fingerprint(here, there):
         raise UserError(
-            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({spec.fingerprint}), "
-            f"this one is {here}",
+            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({there}), this one is {here}",
             "give the model that encoded them, or encode them again",
         )
     for name in ("pooling", "normalize"):
@@ -233,10 +251,6 @@ def _check_model(store: EmbeddingStore, encoder: Encoder) -> None:
                 f"the passages were encoded with {name} {stored!r}, this model has {own!r}",
                 "give the model that encoded them, or encode them again",
             )
-
-
-def _only_size(reps: str | Path | EmbeddingStore) -> Size:
-    return (reps if isinstance(reps, EmbeddingStore) else open_store(reps)).spec.size
 
 
 def _load(model: str | Path, layer: int, device: str | None) -> Encoder:

@@ -40,9 +40,8 @@ class Way:
     close: Callable[[], None] = lambda: None
 
 
-def exactly(store: EmbeddingStore, depth: int, proposer: Proposer | None, **options: Any) -> Way:
-    """By exact search at the size of one store."""
-    size = store.spec.size
+def exactly(size: Size, store: EmbeddingStore, depth: int, proposer: Proposer | None, **options: Any) -> Way:
+    """By exact search of one store; `size` is that of the queries, here and below."""
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
         return exact_search(queries[size], store, depth, proposer=proposer, label=label, **options)
@@ -50,11 +49,10 @@ def exactly(store: EmbeddingStore, depth: int, proposer: Proposer | None, **opti
     return Way((size,), store, find)
 
 
-def by_ray(store: EmbeddingStore, depth: int, batch_size: int, **options: Any) -> Way:
+def by_ray(size: Size, store: EmbeddingStore, depth: int, batch_size: int, **options: Any) -> Way:
     """By exact search in Ray workers, each over its own rows; they stay for all blocks of queries."""
     from starbucks_retrieval.search.ray_search import RaySearch
 
-    size = store.spec.size
     workers = RaySearch(store.folders, depth, **options)
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
@@ -63,9 +61,10 @@ def by_ray(store: EmbeddingStore, depth: int, batch_size: int, **options: Any) -
     return Way((size,), store, find, workers.close)
 
 
-def by_index(index: SavedIndex, depth: int, rescore: int, parameters: Mapping[str, Any], **options: Any) -> Way:
+def by_index(
+    size: Size, index: SavedIndex, depth: int, rescore: int, parameters: Mapping[str, Any], **options: Any
+) -> Way:
     """Through an approximate index, the best scored again."""
-    size = index.store.spec.size
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> Found:
         yield index.search(queries[size], depth, rescore=rescore, parameters=parameters, **options)
@@ -83,9 +82,10 @@ def by_funnel(
     """Through a funnel; `index`, of the first step's size, may make its shortlist."""
     first = None
     if index is not None:
-        if index.store.spec.size != funnel.sizes[0]:
+        begins = stores[funnel.sizes[0]].spec.size
+        if index.store.spec.size != begins:
             raise UserError(
-                f"the index is of size {index.store.spec.size}, the funnel begins at {funnel.sizes[0]}",
+                f"the index is of size {index.store.spec.size}, the funnel begins at {begins}",
                 "build one of the funnel's first size",
             )
         # The steps that follow score again.

@@ -46,6 +46,7 @@ def _describe(folder: Path) -> dict[str, Any]:
         "data_digest": spec.data_digest,
         "parts": spec.parts,
         "part": spec.part,
+        **({"passage_size": str(spec.passage_size)} if spec.space else {}),
     }
 
 
@@ -53,9 +54,10 @@ def as_text(store: dict[str, Any]) -> str:
     """What `describe_stores` tells of one store, for a terminal."""
     state = "complete" if store["complete"] else f"INCOMPLETE: {store['shards_there']} of {store['shards']} shards"
     part = f", part {store['part']} of {store['parts']} (from 0)" if store["parts"] > 1 else ""
+    against = f" for passages at {store['passage_size']}" if "passage_size" in store else ""
     lines = [
         f"{store['path']}: {state}",
-        f"  holds    {store['rows']} {store['kind']} at {store['size']}, {store['store_dtype']}{part}",
+        f"  holds    {store['rows']} {store['kind']} at {store['size']}{against}, {store['store_dtype']}{part}",
         f"  on disk  {readable(store['bytes'])} in {store['shards_there']} shards",
         f"  model    {store['model'] or 'unnamed'}, fingerprint {store['fingerprint']}, {store['compute_dtype']}",
         f"  vectors  {store['pooling']} pooling, {'length 1' if store['normalize'] else 'not normalised'}, "

@@ -28,7 +28,7 @@ class Manifest:
         """A JSON-ready mapping."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.spec.version,
             "complete": self.complete,
             "rows": sum(record.rows for record in self.shards),
             "spec": self.spec.to_json(),

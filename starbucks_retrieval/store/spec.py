@@ -11,12 +11,13 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 
 FORMAT = "starbucks_retrieval.store"
-VERSION = 1
+VERSION = 2
+_OPTIONAL = {"space", "lineage"}  # what version 2 added
 
 # Told for the record; a path spelled in another way does not make it another job.
 _INFORMATIVE = ("model_name", "data_name", "provenance")
 # What queries and passages must share for their inner product to mean anything.
-_GEOMETRY = ("size", "fingerprint", "pooling", "normalize")
+_GEOMETRY = ("pooling", "normalize")
 # Digits of the weights and, since 0.2, of the settings; an imported store has any other text.
 _FINGERPRINT = re.compile(r"([0-9a-f]{32})(:[0-9a-f]{16})?")
 
@@ -27,7 +28,9 @@ class StoreSpec:
 
     `data_count` counts the rows of the whole corpus (or of all queries); with `parts` > 1 this store holds the
     consecutive rows of part `part` (counted from 0) only. `fingerprint` identifies the model up to `size.layer`.
-    Raises UserError for impossible values.
+    Of a model whose queries and passages are of different layers, `space` is the layer of the passages that these
+    queries are scored against, and `lineage` are the fingerprints of the layers below. Raises UserError for impossible
+    values.
     """
 
     kind: str  # "passages" | "queries"
@@ -48,6 +51,8 @@ class StoreSpec:
     model_name: str = ""
     data_name: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
+    space: int | None = None
+    lineage: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("passages", "queries"):
@@ -68,6 +73,16 @@ class StoreSpec:
                 f"{self.data_count} {self.kind} cannot be cut into {self.parts} parts",
                 f"lower --dataset_number_of_shards to {self.data_count} or less",
             )
+
+    @property
+    def passage_size(self) -> Size:
+        """The size of the passages that these vectors, if they are queries', are scored against."""
+        return Size(self.space or self.size.layer, self.size.dim)
+
+    @property
+    def version(self) -> int:
+        """The version of the format that this needs."""
+        return VERSION if any(getattr(self, name) for name in _OPTIONAL) else 1
 
     @property
     def first_row(self) -> int:
@@ -93,15 +108,18 @@ class StoreSpec:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready mapping; `from_json` reads it back."""
         values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        absent = {name for name in _OPTIONAL if not values[name]}  # so that version 0.1 reads the rest
+        values = {name: value for name, value in values.items() if name not in absent}
         return values | {"size": str(self.size)}
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> StoreSpec:
         """Read what `to_json` wrote; `where` names the file in errors."""
         names = {entry.name for entry in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
+        if not isinstance(values, dict) or set(values) | _OPTIONAL != names:
             raise UserError(f"{where} is damaged", "delete the folder and encode again")
-        return cls(**(values | {"size": Size.parse(values["size"])}))
+        read = {"size": Size.parse(values["size"]), "lineage": tuple(values.get("lineage", ()))}
+        return cls(**(values | read))
 
 
 def part_rows(count: int, parts: int, part: int) -> tuple[int, int]:
@@ -130,21 +148,50 @@ def agree(name: str, left: Any, right: Any) -> bool:
 
 def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
     """Raise UserError, with the difference named, unless queries and passages lie in one space."""
+    if queries.passage_size != passages.size:
+        raise _other_size(queries, passages)
+    _check_model(queries, passages)
     for name in _GEOMETRY:
         left, right = getattr(queries, name), getattr(passages, name)
-        if agree(name, left, right):
-            continue
-        if name == "fingerprint":
-            what = (
-                f"queries and passages come from different models: {_model(queries)} and {_model(passages)}"
-                if queries.model_name != passages.model_name
-                else f"queries and passages come from different weights or settings of "
-                f"{passages.model_name or 'one model'}: "
-                f"fingerprints {left} and {right}"
+        if left != right:
+            what = f"queries and passages differ in {name}: {left!r} and {right!r}"
+            raise UserError(what, "encode both with one model, at one size")
+
+
+def _other_size(queries: StoreSpec, passages: StoreSpec) -> UserError:
+    if queries.space is None:
+        return UserError(
+            f"queries and passages differ in size: {queries.size} and {passages.size}",
+            "encode both with one model, at one size; passages of another depth take a model that was trained with them",
+        )
+    wanted = queries.passage_size
+    return UserError(
+        f"queries at {queries.size} of this model are scored against passages at {wanted}, these are at {passages.size}",
+        f"encode the passages at {wanted}, or name other queries",
+    )
+
+
+def _check_model(queries: StoreSpec, passages: StoreSpec) -> None:
+    shallow, deep = sorted((queries, passages), key=lambda spec: spec.size.layer)
+    there = deep.fingerprint
+    if shallow.size.layer < deep.size.layer:
+        if len(deep.lineage) < shallow.size.layer:
+            raise UserError(
+                f"the {deep.kind} at {deep.size} do not tell what lies below them, so whether they are of the "
+                f"model of the {shallow.kind} at {shallow.size}",
+                f"encode the {deep.kind} again with the model that the {shallow.kind} are of",
             )
-        else:
-            what = f"queries and passages differ in {name}: {_show(left)} and {_show(right)}"
-        raise UserError(what, "encode both with one model, at one size")
+        there = deep.lineage[shallow.size.layer - 1]
+    if same_fingerprint(shallow.fingerprint, there):
+        return
+    if queries.model_name != passages.model_name:
+        what = f"queries and passages come from different models: {_model(queries)} and {_model(passages)}"
+    else:
+        what = (
+            f"queries and passages come from different weights or settings of {passages.model_name or 'one model'}: "
+            f"fingerprints {queries.fingerprint} and {passages.fingerprint}"
+        )
+    raise UserError(what, "encode both with one model, at one size")
 
 
 def _model(spec: StoreSpec) -> str:

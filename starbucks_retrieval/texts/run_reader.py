@@ -22,7 +22,7 @@ Run = dict[str, dict[str, float]]
 _BLOCK = 4 << 20  # bytes that the column reader parses at a time
 _COLUMNS = ("query", "q0", "document", "rank", "score", "tag")
 _RANK = re.compile(rb"[+-]?[0-9]{1,18}")
-_SIZE = re.compile(r"-(\d+:\d+)$")
+_SIZE = re.compile(r"-(\d+:\d+)(?:/(\d+:\d+))?$")
 
 
 @dataclass
@@ -40,10 +40,18 @@ class RunFile:
 
     @property
     def size(self) -> Size | None:
-        """The size that the tag ends in, as `starbucks-6:128` does, or None."""
+        """The size that the tag ends in, as `starbucks-6:128` does, or None; of queries, if passages have another."""
+        return self._size(1)
+
+    @property
+    def passage_size(self) -> Size | None:
+        """The size of the passages where that is another, as in `starbucks-2:64/4:64`, or None."""
+        return self._size(2)
+
+    def _size(self, group: int) -> Size | None:
         found = _SIZE.search(self.tag)
         try:
-            return Size.parse(found[1]) if found else None
+            return Size.parse(found[group]) if found and found[group] else None
         except UserError:
             return None
 

@@ -231,6 +231,11 @@ class TrainArguments:
             temperature=options.temperature,
             query_max_len=self.query_max_len or min(query, limit),
             passage_max_len=self.passage_max_len or min(passage, limit),
+            passage_layers=tuple(
+                (query, layer)
+                for query, layer in sorted(dict(options.passage_layers).items())
+                if query in sizes.layers and layer != query
+            ),
             **named,
         )
 

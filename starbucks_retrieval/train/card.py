@@ -12,7 +12,7 @@ import yaml
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.origin import base_model, told_base
 from starbucks_retrieval.objectives import METHODS, Options
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 
 
@@ -46,6 +46,7 @@ def write_card(
         f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}.",
         "",
         *_size_table(encoder, sizes, scored),
+        *_depths(encoder, sizes),
         "",
         "## Use",
         "",
@@ -80,6 +81,16 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
             cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
+    """A sentence about passages of other depth than their queries."""
+    pairs = [pair_name(size, encoder.config.passage_size(size)) for size in sizes]
+    deeper = [pair for pair in pairs if "/" in pair]
+    return [
+        "",
+        f"Sizes are those of queries; passages have another depth (queries/passages): {', '.join(deeper)}.",
+    ] * bool(deeper)
 
 
 def parameters(encoder: NestedEncoder, size: Size) -> int:

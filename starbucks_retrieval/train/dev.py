@@ -55,10 +55,12 @@ class RetrievalSet:
         """See DevSet."""
         config = encoder.config
         texts = [join_text(p, config.passage_field_separator, config.passage_prefix) for p in self.passages]
-        passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), sizes, dtype=precision)
+        deep = Sizes(sorted({config.passage_size(size) for size in sizes}))
+        passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), deep, dtype=precision)
         queries = encoder.encode(self.queries, sizes, is_query=True, dtype=precision)
         found = {
-            size: score(self.qrels, self._run(queries[size], passages[size]), self.measures).mean for size in sizes
+            size: score(self.qrels, self._run(queries[size], passages[config.passage_size(size)]), self.measures).mean
+            for size in sizes
         }
         return _with_ladder_means(found)
 

@@ -79,6 +79,18 @@ def test_a_file_of_several_methods_gives_several_and_takes_no_label(write):
         read_inputs([f"z={path}"])
 
 
+def test_cells_of_two_sizes_stand_at_the_queries_size(write):
+    cells = [cell(0.4, passage_size=Size(4, 8)), cell(0.5, Size(4, 8))]
+    inputs = read_inputs([write("a.json", cells)])
+    assert inputs.asymmetric == 0
+    assert inputs.methods[0].value(WEB, Size(2, 8)) == 0.4
+    assert [note for note in inputs.notes if note.endswith("(queries/passages): 2:8/4:8.")]
+    with pytest.raises(
+        UserError, match=r"at 2:8/4:8 is 0\.4.* but 0\.4.* over 4 at 2:8 in"
+    ):  # one label for two pairs of sizes
+        read_inputs([write("a.json", cells), write("b.json", [cell(0.4)])])
+
+
 def test_cells_of_two_sizes_are_set_aside_and_counted(write):
     cells = [cell(0.5), cell(0.4, passage_size=Size(4, 16)), cell(0.5, Size(4, 16), passage_size=Size(4, 16))]
     inputs = read_inputs([write("a.json", cells)])

@@ -8,12 +8,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search import searcher as searcher_module
 from starbucks_retrieval.search.funnel import Funnel
@@ -28,7 +28,7 @@ class FakeEncoder:
     """Counts words; stands in for NestedEncoder."""
 
     def __init__(self, **changes):
-        self.config = SimpleNamespace(**({"pooling": "cls", "normalize": False} | changes))
+        self.config = EncoderConfig(**({"pooling": "cls", "normalize": False} | changes))
 
     def fingerprint(self, layer):
         return f"fake-{layer}"
