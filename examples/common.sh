@@ -189,12 +189,15 @@ search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: a run for each size that
 policy_of() { # LABEL=MODEL…: what the models were trained to do with known positives, a line for the tables
   "$PYTHON" - "$@" <<'PY'
 import json, pathlib, sys
-words = {"keep": "are kept among its negatives (--false_negatives keep)", "mask": "are left out (--false_negatives mask)"}
+words = {"keep": "are kept among its negatives (--false_negatives keep)", "mask": "are left out (--false_negatives mask)",
+         "unknown": "are treated in a way that no training.json records"}
 found = {}
 for word in sys.argv[1:]:
     label, _, model = word.rpartition("=")
-    record = json.loads((pathlib.Path(model) / "training.json").read_text(encoding="utf-8"))
-    found.setdefault(record["configuration"]["train"]["false_negatives"], []).append(label)
+    path = pathlib.Path(model) / "training.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    policy = record["configuration"]["train"]["false_negatives"] if record else "unknown"
+    found.setdefault(policy, []).append(label)
 told = [f"{words[policy]} in {'every method' if len(found) == 1 else ', '.join(dict.fromkeys(labels))}"
         for policy, labels in found.items()]
 print(f"In training a query's other known positives inside its batch {'; they '.join(told)}.")
