@@ -116,14 +116,15 @@ def ticking(monkeypatch) -> None:
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
 
 
+_LOG = logging.getLogger("starbucks_retrieval")
+_LOG_AT_START = _LOG.handlers[:], _LOG.propagate, _LOG.level
+
+
 @pytest.fixture(autouse=True)
-def package_logging() -> Iterator[None]:
-    """A door sets up the package's log; put it back, or tests that read the log depend on their order."""
-    log = logging.getLogger("starbucks_retrieval")
-    before = log.handlers[:], log.propagate, log.level
-    yield
-    log.handlers[:], log.propagate = before[:2]
-    log.setLevel(before[2])
+def package_logging() -> None:
+    """Commands set up the package's log, in fixtures of a module too: each test begins with the log as it was at first."""
+    _LOG.handlers[:], _LOG.propagate = _LOG_AT_START[:2]
+    _LOG.setLevel(_LOG_AT_START[2])
 
 
 @pytest.fixture(autouse=True)

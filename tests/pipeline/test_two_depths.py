@@ -1,7 +1,6 @@
 """A model whose queries and passages are of different depth, from training to tables."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -35,8 +34,6 @@ def texts(data, name):
 def made(tiny_bert, tmp_path_factory):
     """data: a BEIR folder; model: trained with passages of the last layer; q, p: its stores, of all sizes."""
     folder = tmp_path_factory.mktemp("depths")
-    log = logging.getLogger("starbucks_retrieval")
-    before = log.handlers[:], log.propagate, log.level
     data = folder / "data"
     (data / "qrels").mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -62,8 +59,6 @@ def made(tiny_bert, tmp_path_factory):
             folder / name,
         ]
         did(encode, *where, "--store_dtype", "float32", "--dtype", "fp32", *more)
-    log.handlers[:], log.propagate = before[:2]  # which doors change, and nothing puts back around a module's fixture
-    log.setLevel(before[2])
     return folder
 
 
