@@ -22,7 +22,7 @@ from typing import Any
 import common
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.texts import open_groups, read_qrels
+from starbucks_retrieval.data import open_groups, read_qrels
 
 
 def main() -> None:

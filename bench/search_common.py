@@ -17,7 +17,7 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search.exact import Proposer, choose_engine, import_faiss, make_proposer
+from starbucks_retrieval.search.engines.exact import Proposer, choose_engine, import_faiss, make_proposer
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 

@@ -22,8 +22,8 @@ import numpy as np
 import search_common
 import torch
 
-from starbucks_retrieval.search.exact import exact_search
-from starbucks_retrieval.search.torch_engine import TorchProposer
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.engines.torch import TorchProposer
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.estimate import Machine, Row, estimate, measure_machine
-from starbucks_retrieval.search.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.index import build_index, open_index, parse_parameters
+from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.indexes import build_index, open_index, parse_parameters
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 

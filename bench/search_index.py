@@ -18,8 +18,8 @@ import common
 import numpy as np
 import search_common
 
-from starbucks_retrieval.search.exact import exact_search
-from starbucks_retrieval.search.index import SavedIndex, build_index, open_index, recall
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.indexes import SavedIndex, build_index, open_index, recall
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -21,9 +21,9 @@ import common
 import numpy as np
 import search_common
 
-from starbucks_retrieval.search.exact import exact_search
-from starbucks_retrieval.search.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.milvus import MilvusCollection, load, milvus_funnel, milvus_search
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, milvus_funnel, milvus_search
+from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import open_corpus, open_queries, read_qrels
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import open_corpus, open_queries, read_qrels
 
 Grades = dict[str, int]
 

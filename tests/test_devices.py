@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+import starbucks_retrieval.search.engines.ray as ray_engine
 from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.clients.model import SizedModel
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.__main__ import main as grid
 from starbucks_retrieval.grid.api import scoring_place
+from starbucks_retrieval.integrations.model import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.search import ray_search
 from starbucks_retrieval.search.__main__ import main as search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
@@ -101,10 +101,10 @@ def test_a_client_refuses_it_too(tiny_bert):
 
 def test_ray_without_a_gpu_is_not_waited_for(data, monkeypatch):
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}, nodes=lambda: [{"Alive": True}])
-    monkeypatch.setattr(ray_search, "import_ray", lambda purpose: ray)
-    monkeypatch.setattr(ray_search, "cluster", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(ray_engine, "import_ray", lambda purpose: ray)
+    monkeypatch.setattr(ray_engine, "cluster", lambda *_: contextlib.nullcontext())
     store = EmbeddingStore.open(data / "passages")
-    workers = ray_search.RaySearch(store.folders, 1, workers=1, device="cuda")
+    workers = ray_engine.RaySearch(store.folders, 1, workers=1, device="cuda")
     with pytest.raises(UserError, match="--device cuda: the Ray cluster has no GPU"):
         next(workers.search(np.eye(2, dtype=np.float32)))
 

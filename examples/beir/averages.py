@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Results, read_results, set_of, sets_of_parts
+from starbucks_retrieval.metrics.results import Results, read_results, set_of, sets_of_parts
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts.files import atomic_writer
 
 Figures = dict[str, dict[Size, float]]  # by set and size
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import open_groups
+from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import open_groups
-from starbucks_retrieval.texts.pairs import open_split_of_pairs
 
 Triple = tuple[str, str, str]
 Pair = tuple[float, str, str]

@@ -13,14 +13,14 @@ import numpy as np
 from starbucks_retrieval.browse.compare import Question, Standing, compare, standings
 from starbucks_retrieval.browse.page import Column, Page, render_page
 from starbucks_retrieval.browse.texts import read_passages, read_queries
+from starbucks_retrieval.data.files import atomic_writer
+from starbucks_retrieval.data.qrels import Qrels, read_qrels
+from starbucks_retrieval.data.runs import RunFile, open_run
+from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.measures import Run, is_mean, parse_measures, remove_identical_ids, score
-from starbucks_retrieval.results import local_name
-from starbucks_retrieval.run_labels import RunIdentity, names_of_set, run_labels, titles
-from starbucks_retrieval.texts.files import atomic_writer
-from starbucks_retrieval.texts.qrels import Qrels, read_qrels
-from starbucks_retrieval.texts.runs import RunFile, open_run
-from starbucks_retrieval.texts.sources import beir_folder
+from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
+from starbucks_retrieval.metrics.results import local_name
+from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, titles
 from starbucks_retrieval.version import __version__
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from starbucks_retrieval.measures import Qrels, Run, trec_order
+from starbucks_retrieval.metrics.measures import Qrels, Run, trec_order
 
 EQUAL = 5e-5  # differences that four digits do not show
 

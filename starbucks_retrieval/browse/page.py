@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from html import escape
 
 from starbucks_retrieval.browse.compare import EQUAL, Question, Standing
-from starbucks_retrieval.browse.looks import SCRIPT, STYLE
-from starbucks_retrieval.browse.question import MARKS, Setting, level_of, render_question, signed
+from starbucks_retrieval.browse.query import MARKS, Setting, level_of, render_question, signed
+from starbucks_retrieval.browse.theme import SCRIPT, STYLE
+from starbucks_retrieval.data import Passage
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts import Passage
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Passage, open_corpus, open_queries
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Passage, open_corpus, open_queries
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,6 @@
 
 from starbucks_retrieval.choose.api import Choice, choose
 from starbucks_retrieval.choose.candidates import Candidate, candidates, front, knee
-from starbucks_retrieval.choose.ladder import propose_ladder
+from starbucks_retrieval.choose.size_list import propose_ladder
 
 __all__ = ["Candidate", "Choice", "candidates", "choose", "front", "knee", "propose_ladder"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
-from starbucks_retrieval.choose.ladder import propose_ladder
+from starbucks_retrieval.choose.size_list import propose_ladder
 from starbucks_retrieval.cli import log
+from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.numbers import plain
-from starbucks_retrieval.results import Results, read_results
+from starbucks_retrieval.metrics.results import Results, read_results
 from starbucks_retrieval.sizes import Sizes
 
 

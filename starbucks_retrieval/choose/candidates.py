@@ -9,7 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Results
+from starbucks_retrieval.metrics.results import Results
 from starbucks_retrieval.sizes import Size
 
 BYTES, MILLISECONDS = "bytes_per_passage", "query_ms"

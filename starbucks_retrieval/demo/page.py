@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.browse import browse
+from starbucks_retrieval.data import open_queries, read_qrels, read_run
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.demo.pipeline import run_file
 from starbucks_retrieval.demo.settings import Settings
-from starbucks_retrieval.measures import Run, trec_order
+from starbucks_retrieval.metrics.measures import Run, trec_order
 from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, image
 from starbucks_retrieval.report.figures import effectiveness
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.ladder import choose_ladder
 from starbucks_retrieval.report.page import html_document, html_figure
+from starbucks_retrieval.report.size_list import choose_ladder
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts import open_queries, read_qrels, read_run
-from starbucks_retrieval.texts.files import atomic_writer
 
 if TYPE_CHECKING:
     import pandas as pd

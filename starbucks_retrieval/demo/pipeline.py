@@ -18,12 +18,12 @@ from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, parse_flags, progress, read_text
 from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.data import open_corpus, open_groups
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import file_digest
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import size_folder
-from starbucks_retrieval.texts import open_corpus, open_groups
 
 log = logging.getLogger(__name__)
 MEASURES = ["RR@10", "nDCG@10"]
@@ -192,7 +192,7 @@ def steps_for(settings: Settings, speed: dict[str, Any], full: str, tokens_per_q
 
 def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, speed: dict[str, Any]) -> dict[str, Any]:
     """Train on the train split of `data` with in-batch negatives; write the model into `folder`, which must be new."""
-    from starbucks_retrieval.models.load import quiet_transformers
+    from starbucks_retrieval.models.loading import quiet_transformers
     from starbucks_retrieval.train import TrainArguments, train
     from starbucks_retrieval.train.api import settings_of
 

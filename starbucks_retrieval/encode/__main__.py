@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
-from starbucks_retrieval.dry_run import DryRunArguments
+from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.team import PORT
+from starbucks_retrieval.encode.worker_group import PORT
 
 
 def main(argv: Sequence[str]) -> None:

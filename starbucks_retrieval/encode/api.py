@@ -9,7 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.team import Team, launch, launched
+from starbucks_retrieval.encode.worker_group import Team, launch, launched
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 

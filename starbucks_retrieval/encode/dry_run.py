@@ -6,18 +6,18 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.data import join_text, open_corpus, open_queries
+from starbucks_retrieval.data.count import Count, count_records
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.cost import Outline, check_length, outline
+from starbucks_retrieval.models.info import Outline, check_length, outline
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import output_folder
 from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.store.manifest import read_manifest
 from starbucks_retrieval.store.shards import load_shard
 from starbucks_retrieval.store.spec import part_rows
-from starbucks_retrieval.texts import join_text, open_corpus, open_queries
-from starbucks_retrieval.texts.count import Count, count_records
 
 _SAMPLE = 200  # texts whose tokens are counted
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from starbucks_retrieval.data import Records, Scan, open_corpus, open_queries, scan
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.worker import Worker, texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.runtime import BACKENDS, Runtime, choose_runtime, open_runtime
+from starbucks_retrieval.models.backends.base import BACKENDS, Runtime, choose_runtime, open_runtime
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreSpec, StoreWriter, output_folder
 from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.texts import Records, Scan, open_corpus, open_queries, scan
 
 log = logging.getLogger(__name__)
 

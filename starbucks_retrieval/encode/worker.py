@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, Query, Records, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.runtime import Runtime
+from starbucks_retrieval.models.backends.base import Runtime
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreWriter
-from starbucks_retrieval.texts import Passage, Query, Records, join_text
 
 
 @dataclasses.dataclass

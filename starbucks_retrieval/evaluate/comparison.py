@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.significance import NAMES, Correction, Test, adjust, paired_test
+from starbucks_retrieval.metrics.significance import NAMES, Correction, Test, adjust, paired_test
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from starbucks_retrieval.data.qrels import read_qrels
+from starbucks_retrieval.data.queries import open_queries
+from starbucks_retrieval.data.short_names import expand
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.measures import Qrels, Run
-from starbucks_retrieval.results import local_name
-from starbucks_retrieval.run_labels import ENDINGS, JOINTS, stem
-from starbucks_retrieval.texts.qrels import read_qrels
-from starbucks_retrieval.texts.queries import open_queries
-from starbucks_retrieval.texts.short_names import expand
+from starbucks_retrieval.metrics.measures import Qrels, Run
+from starbucks_retrieval.metrics.results import local_name
+from starbucks_retrieval.metrics.run_labels import ENDINGS, JOINTS, stem
 
 _QRELS_ENDINGS = (*ENDINGS, ".tsv", ".csv", ".qrels")
 # `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from starbucks_retrieval.measures import Qrels, Run, trec_top
+from starbucks_retrieval.metrics.measures import Qrels, Run, trec_top
 
 TOP = 10
 HUB_SHARE = 0.1  # of the top tens: fewer are no hub, whatever the collection

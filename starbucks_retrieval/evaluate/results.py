@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.evaluate.comparison import Comparison, Tested
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.evaluate.table import render
-from starbucks_retrieval.measures import Scores
-from starbucks_retrieval.results import Cell, Results, macro_mean, set_of, sets_of_parts
-from starbucks_retrieval.run_labels import titles
+from starbucks_retrieval.metrics.measures import Scores
+from starbucks_retrieval.metrics.results import Cell, Results, macro_mean, set_of, sets_of_parts
+from starbucks_retrieval.metrics.run_labels import titles
 from starbucks_retrieval.sizes import Size, pair_name
-from starbucks_retrieval.texts.files import atomic_writer
 
 # Per-query values of more queries than this make a result file of tens of megabytes; --per_query writes any number.
 MOST_VALUES = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from starbucks_retrieval.numbers import plain
+from starbucks_retrieval.cli.numbers import plain
 
 if TYPE_CHECKING:
     from starbucks_retrieval.evaluate.results import Evaluation, Row

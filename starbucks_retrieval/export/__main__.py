@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
-from starbucks_retrieval.dry_run import DryRunArguments
+from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.export.arguments import ExportArguments
 
 

@@ -77,9 +77,9 @@ def look(arguments: ExportArguments) -> tuple[Any, Size]:
     """The model's Hugging Face configuration and the size to export, found before any weight is read."""
     from transformers import AutoConfig
 
+    from starbucks_retrieval.models.architectures import layout_of
     from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.load import explained
-    from starbucks_retrieval.models.stack import layout_of
+    from starbucks_retrieval.models.loading import explained
 
     name = arguments.model_name_or_path
     with explained(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.export.api import look
 from starbucks_retrieval.export.arguments import ExportArguments
 from starbucks_retrieval.export.folder import RECORD, check_output

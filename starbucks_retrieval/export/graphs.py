@@ -8,11 +8,11 @@ import itertools
 import logging
 from pathlib import Path
 
+from starbucks_retrieval.data import Passage, join_text, open_corpus
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.export.weights import prepare_tokenizer
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.texts import Passage, join_text, open_corpus
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def read_calibration(collection: str) -> list[Passage]:
 
 def write_graph(encoder: NestedEncoder, size: Size, folder: Path, target: str, calibration: list[Passage]) -> None:
     """Write the graph of `size`, the tokenizer, and a starbucks.json that has this one size; int8 with `calibration`."""
-    from starbucks_retrieval.models.graph import write_onnx, write_openvino
+    from starbucks_retrieval.models.backends.graph import write_onnx, write_openvino
 
     prepare_tokenizer(encoder.tokenizer)
     encoder.tokenizer.save_pretrained(folder)  # before it is used: it would save the truncation it was last used with

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.provenance import write_json
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts.files import atomic_writer
 
 _POOLING = {
     "cls": "pooling_mode_cls_token",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.stack import layout_of
+from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.sizes import Size, Sizes
 
 

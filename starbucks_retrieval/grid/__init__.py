@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return deltas
     if name == "sweep":
-        from starbucks_retrieval.grid.one_pass import sweep
+        from starbucks_retrieval.grid.all_dims import sweep
 
         return sweep
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

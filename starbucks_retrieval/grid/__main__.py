@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
-from starbucks_retrieval.dry_run import DryRunArguments
+from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import DeltaArguments, EncodingArguments, GridArguments
 from starbucks_retrieval.grid.table import matrices
-from starbucks_retrieval.results import Results, read_results, write_results
+from starbucks_retrieval.metrics.results import Results, read_results, write_results
 
 EPILOG = (
     "starbucks grid --model_name_or_path model --dataset_path scifact --output model.json    |    "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from starbucks_retrieval.data import open_corpus, open_queries, read_qrels
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
@@ -20,13 +21,12 @@ from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, costs_of
 from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_taps, remove_taps, shape_of
 from starbucks_retrieval.grid.scoring import Scoring
-from starbucks_retrieval.measures import Qrels, parse_measures
+from starbucks_retrieval.metrics.measures import Qrels, parse_measures
+from starbucks_retrieval.metrics.results import Cell, Results, local_name, write_results
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.results import Cell, Results, local_name, write_results
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.texts import open_corpus, open_queries, read_qrels
 
 if TYPE_CHECKING:
     import torch

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.cli import log, progress
+from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.clock import now
+from starbucks_retrieval.data import Passage, Query
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.grid.timing import Quiet, least, machine_load, slowdown, time_left
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.runtime import open_runtime
-from starbucks_retrieval.numbers import plain
+from starbucks_retrieval.models.backends.base import open_runtime
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.texts import Passage, Query
 
 QUERIES, PASSAGES = 50, 64
 _ROUNDS = 3  # repetitions, of which the least counts

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell, Results, read_results
 from starbucks_retrieval.provenance import describe, file_digest
-from starbucks_retrieval.results import Cell, Results, read_results
 
 
 def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:

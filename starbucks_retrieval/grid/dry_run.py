@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.encode.dry_run import preview as preview_encode
 from starbucks_retrieval.grid.api import prepare
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
@@ -59,7 +59,7 @@ def _of_pairs(asked: GridArguments, encoding: EncodingArguments) -> Preview:
     import torch
 
     from starbucks_retrieval.grid.pairs import sts_arguments
-    from starbucks_retrieval.models.cost import check_length, outline
+    from starbucks_retrieval.models.info import check_length, outline
     from starbucks_retrieval.models.precision import choose
     from starbucks_retrieval.sts.sets import open_sets
 

@@ -13,9 +13,9 @@ from transformers import AutoConfig
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.models.config import find_config
-from starbucks_retrieval.models.load import explained
-from starbucks_retrieval.models.stack import layout_of
+from starbucks_retrieval.models.loading import explained
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 

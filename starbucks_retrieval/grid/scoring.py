@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from ir_measures import Measure
 
+from starbucks_retrieval.grid.all_dims import Found, sweep
 from starbucks_retrieval.grid.encoding import Stores
-from starbucks_retrieval.grid.judged import Judge
-from starbucks_retrieval.grid.one_pass import Found, sweep
-from starbucks_retrieval.measures import Qrels
-from starbucks_retrieval.results import Cell
+from starbucks_retrieval.grid.scorer import Judge
+from starbucks_retrieval.metrics.measures import Qrels
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from starbucks_retrieval.results import Cell, Results
+from starbucks_retrieval.metrics.results import Cell, Results
 
 MISSING = "missing"
 

@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups, read_run, scan
+from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine import cache
 from starbucks_retrieval.mine.arguments import MineArguments
@@ -19,8 +21,6 @@ from starbucks_retrieval.mine.from_run import from_run
 from starbucks_retrieval.mine.rows import write_rows
 from starbucks_retrieval.mine.teacher import load_teacher
 from starbucks_retrieval.mine.topics import Topics, read_topics
-from starbucks_retrieval.texts import Group, Passage, Records, open_corpus, open_groups, read_run, scan
-from starbucks_retrieval.texts.sources import beir_folder, find_ir
 
 log = logging.getLogger(__name__)
 

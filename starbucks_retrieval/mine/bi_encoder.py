@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.models import NestedEncoder, precision
 from starbucks_retrieval.sizes import Size, Sizes, check_size
-from starbucks_retrieval.texts import Passage, join_text
 
 T = TypeVar("T", bound=Hashable)
 

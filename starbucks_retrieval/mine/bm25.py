@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.candidates import Candidates, best
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.texts import Passage, Records, join_text
 
 _STOPWORDS = "en"
 

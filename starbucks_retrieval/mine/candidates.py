@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, Records
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.texts import Passage, Records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.encoder import limit_of
-from starbucks_retrieval.models.load import explained, quiet_transformers
-from starbucks_retrieval.texts import Passage, join_text
+from starbucks_retrieval.models.loading import explained, quiet_transformers
 
 log = logging.getLogger(__name__)
 _MAX_LEN = 512  # tokens of a pair, where the flag gives none and the model admits more

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from starbucks_retrieval.data import Passage, Records
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.bi_encoder import BiEncoder
 from starbucks_retrieval.mine.candidates import Candidates, best
@@ -16,7 +17,6 @@ from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.sizes import pair_name
-from starbucks_retrieval.texts import Passage, Records
 
 _WINDOW = 16384  # passages encoded at once, sorted by length among themselves
 _TILE = 2**25  # scores held at once

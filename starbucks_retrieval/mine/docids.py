@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, Records, Scan
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Passage, Records, Scan
 
 # Beyond this ids are kept as single objects: one long id must not widen all the others.
 _WIDEST = 128

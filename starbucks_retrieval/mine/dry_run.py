@@ -7,15 +7,15 @@ import itertools
 import json
 from typing import Any
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.data import Passage, join_text
+from starbucks_retrieval.data.count import Count, count_records
+from starbucks_retrieval.data.runs import read_tag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine import cache
 from starbucks_retrieval.mine.api import bm25_engine, check_output, open_data
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.texts import Passage, join_text
-from starbucks_retrieval.texts.count import Count, count_records
-from starbucks_retrieval.texts.runs import read_tag
 
 _SAMPLE = 200  # groups and passages whose length is looked at
 _CANDIDATE = 8  # bytes of one: row and score
@@ -90,7 +90,7 @@ def _source(
         return f"BM25 by {bm25_engine(arguments).identity['engine']}", None
     import torch
 
-    from starbucks_retrieval.models.cost import outline
+    from starbucks_retrieval.models.info import outline
     from starbucks_retrieval.models.precision import choose
     from starbucks_retrieval.sizes import check_size
 

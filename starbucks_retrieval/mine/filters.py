@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from starbucks_retrieval.texts import Passage
+from starbucks_retrieval.data import Passage
 
 _WORD = re.compile(r"\w+")
 

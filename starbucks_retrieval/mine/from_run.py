@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 
+from starbucks_retrieval.data.runs import Run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.texts.runs import Run
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.texts import Passage, Records, join_text
 
 _PASSAGES = 4096  # handed to Lucene at once
 _QUERIES = 512

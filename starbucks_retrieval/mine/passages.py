@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Passage, Records
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Passage, Records
 
 
 class PassageFile:

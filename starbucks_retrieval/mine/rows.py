@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Group, Passage, Records
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates
@@ -20,8 +22,6 @@ from starbucks_retrieval.mine.filters import are_near, choose, generator, words
 from starbucks_retrieval.mine.passages import PassageFile
 from starbucks_retrieval.mine.teacher import Teacher
 from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.texts import Group, Passage, Records
-from starbucks_retrieval.texts.files import atomic_writer
 
 _WINDOW = 8192  # pairs that a teacher scores at once, sorted by length among themselves
 

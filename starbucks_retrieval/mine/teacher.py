@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from starbucks_retrieval.data import Passage
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
-from starbucks_retrieval.texts import Passage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ def load_teacher(arguments: MineArguments) -> Teacher:
 def _load(name: str, arguments: MineArguments) -> Teacher:
     from transformers import AutoConfig
 
-    from starbucks_retrieval.models.load import explained
+    from starbucks_retrieval.models.loading import explained
 
     with explained(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)

@@ -7,9 +7,9 @@ from array import array
 
 import numpy as np
 
+from starbucks_retrieval.data import Group, Passage, Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.docids import Docids
-from starbucks_retrieval.texts import Group, Passage, Records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.backends.base import Rows, Runtime
 from starbucks_retrieval.models.encoder import NestedEncoder
-from starbucks_retrieval.models.runtime import Rows, Runtime
 from starbucks_retrieval.sizes import Size, Sizes
 
 _NEIGHBOURS = 10

@@ -17,13 +17,13 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
-from starbucks_retrieval.models.asked import Asked, Lock
+from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.capture import Asked, Lock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests
-from starbucks_retrieval.models.load import load_backbone, quiet_transformers
+from starbucks_retrieval.models.loading import load_backbone, quiet_transformers
 from starbucks_retrieval.models.pooling import embedding, pool
-from starbucks_retrieval.models.stack import layers_of, layout_of, truncated_view
 from starbucks_retrieval.provenance import usual_modes
 from starbucks_retrieval.sizes import Size, Sizes
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from starbucks_retrieval.models.stack import Layout, cut_config
+from starbucks_retrieval.models.architectures import Layout, cut_config
 
 # What config.json holds besides: names and versions, number formats and ways to compute, training, heads, generation.
 # The number of layers is here as a fingerprint speaks of one layer. Any other value counts, known to us or not.

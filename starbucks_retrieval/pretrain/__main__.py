@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import finish, run_door
-from starbucks_retrieval.layers import parse_training
+from starbucks_retrieval.cli.precedence import parse_training
 from starbucks_retrieval.pretrain.arguments import RECIPES, PretrainArguments
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir and --max_steps (required),
@@ -27,9 +27,9 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
     )
     arguments, common = parsed.arguments, parsed.common
-    from starbucks_retrieval.loop.processes import leave
-    from starbucks_retrieval.loop.settings import show_configuration
     from starbucks_retrieval.pretrain.api import DEFAULTS, pretrain, settings_of
+    from starbucks_retrieval.trainer.processes import leave
+    from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, common)
     if arguments.print_config:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.loop.checkpoints import claimed, same_run
-from starbucks_retrieval.loop.processes import first_process
-from starbucks_retrieval.loop.settings import gives, hugging_face_arguments, kept_settings
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.trainer.checkpoints import claimed, same_run
+from starbucks_retrieval.trainer.processes import first_process
+from starbucks_retrieval.trainer.settings import gives, hugging_face_arguments, kept_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -53,13 +53,13 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.loop.ending import train_and_keep
     from starbucks_retrieval.models.encoder import limit_of
     from starbucks_retrieval.pretrain.card import write_card
     from starbucks_retrieval.pretrain.data import PretrainingData
     from starbucks_retrieval.pretrain.documents import open_documents
     from starbucks_retrieval.pretrain.module import PretrainingModule
     from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_place
+    from starbucks_retrieval.trainer.finish import train_and_keep
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.models.origin import base_model, told_base
-from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.module import PretrainingModule

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain.collate import MaskingCollator
 from starbucks_retrieval.pretrain.documents import DocumentStream
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.tokens import WholeWordTokenizer
 from starbucks_retrieval.pretrain.windows import Cutter, Mode
-from starbucks_retrieval.texts import Records
 
 _MASKS = 2  # sets this file's generators apart from those of documents and windows
 

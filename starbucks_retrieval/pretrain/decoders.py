@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.stack import Layout, cut_config, layers_of, truncated_view
+from starbucks_retrieval.models.architectures import Layout, cut_config, layers_of, truncated_view
 from starbucks_retrieval.pretrain.losses import IGNORED
 from starbucks_retrieval.pretrain.options import PretrainOptions
 from starbucks_retrieval.pretrain.two_stream import FAMILIES, parts_of, two_stream_attention

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, Records, join_text
+from starbucks_retrieval.data.fields import TEXT, TITLE, as_text, string
+from starbucks_retrieval.data.files import decode, raw_lines
+from starbucks_retrieval.data.sources import find_path, find_rows
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Passage, Records, join_text
-from starbucks_retrieval.texts.fields import TEXT, TITLE, as_text, string
-from starbucks_retrieval.texts.files import decode, raw_lines
-from starbucks_retrieval.texts.sources import find_path, find_rows
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.dry_run import Preview, free_bytes
-from starbucks_retrieval.loop.dry_run import SINGLE, STATES, count_checkpoints, output_state, rows_per_step
-from starbucks_retrieval.models.cost import outline
+from starbucks_retrieval.cli.dry_run import Preview, free_bytes
+from starbucks_retrieval.models.info import outline
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.options import visited_sizes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store.info import readable
+from starbucks_retrieval.trainer.dry_run import SINGLE, STATES, count_checkpoints, output_state, rows_per_step
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.models.load import load_backbone, quiet_transformers
+from starbucks_retrieval.models.loading import load_backbone, quiet_transformers
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from starbucks_retrieval.loop.recompute import Recomputing
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.models.stack import layout_of
+from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.pretrain.decoders import Decoder, Rows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.heads import head_of, load_masked_lm
 from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entropies, span_contrast
 from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings, widened
 from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.trainer.gradient_checkpointing import Recomputing
 
 
 class PretrainingModule(Recomputing):

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.load import quiet_transformers
+from starbucks_retrieval.models.loading import quiet_transformers
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.provenance import usual_modes
-from starbucks_retrieval.texts.files import atomic_writer
 
 FILE = Path("decoder") / "decoder.safetensors"
 _MODEL, _DECODER = "model.", "decoder."

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from starbucks_retrieval.models.stack import Layout, layers_of, truncated_view
+from starbucks_retrieval.models.architectures import Layout, layers_of, truncated_view
 
 
 def hidden_states(

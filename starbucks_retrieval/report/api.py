@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.report.cost_figures import latency, pareto
 from starbucks_retrieval.report.drawing import Drawing, image, import_matplotlib
 from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
 from starbucks_retrieval.report.inputs import Inputs, Method, read_inputs
-from starbucks_retrieval.report.ladder import Ladder, choose_ladder
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.marks import CORRECTIONS, Marker
 from starbucks_retrieval.report.page import Page, render_page
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
-from starbucks_retrieval.report.story import lead, tiles
+from starbucks_retrieval.report.significance import CORRECTIONS, Marker
+from starbucks_retrieval.report.size_list import Ladder, choose_ladder
+from starbucks_retrieval.report.summary import lead, tiles
 from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
-from starbucks_retrieval.significance import Correction
-from starbucks_retrieval.texts.files import atomic_writer
 from starbucks_retrieval.version import __version__
 
 

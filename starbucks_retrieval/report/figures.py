@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.report.columns import AVERAGE, Column, Group, grouped, measure_name
 from starbucks_retrieval.report.drawing import GRID, INK, MUTED, Drawing, Look, Panel, line, looks
 from starbucks_retrieval.report.inputs import Inputs, Method, is_grid
-from starbucks_retrieval.report.ladder import Ladder
 from starbucks_retrieval.report.layouts import figure
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
+from starbucks_retrieval.report.size_list import Ladder
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:

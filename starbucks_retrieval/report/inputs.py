@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
 from starbucks_retrieval.provenance import file_digest
 from starbucks_retrieval.report.columns import Column
 from starbucks_retrieval.report.costs import Cost, read_costs
 from starbucks_retrieval.report.findings import warnings_of
-from starbucks_retrieval.results import Cell, Results, read_results, sets_of_parts
 from starbucks_retrieval.sizes import Size, pair_name
 
 # Two stages may add the same numbers up in another order; no table shows so small a difference.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from starbucks_retrieval.report.columns import AVERAGE, Column, Group, grouped, mean, measure_name
 from starbucks_retrieval.report.inputs import Inputs, Method
-from starbucks_retrieval.report.ladder import Ladder
-from starbucks_retrieval.report.marks import Comparison, Marker
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
+from starbucks_retrieval.report.significance import Comparison, Marker
+from starbucks_retrieval.report.size_list import Ladder
 from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Row, Table, with_best
 from starbucks_retrieval.sizes import Size
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from starbucks_retrieval.report.drawing import Drawing, Look, inline
 from starbucks_retrieval.report.inputs import Source
-from starbucks_retrieval.report.page_looks import SCRIPT, STYLE
 from starbucks_retrieval.report.page_tables import html_table
-from starbucks_retrieval.report.story import Tile
+from starbucks_retrieval.report.summary import Tile
 from starbucks_retrieval.report.tables import Table
+from starbucks_retrieval.report.theme import SCRIPT, STYLE
 
 _LONG = 4000  # characters of one entry of a result file
 _MARKS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.report.columns import AVERAGE, Column, Group, dataset_key, measure_key
-from starbucks_retrieval.report.ladder import Ladder
+from starbucks_retrieval.report.size_list import Ladder
 from starbucks_retrieval.report.tables import Entry, Row
 from starbucks_retrieval.sizes import Size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from starbucks_retrieval.report.marks import Comparison
+from starbucks_retrieval.report.significance import Comparison
 
 DIGITS = 4
 DASH = "–"

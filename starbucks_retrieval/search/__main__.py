@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, log, parse_flags, run_door, setup_logging
-from starbucks_retrieval.dry_run import DryRunArguments
+from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import (
     FunnelArguments,
@@ -19,7 +19,7 @@ from starbucks_retrieval.search.arguments import (
     TypedQueryArguments,
 )
 from starbucks_retrieval.search.estimate.arguments import PlanArguments
-from starbucks_retrieval.search.index.parameters import parse_parameters
+from starbucks_retrieval.search.indexes.parameters import parse_parameters
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import size_folder
 
@@ -154,8 +154,8 @@ def _index(
     if index.load_index:
         return Path(index.load_index), {}
     from starbucks_retrieval.search.api import asked_size
-    from starbucks_retrieval.search.funnel import Funnel
-    from starbucks_retrieval.search.index import build_index
+    from starbucks_retrieval.search.funnel.funnel import Funnel
+    from starbucks_retrieval.search.indexes import build_index
     from starbucks_retrieval.search.pairs import open_pair
 
     steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel

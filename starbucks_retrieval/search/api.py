@@ -11,19 +11,19 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.data.qrels import read_qrels
+from starbucks_retrieval.data.runs import SaveFormat, write_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import choose_engine, make_proposer
-from starbucks_retrieval.search.funnel import Funnel, Step, check_together
-from starbucks_retrieval.search.funnel_choice import Choice, choose_funnel
-from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
-from starbucks_retrieval.search.index import RESCORE, open_index, recall, sample_rows
+from starbucks_retrieval.search.engines.exact import choose_engine, make_proposer
+from starbucks_retrieval.search.funnel.choice import Choice, choose_funnel
+from starbucks_retrieval.search.funnel.funnel import Funnel, Step, check_together
+from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
+from starbucks_retrieval.search.indexes import RESCORE, open_index, recall, sample_rows
 from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
 from starbucks_retrieval.search.plan import parse_bytes
-from starbucks_retrieval.search.ways import Way, by_funnel, by_index, by_milvus, by_ray, exactly
+from starbucks_retrieval.search.retrievers import Way, by_funnel, by_index, by_milvus, by_ray, exactly
 from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.store import EmbeddingStore, check_same
-from starbucks_retrieval.texts.qrels import read_qrels
-from starbucks_retrieval.texts.runs import SaveFormat, write_run
 
 Results = list[tuple[str, np.float32]]
 DEPTH = 1000

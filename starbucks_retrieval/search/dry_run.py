@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores, refuse_two_sizes
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
-from starbucks_retrieval.search.exact import choose_engine, make_proposer
-from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.funnel_slice import stored_sizes
+from starbucks_retrieval.search.engines.exact import choose_engine, make_proposer
+from starbucks_retrieval.search.funnel.funnel import Funnel
+from starbucks_retrieval.search.funnel.passage_slice import stored_sizes
 from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes, pair_name

@@ -10,7 +10,7 @@ import numpy as np
 from starbucks_retrieval.search.plan import make_plan
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.halves import singles
+from starbucks_retrieval.store.float16 import singles
 
 _AT_ONCE = 2**23  # numbers of the vectors that are read at once
 

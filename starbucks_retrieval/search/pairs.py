@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
+from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, open_store
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from starbucks_retrieval.store.halves import singles
+from starbucks_retrieval.store.float16 import singles
 
 _CACHE = 2**19  # bytes of vectors in double precision that stay in the cache while they are scored
 

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.exact import import_faiss
-from starbucks_retrieval.search.funnel import Funnel, Step, funnel_search
-from starbucks_retrieval.search.funnel_slice import open_sizes, stored_sizes
+from starbucks_retrieval.search.engines.exact import import_faiss
+from starbucks_retrieval.search.funnel.funnel import Funnel, Step, funnel_search
+from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 from starbucks_retrieval.store.spec import same_fingerprint
-from starbucks_retrieval.texts import Passage, open_corpus
 
 
 class Encoder(Protocol):

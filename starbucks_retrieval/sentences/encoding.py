@@ -10,7 +10,7 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.runtime import Runtime, open_runtime
+from starbucks_retrieval.models.backends.base import Runtime, open_runtime
 from starbucks_retrieval.sentences.arguments import SentenceArguments
 from starbucks_retrieval.sizes import Size, Sizes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from starbucks_retrieval.results import Cell
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import Size
 
 MISSING = "–"

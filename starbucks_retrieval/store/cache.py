@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import file_digest
-from starbucks_retrieval.store.places import download, is_remote
+from starbucks_retrieval.store.storage import download, is_remote
 
 VARIABLE = "STARBUCKS_CACHE"
 

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import open_store
-from starbucks_retrieval.store.places import Where, is_remote, place
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.texts.files import atomic_writer
+from starbucks_retrieval.store.storage import Where, is_remote, place
 
 _BLOCK = 16 << 20  # bytes of vectors that are held at a time; a row group of Parquet
 

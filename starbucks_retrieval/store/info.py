@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.locate import store_folders
 from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import load_shard
+from starbucks_retrieval.store.storage import Where
 
 
 def describe_stores(paths: Sequence[Where]) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def _describe(folder: Path) -> dict[str, Any]:
         "shard_size": spec.shard_size,
         "store_dtype": spec.store_dtype,
         "compute_dtype": spec.compute_dtype,
-        "bytes": sum(length or 0 for length in places.entries(folder).values()),
+        "bytes": sum(length or 0 for length in storage.entries(folder).values()),
         "model": spec.model_name,
         "fingerprint": spec.fingerprint,
         "pooling": spec.pooling,

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.places import Where, place
+from starbucks_retrieval.store.storage import Where, place
 
 MANIFEST = "manifest.json"
 _OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))(\.tmp)?")

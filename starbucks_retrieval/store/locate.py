@@ -9,8 +9,8 @@ from pathlib import Path
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import MANIFEST, folder_size, is_part, size_folder
-from starbucks_retrieval.store.places import Where, entries, exists, is_folder, matching, place
 from starbucks_retrieval.store.reader import EmbeddingStore
+from starbucks_retrieval.store.storage import Where, entries, exists, is_folder, matching, place
 
 
 def open_store(path: Where, size: Size | None = None) -> EmbeddingStore:

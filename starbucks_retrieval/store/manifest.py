@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import refuse_newer
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.shards import ShardRecord
 from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
@@ -41,7 +41,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     damaged = UserError(f"{path} is damaged", "delete the folder and encode again")
     try:
-        content = json.loads(places.read_text(path))
+        content = json.loads(storage.read_text(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise UserError(f"{folder} is not an embedding store: it has no {MANIFEST}", "check the path") from None
     except ValueError:

@@ -12,8 +12,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import is_part, output_folder
 from starbucks_retrieval.store.locate import open_each_size
-from starbucks_retrieval.store.places import Where, entries, place, refuse_source
 from starbucks_retrieval.store.reader import EmbeddingStore
+from starbucks_retrieval.store.storage import Where, entries, place, refuse_source
 from starbucks_retrieval.store.writer import StoreWriter
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.cache import local_file
-from starbucks_retrieval.store.halves import refuse_endless, singles
+from starbucks_retrieval.store.float16 import refuse_endless, singles
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import FileRecord, ShardRecord, load_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
+from starbucks_retrieval.store.storage import Where
 
 _KEPT = 256  # open files that a store may have at most
 
@@ -102,7 +102,7 @@ class EmbeddingStore:
 
         Arrays at a URL are fetched, checked and kept in a local cache when they are first read. Raises UserError for no store, an unfinished one, a missing or damaged shard.
         """
-        folder = places.place(folder)
+        folder = storage.place(folder)
         manifest = read_manifest(folder)
         spec = manifest.spec
         if not manifest.complete:
@@ -114,7 +114,7 @@ class EmbeddingStore:
         expected = [(shard, *spec.shard_rows(shard)) for shard in range(spec.shards)]
         if [(r.shard, r.start, r.start + r.rows) for r in manifest.shards] != expected:
             raise UserError(f"{folder / MANIFEST} is damaged", "delete the folder and encode again")
-        lengths = places.entries(folder)
+        lengths = storage.entries(folder)
         for record in manifest.shards:
             _refuse(record.problem(folder, lengths, checksums=False))
         return cls(spec, [_Shard(folder, record, record.start) for record in manifest.shards])
@@ -234,7 +234,7 @@ class EmbeddingStore:
 
     def verify(self) -> None:
         """Read every file and compare its checksum. Raises UserError naming the first damaged file."""
-        lengths = {folder: places.entries(folder) for folder in self.folders}
+        lengths = {folder: storage.entries(folder) for folder in self.folders}
         for shard in self._shards:
             _refuse(shard.record.problem(shard.folder, lengths[shard.folder]))
 

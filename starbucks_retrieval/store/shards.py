@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.layout import shard_file
 
 
@@ -59,7 +59,7 @@ class ShardRecord:
                 return f"{path} is missing"
             if length != record.bytes:
                 return f"{path} has {length} bytes instead of {record.bytes}"
-            if checksums and places.digest(path) != record.blake2b:
+            if checksums and storage.digest(path) != record.blake2b:
                 return f"{path} does not match its checksum"
         return None
 
@@ -77,15 +77,15 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
-    places.settle(folder)  # the arrays' names must be on the disk before the file that vouches for them
-    places.write_json(folder, shard_file(shard, "json"), record.to_json())
+    storage.settle(folder)  # the arrays' names must be on the disk before the file that vouches for them
+    storage.write_json(folder, shard_file(shard, "json"), record.to_json())
     return record
 
 
 def load_shard(folder: Path, shard: int) -> ShardRecord | None:
     """The record of a shard, or None when there is none that can be read."""
     try:
-        return ShardRecord.from_json(json.loads(places.read_text(folder / shard_file(shard, "json"))))
+        return ShardRecord.from_json(json.loads(storage.read_text(folder / shard_file(shard, "json"))))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -93,7 +93,7 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
 def remove_shard(folder: Path, shard: int) -> None:
     """Delete whatever there is of a shard; first the file that vouches for the others."""
     for what in ("json", "vectors.npy", "ids.npy"):
-        places.remove(folder, shard_file(shard, what))
+        storage.remove(folder, shard_file(shard, what))
 
 
 def id_array(ids: list[str]) -> np.ndarray:
@@ -127,7 +127,7 @@ def _save_array(folder: Path, name: str, array: np.ndarray) -> FileRecord:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part)
-    places.write_file(folder, name, parts)
+    storage.write_file(folder, name, parts)
     return FileRecord(
         name, sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts), digest.hexdigest()
     )

@@ -15,8 +15,8 @@ from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import output_folder
 from starbucks_retrieval.store.locate import open_store
-from starbucks_retrieval.store.places import Where, refuse_source
 from starbucks_retrieval.store.spec import StoreSpec
+from starbucks_retrieval.store.storage import Where, refuse_source
 from starbucks_retrieval.store.writer import StoreWriter
 
 

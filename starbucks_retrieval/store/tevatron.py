@@ -17,9 +17,9 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import describe, file_digest
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import output_folder
-from starbucks_retrieval.store.places import Where
-from starbucks_retrieval.store.restricted import load_arrays
+from starbucks_retrieval.store.safe_pickle import load_arrays
 from starbucks_retrieval.store.spec import StoreSpec
+from starbucks_retrieval.store.storage import Where
 from starbucks_retrieval.store.writer import StoreWriter
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.locate import store_folders
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
-from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import ShardRecord, load_shard
+from starbucks_retrieval.store.storage import Where
 
 
 def verify_stores(paths: Sequence[Where]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def verify_stores(paths: Sequence[Where]) -> dict[str, Any]:
     problems: list[str] = []
     shards = size = 0
     work = [(folder, manifest, shard) for folder, manifest in manifests for shard in range(manifest.spec.shards)]
-    lengths = {folder: places.entries(folder) for folder, _ in manifests}
+    lengths = {folder: storage.entries(folder) for folder, _ in manifests}
     for folder, manifest, shard in progress(work, len(work), "shards", "verify"):
         record = load_shard(folder, shard)
         if record is None and not manifest.complete:

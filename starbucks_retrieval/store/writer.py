@@ -13,12 +13,12 @@ import numpy as np
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import LOCK, FolderLock
-from starbucks_retrieval.store import places
+from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.layout import MANIFEST, is_own
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
-from starbucks_retrieval.store.places import Where
 from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
+from starbucks_retrieval.store.storage import Where
 
 
 class StoreWriter:
@@ -48,9 +48,9 @@ class StoreWriter:
         Raises UserError when the folder holds something else, or another process writes it. With `overwrite` a store
         of ours is replaced; files that are not ours are never touched.
         """
-        folder = places.place(folder)
+        folder = storage.place(folder)
         _refuse_foreign(folder)
-        places.make_folder(folder)
+        storage.make_folder(folder)
         lock = FolderLock(folder)
         try:
             writer = cls(folder, spec, lock)
@@ -66,8 +66,8 @@ class StoreWriter:
 
         Raises UserError when no such process has started the store, or it holds another job.
         """
-        folder = places.place(folder)
-        if MANIFEST not in places.entries(folder):
+        folder = storage.place(folder)
+        if MANIFEST not in storage.entries(folder):
             raise UserError(
                 f"{folder} is not started: it has no {MANIFEST}", "let the first process open it, then join"
             )
@@ -117,7 +117,7 @@ class StoreWriter:
         if missing := self.missing_shards():
             raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
         shards = [self._done[shard] for shard in range(self.spec.shards)]
-        places.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
+        storage.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
         self.complete = True
 
     def close(self) -> None:
@@ -136,18 +136,18 @@ class StoreWriter:
         if manifest is not None:
             self.spec = manifest.spec
         # An object elsewhere is never half there, and reading all of them again could take as long as the job.
-        self._done = {} if manifest is None else self._records(checksums=not places.is_remote(self.folder))
+        self._done = {} if manifest is None else self._records(checksums=not storage.is_remote(self.folder))
         done = [self._done[shard] for shard in self.done_shards()]
         whole = manifest is not None and manifest.complete and done == manifest.shards
         if manifest is None or (manifest.complete and not whole):
-            places.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
+            storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
         self.complete = whole
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
         """The manifest of the same job; None for an empty folder, or one emptied because of `overwrite`."""
-        started = MANIFEST in places.entries(self.folder)
+        started = MANIFEST in storage.entries(self.folder)
         shards = _shards_seen(self.folder)
         if not started and not shards:
             return None
@@ -169,13 +169,13 @@ class StoreWriter:
         log.info("overwriting the store in %s", self.folder)
         for shard in shards:
             remove_shard(self.folder, shard)
-        places.remove(self.folder, MANIFEST)
+        storage.remove(self.folder, MANIFEST)
         return None
 
     def _records(self, checksums: bool, known: Container[int] = ()) -> dict[int, ShardRecord]:
         """Records of the shards whose files are what their record says; the others are told of and left out."""
         done = {}
-        lengths = places.entries(self.folder)
+        lengths = storage.entries(self.folder)
         for shard in sorted(_shards_of(lengths)):
             if shard in known:
                 continue
@@ -192,9 +192,9 @@ class StoreWriter:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if places.exists(folder) and not places.is_folder(folder):
+    if storage.exists(folder) and not storage.is_folder(folder):
         raise UserError(f"{folder} is a file, a folder is needed", "choose another output folder")
-    names = sorted(places.entries(folder))
+    names = sorted(storage.entries(folder))
     foreign = next((name for name in names if not is_own(name)), None)
     if foreign is None and MANIFEST in names and not _is_our_manifest(folder / MANIFEST):
         foreign = MANIFEST
@@ -207,7 +207,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _is_our_manifest(path: Path) -> bool:
     try:
-        content: Any = json.loads(places.read_text(path))
+        content: Any = json.loads(storage.read_text(path))
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == Manifest.FORMAT
@@ -215,7 +215,7 @@ def _is_our_manifest(path: Path) -> bool:
 
 def _shards_seen(folder: Path) -> set[int]:
     """Numbers of all shards of which any file is there, temporary ones included."""
-    return _shards_of(places.entries(folder))
+    return _shards_of(storage.entries(folder))
 
 
 def _shards_of(names: Iterable[str]) -> set[int]:

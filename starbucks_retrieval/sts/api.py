@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.sts.arguments import StsArguments
 from starbucks_retrieval.sts.baseline import compare, open_baseline

@@ -6,9 +6,9 @@ import math
 from typing import Any, Literal
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Cell, Results, read_results
+from starbucks_retrieval.metrics.results import Cell, Results, read_results
+from starbucks_retrieval.metrics.significance import NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.sentences import size_table
-from starbucks_retrieval.significance import NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.sizes import Size
 
 ALPHA = 0.05

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.pairs import open_split_of_pairs
 
 log = logging.getLogger(__name__)
 

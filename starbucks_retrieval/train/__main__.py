@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import finish, run_door
-from starbucks_retrieval.layers import parse_training
+from starbucks_retrieval.cli.precedence import parse_training
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.recipes import RECIPES
+from starbucks_retrieval.train.presets import RECIPES
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,
@@ -28,9 +28,9 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
     )
     arguments, common = parsed.arguments, parsed.common
-    from starbucks_retrieval.loop.processes import leave
-    from starbucks_retrieval.loop.settings import show_configuration
     from starbucks_retrieval.train.api import defaults_of, settings_of, train
+    from starbucks_retrieval.trainer.processes import leave
+    from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, arguments, common)
     if arguments.print_config:

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
+from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.data import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.loop.checkpoints import CACHE, claimed, same_run
-from starbucks_retrieval.loop.processes import first_process
-from starbucks_retrieval.loop.settings import hugging_face_arguments, kept_settings
-from starbucks_retrieval.numbers import plain
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
+from starbucks_retrieval.trainer.checkpoints import CACHE, claimed, same_run
+from starbucks_retrieval.trainer.processes import first_process
+from starbucks_retrieval.trainer.settings import hugging_face_arguments, kept_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+    from starbucks_retrieval.losses import Objective
     from starbucks_retrieval.models import EncoderConfig, NestedEncoder
-    from starbucks_retrieval.objectives import Objective
     from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.dev import DevSet
 
@@ -81,10 +81,10 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.loop.ending import train_and_keep
     from starbucks_retrieval.train.card import write_card
     from starbucks_retrieval.train.collate import Collator
     from starbucks_retrieval.train.trainer import StarbucksTrainer
+    from starbucks_retrieval.trainer.finish import train_and_keep
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.train.recipes import CHANGED, RECIPES, RENAMED
+from starbucks_retrieval.train.presets import CHANGED, RECIPES, RENAMED
 
 if TYPE_CHECKING:
+    from starbucks_retrieval.losses import Options
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.objectives import Options
 
 log = logging.getLogger(__name__)
 

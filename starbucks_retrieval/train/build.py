@@ -11,8 +11,8 @@ from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.arguments import TrainArguments, integers
 
 if TYPE_CHECKING:
+    from starbucks_retrieval.losses import Objective, Options
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.objectives import Objective, Options
 
 # Flags that set an option of the same or of another name, in every method whose options have it.
 _FLAGS = {
@@ -35,7 +35,7 @@ _FLAGS = {
 
 def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:
     """The objective's options. Raises UserError for an unknown variant and for a flag that the method does not have."""
-    from starbucks_retrieval.objectives import METHODS, Options
+    from starbucks_retrieval.losses import METHODS, Options
 
     variants = METHODS[arguments.objective].variants
     name = arguments.variant or next(iter(variants))
@@ -76,7 +76,7 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
 
 def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options: Options) -> Objective:
     """The objective over a ladder, for a backbone of the full size."""
-    from starbucks_retrieval.objectives import METHODS
+    from starbucks_retrieval.losses import METHODS
 
     return METHODS[arguments.objective].objective(sizes, full, options)
 

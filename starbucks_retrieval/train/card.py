@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from starbucks_retrieval.losses import METHODS, Options
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.origin import base_model, told_base
-from starbucks_retrieval.objectives import METHODS, Options
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from starbucks_retrieval.data import Group, Passage, Records
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Group, Passage, Records
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts import Group, Passage, Records, ScoredPair, join_text
+from starbucks_retrieval.train.arrow_shard import Part, Row, write_groups, write_pairs
 from starbucks_retrieval.train.checks import Lacking, check_rows
-from starbucks_retrieval.train.part import Part, Row, write_groups, write_pairs
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from starbucks_retrieval.data import check_qrels, join_text, open_corpus, open_pairs, open_queries, read_qrels
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.measures import parse_measures, score
+from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.texts import check_qrels, join_text, open_corpus, open_pairs, open_queries, read_qrels
 
 log = logging.getLogger(__name__)
 _DEPTH = 100

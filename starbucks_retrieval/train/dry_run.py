@@ -7,8 +7,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.dry_run import Preview, duration, free_bytes
-from starbucks_retrieval.loop.dry_run import (
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.data import Passage, ScoredPair, join_text
+from starbucks_retrieval.data.count import Count
+from starbucks_retrieval.data.sources import beir_folder
+from starbucks_retrieval.models.info import check_length, outline
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.info import readable
+from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size
+from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.build import build_objective, build_options
+from starbucks_retrieval.train.data_sample import SAMPLE, Look, is_small, look_at
+from starbucks_retrieval.train.lora import require_peft
+from starbucks_retrieval.trainer.dry_run import (
     SINGLE,
     STATES,
     count_checkpoints,
@@ -16,24 +28,12 @@ from starbucks_retrieval.loop.dry_run import (
     output_state,
     rows_per_step,
 )
-from starbucks_retrieval.models.cost import check_length, outline
-from starbucks_retrieval.numbers import plain
-from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.texts import Passage, ScoredPair, join_text
-from starbucks_retrieval.texts.count import Count
-from starbucks_retrieval.texts.sources import beir_folder
-from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size
-from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.build import build_objective, build_options
-from starbucks_retrieval.train.look import SAMPLE, Look, is_small, look_at
-from starbucks_retrieval.train.lora import require_peft
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.models.cost import Outline
+    from starbucks_retrieval.models.info import Outline
 
 _BACKWARD = 2.0  # a backward pass takes about twice a forward one
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from starbucks_retrieval.loop.processes import world
+from starbucks_retrieval.trainer.processes import world
 
 
 def gather(rows: Tensor) -> Tensor:

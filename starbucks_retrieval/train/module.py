@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from starbucks_retrieval.loop.processes import world
-from starbucks_retrieval.loop.recompute import Recomputing
+from starbucks_retrieval.losses import Batch, Loss, Objective
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.objectives import Batch, Loss, Objective
 from starbucks_retrieval.train.gather import gather, gather_taps
+from starbucks_retrieval.trainer.gradient_checkpointing import Recomputing
+from starbucks_retrieval.trainer.processes import world
 
 Taps = dict[int, Tensor]
 

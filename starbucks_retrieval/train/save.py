@@ -29,7 +29,7 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
 
 def load_model(module: TrainingModule, folder: Path) -> None:
     """Read a saved encoder's weights into a module that is already built."""
-    from starbucks_retrieval.models.load import load_backbone
+    from starbucks_retrieval.models.loading import load_backbone
 
     if (folder / FOLDER).is_dir():
         _copy(read_adapter(folder), module.encoder.backbone, strict=False)

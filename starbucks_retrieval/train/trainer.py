@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.loop.checkpoints import whole_checkpoints
-from starbucks_retrieval.loop.processes import world
-from starbucks_retrieval.loop.trainer import PartsTrainer
 from starbucks_retrieval.train.dev import DevSet
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.save import load_model, save_model
+from starbucks_retrieval.trainer.checkpoints import whole_checkpoints
+from starbucks_retrieval.trainer.processes import world
+from starbucks_retrieval.trainer.trainer import PartsTrainer
 
 log = logging.getLogger(__name__)
 

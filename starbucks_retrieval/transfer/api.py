@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.transfer.arguments import TransferArguments
 from starbucks_retrieval.transfer.classify import cross_validate, need_sklearn, train_and_test

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from starbucks_retrieval.data.labelled import LabelledText, open_labelled
+from starbucks_retrieval.data.records import Records
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.labelled import LabelledText, open_labelled
-from starbucks_retrieval.texts.records import Records
 
 _TRAIN, _DEV, _TEST = ("train",), ("dev", "validation", "valid", "val"), ("test",)
 

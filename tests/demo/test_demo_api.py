@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from starbucks_retrieval import UserError, clock
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.demo.__main__ import main
 from starbucks_retrieval.demo.api import demo
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.store import open_store
-from starbucks_retrieval.texts import read_run
 
 TINY = Settings(
     passages=60,

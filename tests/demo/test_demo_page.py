@@ -8,7 +8,7 @@ import pytest
 
 from starbucks_retrieval.demo.page import draw, example_ranks, render_page, score_table, write_page
 from starbucks_retrieval.demo.settings import Settings
-from starbucks_retrieval.results import Cell, Results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
 
 NASTY = "<script>alert('x')</script> & \"more\""

@@ -11,7 +11,7 @@ from docs.runner import Page, here, stand_ins, to_run  # noqa: F401
 from docs.stand_ins import StandIns
 
 from starbucks_retrieval import Size
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 
 # Pages whose blocks take longer than a few seconds even with stand-ins.
 LONG = {"docs/howto/serve.md", "docs/howto/size.md", "docs/results.md", "docs/tutorial.md"}

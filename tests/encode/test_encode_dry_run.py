@@ -9,7 +9,7 @@ import pytest
 from starbucks_retrieval import NestedEncoder, Sizes
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.models import cost
+from starbucks_retrieval.models import info
 from starbucks_retrieval.store import open_store
 
 
@@ -20,7 +20,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
     corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": "w1 w2 w3"}) + "\n" for i in range(50)))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
     return ["--model_name_or_path", str(tiny_bert), "--dataset_path", str(corpus), "--encode_output_path", "emb"]
 
 
@@ -52,7 +52,7 @@ def test_what_it_says_is_what_is_written(job, tmp_path, capsys):
 
 
 def test_parameters_are_those_of_the_model_cut_there(tiny_bert):
-    shape = cost.outline(str(tiny_bert))
+    shape = info.outline(str(tiny_bert))
     for layers in (1, 4):
         cut = NestedEncoder.from_pretrained(tiny_bert, layers=layers).backbone
         assert shape.parameters(layers) == sum(weight.numel() for weight in cut.parameters())
@@ -63,8 +63,8 @@ def test_parameters_are_those_of_the_model_cut_there(tiny_bert):
 def test_layers_of_every_kind_can_be_timed(tmp_path, family, ticking):
     from conftest import save_model
 
-    shape = cost.outline(str(save_model(tmp_path / family, family)))
-    timed = min(4, cost._TIMED)
+    shape = info.outline(str(save_model(tmp_path / family, family)))
+    timed = min(4, info._TIMED)
     assert shape.layer_seconds(12, 48, "cpu", None, budget=0.0) == pytest.approx(1 / (4 * 12 * timed))
 
 

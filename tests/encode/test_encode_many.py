@@ -16,7 +16,7 @@ from waiting import wait_until
 from starbucks_retrieval import Sizes
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.encode.team import Team
+from starbucks_retrieval.encode.worker_group import Team
 from starbucks_retrieval.store import open_store
 
 SETTINGS = ("--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60")

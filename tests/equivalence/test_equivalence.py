@@ -132,7 +132,7 @@ SEVERAL = """
 import json, sys
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.train import __main__ as door
-from starbucks_retrieval.loop import processes
+from starbucks_retrieval.trainer import processes
 
 leave, processes.leave = processes.leave, lambda: None  # the group is needed again
 for command in json.load(open("commands.json")):

@@ -9,7 +9,7 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 
 QRELS = "q1 0 a 3\nq1 0 b 1\nq2 0 c 1\n"
 GOOD = "q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\nq2 Q0 d 1 5.0 x\nq2 Q0 c 2 4.0 x\n"

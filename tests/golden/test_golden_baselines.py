@@ -8,14 +8,14 @@ import pytest
 import torch
 from golden.parity import close, columns_batch, taps, tensor
 
-from starbucks_retrieval.objectives import METHODS, MRL, Batch, MRLOptions, Single, SingleOptions, TwoDMSE, TwoDMSEv2
-from starbucks_retrieval.objectives.alignment import kl_rows
-from starbucks_retrieval.objectives.base import size_loss
-from starbucks_retrieval.objectives.batch import Views
-from starbucks_retrieval.objectives.pairs import angle_similarity, cosent
-from starbucks_retrieval.objectives.pca import pca_target
-from starbucks_retrieval.objectives.two_dmse import Draw, TwoDMSEOptions
-from starbucks_retrieval.objectives.two_dmse_v2 import TwoDMSEv2Options
+from starbucks_retrieval.losses import METHODS, MRL, Batch, MRLOptions, Single, SingleOptions, TwoDMSE, TwoDMSEv2
+from starbucks_retrieval.losses.alignment import kl_rows
+from starbucks_retrieval.losses.base import size_loss
+from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses.pairs import angle_similarity, cosent
+from starbucks_retrieval.losses.pca import pca_target
+from starbucks_retrieval.losses.two_dmse import Draw, TwoDMSEOptions
+from starbucks_retrieval.losses.two_dmse_v2 import TwoDMSEv2Options
 from starbucks_retrieval.sizes import Size, Sizes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starbucks_retrieval.measures import parse_measures, remove_identical_ids, score, trec_order
+from starbucks_retrieval.metrics.measures import parse_measures, remove_identical_ids, score, trec_order
 
 
 @pytest.mark.parametrize(

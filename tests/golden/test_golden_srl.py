@@ -6,9 +6,9 @@ import pytest
 import torch
 from golden.parity import close, columns_batch, ladder, taps, tensor
 
+from starbucks_retrieval.losses import METHODS, SRL, Batch, SRLOptions, info_nce
+from starbucks_retrieval.losses.batch import Views
 from starbucks_retrieval.models.pooling import embedding, pool
-from starbucks_retrieval.objectives import METHODS, SRL, Batch, SRLOptions, info_nce
-from starbucks_retrieval.objectives.batch import Views
 from starbucks_retrieval.sizes import Size
 
 

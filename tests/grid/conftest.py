@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.search import search
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.texts import read_run
 
 
 @pytest.fixture(scope="session")

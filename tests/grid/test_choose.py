@@ -13,7 +13,7 @@ from starbucks_retrieval.choose import Candidate, candidates, choose, front, kne
 from starbucks_retrieval.choose.__main__ import main
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Cell, Results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size, Sizes
 
 LAYERS, DIMS = (2, 4, 6), (8, 32, 128)

@@ -12,7 +12,7 @@ from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import deltas
 from starbucks_retrieval.grid.__main__ import main
-from starbucks_retrieval.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.sizes import Size
 
 

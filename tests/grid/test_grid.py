@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from starbucks_retrieval.data import read_qrels
+from starbucks_retrieval.data.runs import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid, sweep
 from starbucks_retrieval.grid.arguments import EncodingArguments
-from starbucks_retrieval.grid.cut import cut_taps
-from starbucks_retrieval.measures import parse_measures, score
+from starbucks_retrieval.grid.truncate import cut_taps
+from starbucks_retrieval.metrics.measures import parse_measures, score
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.results import read_results
 from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreWriter, open_store
-from starbucks_retrieval.texts import read_qrels
-from starbucks_retrieval.texts.runs import write_run
 
 from .conftest import separately
 

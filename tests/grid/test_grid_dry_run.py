@@ -8,15 +8,15 @@ import pytest
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.grid.__main__ import main
-from starbucks_retrieval.models import cost
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
+from starbucks_retrieval.models import info
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
     return tmp_path / "here"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.grid.__main__ import main
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.sts import StsArguments, sts
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import sweep
-from starbucks_retrieval.grid.cut import cut_taps
-from starbucks_retrieval.search.exact import exact_search
+from starbucks_retrieval.grid.truncate import cut_taps
+from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 
@@ -74,7 +74,7 @@ def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize)
 
 
 def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
-    import starbucks_retrieval.grid.one_pass as module
+    import starbucks_retrieval.grid.all_dims as module
 
     store = write(tmp_path, taps("plain", 3000, 2))
     seen = []
@@ -111,7 +111,7 @@ def test_what_cannot_be_searched(tmp_path):
 def test_normalised_embeddings_are_those_of_the_encoder(tmp_path):
     import torch
 
-    from starbucks_retrieval.grid.cut import Cut
+    from starbucks_retrieval.grid.truncate import Cut
     from starbucks_retrieval.models.pooling import embedding
 
     vectors = taps("plain", 150, 4)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import open_corpus, open_groups, scan
 from starbucks_retrieval.mine.__main__ import main
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.topics import read_topics
-from starbucks_retrieval.texts import open_corpus, open_groups, scan
 
 
 def write_jsonl(path: Path, rows) -> str:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
+from starbucks_retrieval.data import join_text
 from starbucks_retrieval.mine import MineArguments, dense
 from starbucks_retrieval.mine.bi_encoder import BiEncoder
-from starbucks_retrieval.texts import join_text
 
 from .conftest import id_row, opened, write_jsonl
 

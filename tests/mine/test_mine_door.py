@@ -11,9 +11,9 @@ import pytest
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import open_corpus, open_groups
 from starbucks_retrieval.mine import MineArguments, mine, rows
 from starbucks_retrieval.mine.__main__ import main
-from starbucks_retrieval.texts import open_corpus, open_groups
 from starbucks_retrieval.train.data import TrainingSet
 
 from .conftest import id_row, read_jsonl, write_jsonl

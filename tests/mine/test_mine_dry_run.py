@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starbucks_retrieval.models import cost
+from starbucks_retrieval.models import info
 
 
 def test_bm25(beir, run_mine, tmp_path):
@@ -28,7 +28,7 @@ def test_bm25(beir, run_mine, tmp_path):
 
 
 def test_a_model_is_timed_and_a_run_is_not(beir, run_mine, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
     argv = ["--dataset_path", beir, "--output_path", tmp_path / "rows.jsonl", "--dry_run"]
     status, told, _ = run_mine(*argv, "--model_name_or_path", tiny_bert, "--size", "2:16")
     assert status == 0 and told["candidates_from"].endswith("at 2:16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from starbucks_retrieval.data import Passage
 from starbucks_retrieval.mine.filters import are_near, choose, generator, words
-from starbucks_retrieval.texts import Passage
 
 ROWS = np.array([10, 11, 12, 13, 14, 15, -1, -1])
 SCORES = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, -np.inf, -np.inf], np.float32)

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from starbucks_retrieval import UserError
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.mine.from_run import from_run
-from starbucks_retrieval.texts import read_run
 
 from .conftest import id_row, opened, write_jsonl
 

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
+from starbucks_retrieval.data import Passage, join_text, open_groups
 from starbucks_retrieval.mine import MineArguments, rows
 from starbucks_retrieval.mine.bi_encoder import BiEncoder
 from starbucks_retrieval.mine.cross_encoder import CrossEncoder
 from starbucks_retrieval.mine.teacher import load_teacher
-from starbucks_retrieval.texts import Passage, join_text, open_groups
 from starbucks_retrieval.train.data import TrainingSet
 
 from ..conftest import DECODERS, FAMILIES, save_tokenizer

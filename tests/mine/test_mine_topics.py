@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import UserError
+from starbucks_retrieval.data import Scan, open_corpus, scan
 from starbucks_retrieval.mine.candidates import best
 from starbucks_retrieval.mine.docids import Docids
 from starbucks_retrieval.mine.passages import PassageFile
-from starbucks_retrieval.texts import Scan, open_corpus, scan
 
 from .conftest import id_row, opened, write_jsonl
 

@@ -200,7 +200,7 @@ def test_dropout_can_be_switched_off_for_training(tmp_path, family):
 def test_transformers_verbosity_is_put_back():
     from transformers.utils import logging as transformers_logging
 
-    from starbucks_retrieval.models.load import quiet_transformers
+    from starbucks_retrieval.models.loading import quiet_transformers
 
     before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     with quiet_transformers():

@@ -17,18 +17,18 @@ import pytest
 from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
-from starbucks_retrieval.models import graph as graphs
-from starbucks_retrieval.models import onnx_runtime, openvino_runtime
-from starbucks_retrieval.models import runtime as runtime_module
-from starbucks_retrieval.models.drift import drift
-from starbucks_retrieval.models.graph import (
+from starbucks_retrieval.models.backends import base as runtime_module
+from starbucks_retrieval.models.backends import graph as graphs
+from starbucks_retrieval.models.backends import onnx, openvino
+from starbucks_retrieval.models.backends.base import TorchRuntime, choose_runtime, open_runtime
+from starbucks_retrieval.models.backends.graph import (
     CONVERTIBLE,
     EmbeddingGraph,
     TapsGraph,
     write_onnx,
     write_openvino,
 )
-from starbucks_retrieval.models.runtime import TorchRuntime, choose_runtime, open_runtime
+from starbucks_retrieval.models.drift import drift
 
 SIZES = Sizes.parse("1:4,1:8,2:32")
 BACKENDS = ("onnx", "openvino")
@@ -73,8 +73,8 @@ def conversions():
         patch.setattr(module, name, kept_or_made)
 
     with pytest.MonkeyPatch.context() as patch:
-        keep(onnx_runtime, "onnx_bytes", bytes)
-        keep(openvino_runtime, "converted", lambda model: model.clone())
+        keep(onnx, "onnx_bytes", bytes)
+        keep(openvino, "converted", lambda model: model.clone())
         yield
 
 
@@ -120,7 +120,7 @@ def test_fewer_sizes_and_no_rows_are_fine_and_a_layer_that_was_not_converted_is_
 
 
 def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
-    runtime = onnx_runtime.OnnxRuntime(encoder, Sizes.parse("2:8"), session=None)
+    runtime = onnx.OnnxRuntime(encoder, Sizes.parse("2:8"), session=None)
     with pytest.raises(UserError, match="layer 1 asked of onnx-fp32, made for 2"):
         runtime.embed(token_rows(5), Sizes.parse("1:8"), max_tokens=100)
 

@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
+from starbucks_retrieval.models.architectures import layers_of
 from starbucks_retrieval.models.pooling import pool
-from starbucks_retrieval.models.stack import layers_of
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 from waiting import wait_until
 
 from starbucks_retrieval import Size, UserError
-from starbucks_retrieval.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOURCED = {"common.sh", "settings.sh"}
@@ -80,7 +80,7 @@ def test_every_flag_in_the_scripts_is_one_of_its_stage(known_flags):
 
 def test_every_preset_in_the_scripts_is_one():
     from starbucks_retrieval.pretrain.arguments import RECIPES as PRETRAINING
-    from starbucks_retrieval.train.recipes import RECIPES
+    from starbucks_retrieval.train.presets import RECIPES
 
     texts = [script.read_text("utf-8") for script in SCRIPTS]
     named = [word for text in texts for word in re.findall(r"(?:--preset|_preset=) ?\"?([\w-]+)", text)]

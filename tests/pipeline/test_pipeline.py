@@ -9,11 +9,11 @@ import pytest
 
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import join_text, open_corpus, open_queries, read_qrels, read_run
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.evaluate.__main__ import main as evaluate
-from starbucks_retrieval.measures import parse_measures, score
+from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.search.__main__ import main as search
-from starbucks_retrieval.texts import join_text, open_corpus, open_queries, read_qrels, read_run
 
 
 def run(door, *argv):

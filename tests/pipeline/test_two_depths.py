@@ -7,16 +7,16 @@ import pytest
 
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.clients import BeirModel
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.evaluate.__main__ import main as evaluate
+from starbucks_retrieval.integrations import BeirModel
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.report.__main__ import main as report
-from starbucks_retrieval.results import read_results
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search.__main__ import main as search
 from starbucks_retrieval.store.__main__ import main as store
-from starbucks_retrieval.texts import read_run
 from starbucks_retrieval.train.__main__ import main as train
 
 PAIRS = {"1:8": "4:8", "2:16": "4:16", "4:32": "4:32"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.stack import layers_of, layout_of
+from starbucks_retrieval.models.architectures import layers_of, layout_of
 from starbucks_retrieval.pretrain import decoders
 from starbucks_retrieval.pretrain.decoders import Rows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.options import PretrainOptions

@@ -10,7 +10,7 @@ import transformers
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
-from starbucks_retrieval.models.stack import layout_of
+from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.pretrain.heads import HEADS, head_of, load_masked_lm
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings

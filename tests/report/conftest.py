@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starbucks_retrieval.results import Cell, Results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
 
 

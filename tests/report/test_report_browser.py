@@ -57,7 +57,7 @@ frame.onload = () => {{
 def page(two_methods, write, tmp_path):
     """Folder of a page; on web, at 2:8, new is better than old, at 4:16 they tie and third is best."""
     pytest.importorskip("matplotlib")
-    from starbucks_retrieval.results import Cell
+    from starbucks_retrieval.metrics.results import Cell
     from starbucks_retrieval.sizes import Size
 
     third = write("third.json", [Cell("web", "nDCG@10", Size(4, 16), 0.9, 4)], "third")

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report import report
 from starbucks_retrieval.report.__main__ import main
-from starbucks_retrieval.results import Cell
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid

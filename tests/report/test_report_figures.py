@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.cost_figures import latency, pareto
 from starbucks_retrieval.report.costs import front
 from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, image, inline, looks
 from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.ladder import choose_ladder
-from starbucks_retrieval.results import Cell
+from starbucks_retrieval.report.size_list import choose_ladder
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column, grouped
 from starbucks_retrieval.report.inputs import is_grid, read_inputs
-from starbucks_retrieval.report.ladder import choose_ladder
-from starbucks_retrieval.results import Cell
+from starbucks_retrieval.report.size_list import choose_ladder
 from starbucks_retrieval.sizes import Size, Sizes
 
 from .conftest import grid

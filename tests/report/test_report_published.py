@@ -5,13 +5,13 @@ import json
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.ladder import choose_ladder
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.marks import Marker
 from starbucks_retrieval.report.published import read_published
+from starbucks_retrieval.report.significance import Marker
+from starbucks_retrieval.report.size_list import choose_ladder
 from starbucks_retrieval.report.text_tables import csv_text, latex, markdown
-from starbucks_retrieval.results import Cell
 from starbucks_retrieval.sizes import Size
 
 PAPER = {

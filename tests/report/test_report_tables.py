@@ -6,13 +6,13 @@ import math
 
 import pytest
 
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.ladder import choose_ladder
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.marks import Comparison, Marker
+from starbucks_retrieval.report.significance import Comparison, Marker
+from starbucks_retrieval.report.size_list import choose_ladder
 from starbucks_retrieval.report.tables import Block, Entry, Heading, Row, Table, with_best
 from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
-from starbucks_retrieval.results import Cell
 from starbucks_retrieval.sizes import Size
 
 

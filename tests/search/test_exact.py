@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import exact as exact_module
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.exact import make_proposer
+from starbucks_retrieval.search.engines import exact as exact_module
+from starbucks_retrieval.search.engines.exact import make_proposer
 
 
 def named(store, found):

@@ -3,7 +3,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.funnel import Funnel, Step, funnel_search
+from starbucks_retrieval.search.funnel.funnel import Funnel, Step, funnel_search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 

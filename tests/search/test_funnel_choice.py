@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.measures import parse_measures, score
-from starbucks_retrieval.search.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.funnel_choice import choose_funnel, cost
+from starbucks_retrieval.metrics.measures import parse_measures, score
+from starbucks_retrieval.search.funnel.choice import choose_funnel, cost
+from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.sizes import Size
 
 SMALL, MIDDLE, FULL = Size(2, 4), Size(4, 16), Size(6, 64)

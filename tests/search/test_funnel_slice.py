@@ -3,8 +3,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.funnel_slice import Slice, open_sizes, stored_sizes
+from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.funnel.passage_slice import Slice, open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.slice import slice_store

@@ -5,7 +5,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.index import build_index, open_index, parse_parameters, recall, sample_rows
+from starbucks_retrieval.search.indexes import build_index, open_index, parse_parameters, recall, sample_rows
 
 pytest.importorskip("faiss")
 
@@ -179,7 +179,7 @@ def test_queries_that_find_nothing(tmp_path, open_written):
     """A centre that holds no passage: trained on all, but only a sample's lists are full."""
     import faiss
 
-    from starbucks_retrieval.search.index.vectors import VectorIndex
+    from starbucks_retrieval.search.indexes.vectors import VectorIndex
 
     vectors = np.eye(4, dtype=np.float32)[:2]
     store = open_written(["a", "b"], vectors)

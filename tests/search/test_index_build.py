@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.index import build as build_module
-from starbucks_retrieval.search.index import build_index, open_index
-from starbucks_retrieval.search.index.vectors import VectorIndex
+from starbucks_retrieval.search.indexes import build as build_module
+from starbucks_retrieval.search.indexes import build_index, open_index
+from starbucks_retrieval.search.indexes.vectors import VectorIndex
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, open_store, output_folder
 
@@ -159,8 +159,8 @@ def test_an_old_index_lasts_until_the_new_one_is_written(tmp_path, store, monkey
 
 BUILD = """
 import signal, sys
-from starbucks_retrieval.search.index import build_index
-from starbucks_retrieval.search.index.vectors import VectorIndex
+from starbucks_retrieval.search.indexes import build_index
+from starbucks_retrieval.search.indexes.vectors import VectorIndex
 from starbucks_retrieval.store import open_store
 real = VectorIndex.save
 def save(self, path):

@@ -8,12 +8,12 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.milvus import MilvusCollection, load, milvus_funnel, milvus_search
-from starbucks_retrieval.search.milvus import connection as connection_module
-from starbucks_retrieval.search.milvus import loading as load_module
-from starbucks_retrieval.search.milvus.card import Card
-from starbucks_retrieval.search.milvus.connection import Connection
+from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, milvus_funnel, milvus_search
+from starbucks_retrieval.search.engines.milvus import connection as connection_module
+from starbucks_retrieval.search.engines.milvus import loading as load_module
+from starbucks_retrieval.search.engines.milvus.connection import Connection
+from starbucks_retrieval.search.engines.milvus.metadata import Card
+from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.sizes import Size
 
 pytest.importorskip("pymilvus")

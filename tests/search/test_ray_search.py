@@ -5,7 +5,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.ray_search import RaySearch, Rows, _shares
+from starbucks_retrieval.search.engines.ray import RaySearch, Rows, _shares
 
 ray = pytest.importorskip("ray")
 

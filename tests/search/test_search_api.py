@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import api, exact, search
+from starbucks_retrieval.search import api, search
 from starbucks_retrieval.search.__main__ import main
 from starbucks_retrieval.search.api import asked_size
+from starbucks_retrieval.search.engines import exact
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import open_store, output_folder, size_folder
-from starbucks_retrieval.texts import read_run
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.data import read_run
 from starbucks_retrieval.search.__main__ import main
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import size_folder
-from starbucks_retrieval.texts import read_run
 
 SIZES = (Size(2, 4), Size(4, 8), Size(6, 16))
 

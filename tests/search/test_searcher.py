@@ -16,7 +16,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search import searcher as searcher_module
-from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel.funnel import Funnel
 from starbucks_retrieval.search.interactive import converse, show
 from starbucks_retrieval.sizes import Size
 

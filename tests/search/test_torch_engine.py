@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import exact as exact_module
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search import torch_engine as engine_module
-from starbucks_retrieval.search.exact import FaissProposer, make_proposer
-from starbucks_retrieval.search.torch_engine import torch_proposer
+from starbucks_retrieval.search.engines import exact as exact_module
+from starbucks_retrieval.search.engines import torch as engine_module
+from starbucks_retrieval.search.engines.exact import FaissProposer, make_proposer
+from starbucks_retrieval.search.engines.torch import torch_proposer
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PLACES = [

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.halves import refuse_endless, singles
+from starbucks_retrieval.store.float16 import refuse_endless, singles
 
 
 def test_every_finite_half_as_a_single():

@@ -9,8 +9,8 @@ import pytest
 from starbucks_retrieval import Size
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import Cell, Results, read_results, write_results
-from starbucks_retrieval.significance import fisher_z
+from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.metrics.significance import fisher_z
 from starbucks_retrieval.sts.__main__ import main
 from starbucks_retrieval.sts.baseline import compare, difference_table
 

@@ -10,7 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
 from starbucks_retrieval.sts import StsArguments, sts
 from starbucks_retrieval.sts.__main__ import main

@@ -5,9 +5,9 @@ import types
 
 import pytest
 
+from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sts.sets import SETS, open_sets
-from starbucks_retrieval.texts.pairs import open_split_of_pairs
 
 
 @pytest.fixture

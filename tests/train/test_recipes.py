@@ -6,11 +6,11 @@ import pytest
 
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.objectives import METHODS, srl
+from starbucks_retrieval.losses import METHODS, srl
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_options
-from starbucks_retrieval.train.recipes import CHANGED, RECIPES, RENAMED
+from starbucks_retrieval.train.presets import CHANGED, RECIPES, RENAMED
 
 
 def options(name, **more):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.models import cost
+from starbucks_retrieval.models import info
 from starbucks_retrieval.train.__main__ import main
 
 
@@ -23,7 +23,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1e-4)
+    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-4)
     return [
         *("--model_name_or_path", str(tiny_bert), "--dataset_path", str(folder), "--output_dir", "model"),
         *("--train_group_size", "1", "--per_device_train_batch_size", "6", "--use_cpu"),
@@ -155,9 +155,9 @@ def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spo
 
 
 def test_a_large_file_without_negatives_at_its_head_is_told_of(job, tmp_path, capsys, monkeypatch):
-    from starbucks_retrieval.train import look
+    from starbucks_retrieval.train import data_sample
 
-    monkeypatch.setattr(look, "SMALL", 0)
+    monkeypatch.setattr(data_sample, "SMALL", 0)
     rows = [{"query": "w1", "positive": "w2"}] * 120 + [{"query": "w1", "positive": "w2", "negative": "w3"}]
     job[3] = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert run_door(main, [*job, "--train_group_size", "2", "--max_steps", "1", "--dry_run"]) == 0
@@ -171,7 +171,7 @@ def test_text_for_a_terminal(job, capsys):
 
 
 def test_the_time_of_a_long_step_is_told_without_an_exponent(job, capsys, monkeypatch):
-    monkeypatch.setattr(cost.Outline, "layer_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1.0)
     assert run_door(main, [*job, "--dry_run", "--quiet"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("time")]
     assert line.endswith(" 864 s a step")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.recipes import RECIPES
+from starbucks_retrieval.train.presets import RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_a_loss_that_is_no_number_stops_with_its_queries(tiny_bert, data, tmp_pa
     assert door(tiny_bert, tmp_path / "m", *words, "--save_strategy", "steps", "--save_steps", 2) == 2
     printed = capfd.readouterr().err
     assert "the loss is nan at step 3, in the batch of queries " in printed and "checkpoint-2" in printed
-    from starbucks_retrieval.texts import open_groups
+    from starbucks_retrieval.data import open_groups
 
     ids = printed.split("of queries ")[1].split(";")[0].split(", ")
     assert len(ids) == 4 and set(ids) <= {group.query_id for group in open_groups(str(data / "rows.jsonl"))}

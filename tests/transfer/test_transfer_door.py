@@ -10,7 +10,7 @@ import pytest
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_door
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.results import read_results
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.transfer import cross_validate, train_and_test
 from starbucks_retrieval.transfer.__main__ import main
 

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
+from starbucks_retrieval.data.labelled import LabelledText, open_labelled
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.texts.labelled import LabelledText, open_labelled
 from starbucks_retrieval.transfer.tasks import TASKS, open_tasks
 
 

@@ -49,7 +49,7 @@ def ladder(text: str | None, passage_reps: str | None = None, model_name_or_path
 
 
 def _stored(passage_reps: str) -> Sizes:
-    from starbucks_retrieval.search.funnel_slice import stored_sizes
+    from starbucks_retrieval.search.funnel.passage_slice import stored_sizes
 
     return Sizes(stored_sizes(passage_reps))
 
@@ -58,7 +58,7 @@ def _of_model(name_or_path: str) -> Sizes:
     from transformers import AutoConfig
 
     from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.load import explained
+    from starbucks_retrieval.models.loading import explained
 
     with explained(name_or_path):
         shape = AutoConfig.from_pretrained(name_or_path)

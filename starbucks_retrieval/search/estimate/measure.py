@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.estimate.machine import LEAST_EF, LINKS, RESCORE, Growth, Line, Machine, Rates, kept_of
-from starbucks_retrieval.search.exact import exact_search, import_faiss
 from starbucks_retrieval.search.funnel_rescore import rescore
 from starbucks_retrieval.search.plan import make_plan
 from starbucks_retrieval.search.scores import best, score_candidates

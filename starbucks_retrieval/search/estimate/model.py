@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from starbucks_retrieval.search.estimate.machine import LEAST_EF, LINKS, RESCORE, Machine, Rates, kept_of
-from starbucks_retrieval.search.funnel import Funnel, Step, grows
+from starbucks_retrieval.search.funnel.funnel import Funnel, Step, grows
 from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
 from starbucks_retrieval.sizes import Size
 

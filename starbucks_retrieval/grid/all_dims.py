@@ -1,0 +1,140 @@
+"""Every dim of one layer from one pass over its passages: scores of growing dims add up block by block."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from starbucks_retrieval.grid.truncate import Cut, cut_taps
+from starbucks_retrieval.search.engines.exact import check_queries, exact_search
+from starbucks_retrieval.search.engines.torch import BestRows, plain_products
+from starbucks_retrieval.search.engines.torch_slices import pieces
+from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
+from starbucks_retrieval.search.scores import single_error
+from starbucks_retrieval.store import EmbeddingStore
+
+_PIECE = {"cpu": 2**12, "cuda": 2**16}  # rows per product, memory permitting
+_SMALLEST = 1e-12  # torch's bound: a shorter vector is not brought to length 1
+_UNIT = 2.0**-24  # of float32: rounding errs by no more than this share
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What was found for the queries from `start` at `dim`: rows and scores, both [some, depth], best first."""
+
+    dim: int
+    start: int
+    rows: np.ndarray
+    scores: np.ndarray
+
+
+def sweep(
+    queries: np.ndarray,
+    passages: EmbeddingStore,
+    dims: Sequence[int],
+    depth: int,
+    *,
+    normalize: bool,
+    max_memory: str | int = "2GB",
+    device: str | torch.device = "cpu",
+    label: str = "",
+) -> Iterator[Found]:
+    """The `depth` best passages of each query at every dim, in batches of queries, each batch in one pass.
+
+    `queries`: taps [queries, width], float32. `passages` holds taps of that width. An embedding is a tap cut to its
+    first d numbers, of length 1 if `normalize`. `dims` ascend. Results are those of `exact_search` over embeddings
+    that were encoded at each size: the pass proposes, exact scores decide, and where its error bound leaves doubt the
+    passages are looked at again. Vectors and lists stay under about `max_memory`. Raises UserError as `exact_search`.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    check_queries(queries, passages, depth, -1)
+    memory = parse_bytes(max_memory)
+    depth = min(depth, passages.count)
+    plan = make_plan(memory, -1, depth, passages.count, passages.spec.size.dim)
+    batch = max(1, plan.batch // len(dims))  # one list a dim
+    place = torch.device(device)
+    stores = {dim: Cut(passages, dim, normalize) for dim in dims}
+    for start in range(0, len(queries), batch):
+        some = queries[start : start + batch]
+        shown = f"{label}, queries {start + 1} to {start + len(some)} of {len(queries)}" if label else ""
+        proposals = _propose(some, passages, dims, normalize, plan, place, shown)
+        for dim in dims:
+            rows, scores = proposals.pop(dim)
+            cut = cut_taps(some, dim, normalize)
+            proposer = _Proposed(rows, scores, single_error(cut, stores[dim].largest_norm), normalize)
+            at = start
+            for found in exact_search(cut, stores[dim], depth, batch_size=-1, max_memory=memory, proposer=proposer):
+                yield Found(dim, at, *found)
+                at += len(found[0])
+
+
+class _Proposed:
+    """A proposer of what one pass has found for all dims. It is asked for one batch of queries after another."""
+
+    widening = 1
+
+    def __init__(self, rows: np.ndarray, scores: np.ndarray, error: np.ndarray, normalize: bool) -> None:
+        """`error` [queries]: how far a product in single precision can be from the exact one.
+
+        A sum of blocks is a sum in some order: the bound holds for it. With lengths divided out it holds for the
+        cosine of the taps; from there to the embeddings' inner product it is as far again at most, for the lengths
+        that were computed in single precision, and a few roundings.
+        """
+        self.rows = rows
+        self.ceiling = scores.min(axis=1) + (2 * error + 16 * _UNIT if normalize else error)
+        self.given = 0
+
+    def propose(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See search.exact.Proposer."""
+        own = slice(self.given, self.given + len(queries))
+        self.given = own.stop
+        return self.rows[own], self.ceiling[own]
+
+
+def _propose(
+    queries: np.ndarray,
+    passages: EmbeddingStore,
+    dims: Sequence[int],
+    normalize: bool,
+    plan: Plan,
+    device: torch.device,
+    label: str,
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """For every dim the rows and scores, both [queries, candidates], of the best candidates by single precision."""
+    width = passages.spec.size.dim
+    # A piece in single precision, its squares, the sums, their scaled copy and a mask share half the memory.
+    rows = max(256, min(_PIECE[device.type], plan.block * width * 4 // (16 * width + 16 * len(queries))))
+    rows = min(rows, passages.count)
+    left = torch.tensor(queries).to(device)
+    kept = {dim: BestRows(len(queries), plan.candidates, device) for dim in dims}
+    sums, scaled = (torch.empty(len(queries) * rows, device=device) for _ in range(2))
+    with torch.inference_mode(), plain_products():
+        for start, piece, _ in pieces(passages, rows, device, torch.float32, label):
+            shape = len(queries), len(piece)
+            total, copy = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (sums, scaled))
+            lengths = _inverse_lengths(piece, dims) if normalize else None
+            for i, (low, high) in enumerate(pairwise((0, *dims))):
+                total.addmm_(left[:, low:high], piece[:, low:high].T, beta=1 if low else 0)
+                if lengths is not None:
+                    torch.mul(total, lengths[i], out=copy)
+                kept[high].add(start, total if lengths is None else copy)
+        own = _inverse_lengths(left, dims).double().cpu().numpy() if normalize else np.ones((len(dims), len(queries)))
+        found = {dim: best.finish() for dim, best in kept.items()}
+    return {dim: (rows, scores * own[i][:, None]) for i, (dim, (scores, rows)) in enumerate(found.items())}
+
+
+def _inverse_lengths(taps: Tensor, dims: Sequence[int]) -> Tensor:
+    """1 / length of the first d numbers of each tap, for each dim: [dims, taps] float32."""
+    squares = taps.new_zeros(len(taps), dtype=torch.float64)
+    lengths = []
+    for low, high in pairwise((0, *dims)):
+        squares = squares + taps[:, low:high].double().square().sum(dim=1)
+        lengths.append(squares.sqrt().clamp(min=_SMALLEST).reciprocal().float())
+    return torch.stack(lengths)

@@ -1,0 +1,60 @@
+"""A model at one size, its texts prepared as the other stages prepare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from starbucks_retrieval.data import Passage, join_text
+from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.precision import Precision, choose
+from starbucks_retrieval.sizes import Size, Sizes, check_size
+
+
+class SizedModel:
+    """What evaluators embed with: queries and passages at one size.
+
+    `model` is a folder, a hub name or an open encoder; `size` a Size or `6:128`, by default the largest of the model's
+    own. Batches are cut by tokens, not by the batch size that an evaluator hands in. Raises UserError for a model that
+    cannot be read and a size that it lacks.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | NestedEncoder,
+        size: Size | str | None = None,
+        *,
+        device: str | None = None,
+        dtype: Precision = "fp32",
+        max_tokens: int = 8192,
+    ) -> None:
+        size = Size.parse(size) if isinstance(size, str) else size
+        if isinstance(model, NestedEncoder):
+            self.encoder = model
+        else:
+            layers = size.layer if size else None
+            self.encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
+        self.size = size or self.encoder.sizes.full
+        check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
+        self._dtype = choose(dtype, self.encoder.device)
+        self._max_tokens = max_tokens
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeddings of queries, float32 [texts, dim]."""
+        return self._embed(texts, True)
+
+    def embed_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> np.ndarray:
+        """Embeddings of passages, float32 [texts, dim], each of its title, if it has one, and its text."""
+        # The separator between title and text is the model's; `encode` adds the prefix.
+        separator = self.encoder.config.passage_field_separator
+        titles = titles or [""] * len(texts)
+        return self._embed([join_text(Passage("", t, text), separator) for t, text in zip(titles, texts)], False)
+
+    def _embed(self, texts: Sequence[str], is_query: bool) -> np.ndarray:
+        size = self.size if is_query else self.encoder.config.passage_size(self.size)
+        found = self.encoder.encode(
+            list(texts), Sizes([size]), is_query=is_query, max_tokens=self._max_tokens, dtype=self._dtype
+        )
+        return found[size]

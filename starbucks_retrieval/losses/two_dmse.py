@@ -1,0 +1,144 @@
+"""2D Matryoshka training, first version: the full size and one sampled size a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.losses.alignment import coordinate_kl, score_kl
+from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.batch import Loss, Views
+from starbucks_retrieval.sizes import Size, Sizes
+
+
+@dataclass(frozen=True)
+class TwoDMSEOptions(Options):
+    """What the published codes do differently. The defaults are the first paper's.
+
+    layers are sampled from (None: all but the last), and dims (None: 8, 16, 32, … below the width).
+    layer_weight multiplies the sampled layer's losses: one, linear (1/n) or log (1/(1 + ln n)).
+    shared_dim: one dim a step for both layers, else one each. always_full: the full width is trained in every step
+    too, else only when it is drawn. kl_dims: align the full width only, or the sampled dim too.
+    kl_multiplier multiplies the alignment besides kl_weight.
+    """
+
+    layers: tuple[int, ...] | None = None
+    dims: tuple[int, ...] | None = None
+    layer_weight: Literal["one", "linear", "log"] = "one"
+    shared_dim: bool = True
+    always_full: bool = True
+    kl_space: Literal["scores", "coords"] = "coords"
+    kl_dims: Literal["both", "full"] = "both"
+    kl_temperature: float | None = 1.0
+    kl_multiplier: float = 1.0
+    detach_teacher: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kl_temperature is not None and not self.kl_temperature > 0:
+            raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
+        if self.always_full and not self.shared_dim:
+            raise UserError("two dims a step belong to losses at these two sizes alone", "add --always_full false")
+
+    @property
+    def by_query(self) -> bool:
+        return super().by_query and (self.kl_space == "scores" or self.kl_weight == 0)
+
+
+VARIANTS: dict[str, TwoDMSEOptions] = {
+    # arXiv 2402.14776v1, eq. 2-7
+    "v1-paper": TwoDMSEOptions(),
+    # Matryoshka2dLoss of sentence-transformers 3.2: the baseline of the Starbucks paper
+    "st-3.2": TwoDMSEOptions(
+        layer_weight="linear",
+        shared_dim=False,
+        always_full=False,
+        kl_dims="full",
+        kl_temperature=0.3,
+        kl_multiplier=0.3,
+        detach_teacher=False,
+    ),
+    # AnglE as of 2024-02-23
+    "angle-0223": TwoDMSEOptions(kl_dims="full", detach_teacher=False),
+}
+
+
+class Draw(NamedTuple):
+    """A layer below the last, a dim for the last layer and a dim for the drawn one."""
+
+    layer: int
+    last_dim: int
+    layer_dim: int
+
+
+class TwoDMSE(Objective[TwoDMSEOptions]):
+    """L = CE(N, D) + w CE(n, D) + CE(N, d) + w CE(n, d) + KL(last ‖ sampled), with (n, d) drawn each step.
+
+    Without always_full: CE(N, d) + w CE(n, d') + KL. Source: arXiv 2402.14776v1, eq. 2-7; sentence-transformers 3.2.
+    """
+
+    def __init__(self, sizes: Sizes, full: Size, options: TwoDMSEOptions) -> None:
+        super().__init__(sizes, full, options)
+        self._layers = options.layers or tuple(range(1, full.layer))
+        if not self._layers or max(self._layers) >= full.layer or min(self._layers) < 1:
+            raise UserError(
+                f"2dmse samples layers from 1 to {full.layer - 1}, not {list(self._layers)}", "see --train_layers"
+            )
+        below = tuple(8 * 2**i for i in range(20) if 8 * 2**i < full.dim)
+        if options.dims:
+            self._dims = options.dims
+        else:
+            self._dims = below if options.always_full else (*(size.dim for size in sizes), full.dim)
+        self._dims = tuple(sorted(set(self._dims)))
+        if not self._dims or self._dims[-1] > full.dim:
+            raise UserError(f"2dmse samples dims up to {full.dim}, not {list(self._dims)}", "see --train_dims")
+
+        self.check_dims(self._dims)
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """A layer and one or two dims, uniformly."""
+        layer, first, second = int(rng.choice(self._layers)), int(rng.choice(self._dims)), int(rng.choice(self._dims))
+        return Draw(layer, first, first if self.options.shared_dim else second)
+
+    def visited(self, drawn: Draw) -> tuple[Size, ...]:
+        """Two or four sizes."""
+        last, layer, dim = self.full.layer, drawn.layer, self.full.dim
+        small = (Size(last, drawn.last_dim), Size(layer, drawn.layer_dim))
+        # A drawn dim may be the full one: its losses count twice, as in the sum above.
+        return (Size(last, dim), Size(layer, dim), *small) if self.options.always_full else small
+
+    def loss(self, views: Views, drawn: Draw) -> Loss:
+        """See the class."""
+        options = self.options
+        parts: dict[str, Tensor] = {}
+        total = views.queries(Size(self.full.layer, 1)).new_zeros(())
+        for size in self.visited(drawn):
+            ce = size_loss(views, size, options)
+            total = total + (1.0 if size.layer == self.full.layer else self.layer_weight(size.layer)) * ce
+            parts[f"ce/{'last' if size.layer == self.full.layer else 'sampled'}"] = ce.detach()
+        if options.kl_weight > 0:
+            dims = (self.full.dim, drawn.layer_dim) if options.kl_dims == "both" else (self.full.dim,)
+            kl = sum((self._alignment(views, drawn.layer, dim) for dim in dims), total.new_zeros(()))
+            total = total + options.kl_weight * options.kl_multiplier * kl
+            parts["kl"] = kl.detach()
+        return Loss(total, parts)
+
+    def layer_weight(self, layer: int) -> float:
+        """What the losses of a sampled layer count."""
+        return {"one": 1.0, "linear": 1 / layer, "log": 1 / (1 + math.log(layer))}[self.options.layer_weight]
+
+    def _alignment(self, views: Views, layer: int, dim: int) -> Tensor:
+        options = self.options
+        last, sampled = Size(self.full.layer, dim), Size(layer, dim)
+        temperature = options.kl_temperature or options.temperature
+        if options.kl_space == "coords":
+            teacher, student = views.texts(last), views.texts(sampled)
+            return coordinate_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature)
+        teacher, student = views.scores(last), views.scores(sampled)
+        teacher = teacher.detach() if options.detach_teacher else teacher
+        return score_kl(teacher, student, temperature, views.excluded)

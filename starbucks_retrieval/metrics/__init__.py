@@ -1,0 +1,1 @@
+"""Measures, tests of significance and result files."""

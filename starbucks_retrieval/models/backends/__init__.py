@@ -1,0 +1,1 @@
+"""Encoding back ends: torch, ONNX Runtime, OpenVINO."""

@@ -1,0 +1,258 @@
+"""The encoder as one static graph, for runtimes other than torch; and that graph as files that are checked first."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from starbucks_retrieval.data.files import atomic_writer
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.architectures import truncated_view
+from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.models.encoder import NestedEncoder, token_limit
+from starbucks_retrieval.models.pooling import embedding
+from starbucks_retrieval.provenance import sync_folder
+from starbucks_retrieval.sizes import Size, check_size
+
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "embedding"
+OPENVINO_MODEL = "openvino_model"
+
+# tests/models/test_runtimes.py converts each of these and compares it with torch.
+CONVERTIBLE = (
+    *("bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"),
+    *("llama", "mistral", "qwen2", "qwen3"),
+)
+
+# What a converted graph may differ by from torch: in fp32, of the largest number of the embeddings, or of 1 where all
+# are smaller; else the least mean cosine. The second finds broken models; what a sound one loses, `drift` tells.
+_CLOSE = 1e-4
+_SIMILAR = 0.8
+
+Run = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
+
+
+class TapsGraph(nn.Module):
+    """The pooled taps of some layers as one function of token ids and mask; it holds no weight above the deepest.
+
+    Padding is to the right. A text without a token is read as its first padding token, so that no row gives NaN.
+    """
+
+    def __init__(self, encoder: NestedEncoder, layers: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
+        self._encoder = [encoder]  # inside a list it is no submodule, so its other layers are not exported
+
+    @property
+    def encoder(self) -> NestedEncoder:
+        """Whose taps these are."""
+        return self._encoder[0]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of what forward returns."""
+        return [f"tap_{layer}" for layer in self.layers]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Taps, float32 [batch, hidden] each, in the order of the layers, from int64 [batch, tokens]."""
+        empty = attention_mask.sum(dim=1, keepdim=True) == 0
+        first = torch.arange(attention_mask.shape[1], device=attention_mask.device) == 0
+        mask = torch.where(empty & first, torch.ones_like(attention_mask), attention_mask)
+        with _EveryTokenSees():
+            taps = self.encoder(input_ids, mask, self.layers)
+        return tuple(taps[layer] for layer in self.layers)
+
+    @torch.no_grad()
+    def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
+        """What the encoder itself says for a padded batch."""
+        return [tap.numpy() for tap in self.encoder(**batch, layers=self.layers).values()]
+
+
+class EmbeddingGraph(nn.Module):
+    """The final embedding at one size as one function of token ids and mask."""
+
+    def __init__(self, encoder: NestedEncoder, size: Size) -> None:
+        super().__init__()
+        check_size(size, encoder.num_layers, encoder.hidden_size)
+        self.size = size
+        self.outputs = [OUTPUT]
+        self.taps = TapsGraph(encoder, [size.layer])
+
+    @property
+    def encoder(self) -> NestedEncoder:
+        """Whose embedding this is."""
+        return self.taps.encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The embedding, float32 [batch, dim], from int64 [batch, tokens]."""
+        return embedding(self.taps(input_ids, attention_mask)[0], self.size.dim, self.encoder.config.normalize)
+
+    @torch.no_grad()
+    def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
+        """What the encoder itself says for a padded batch."""
+        tap = self.encoder(**batch, layers=[self.size.layer])[self.size.layer]
+        return [embedding(tap, self.size.dim, self.encoder.config.normalize).numpy()]
+
+
+Graph = TapsGraph | EmbeddingGraph
+
+
+class _EveryTokenSees(TorchFunctionMode):
+    """Lets a token that may look at nothing look at everything.
+
+    Where attention is local, padding far behind a text sees padding only. The softmax of nothing is NaN in some
+    runtimes, and NaN times a weight of zero is NaN: it would reach the text. No token of a text looks at padding, so
+    what padding sees does not matter.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        mask = kwargs.get("attn_mask")
+        if func is nn.functional.scaled_dot_product_attention and mask is not None and mask.dtype is torch.bool:
+            kwargs = kwargs | {"attn_mask": mask | ~mask.any(dim=-1, keepdim=True)}
+        return func(*args, **kwargs)
+
+
+def trace(graph: Graph) -> torch.export.ExportedProgram:
+    """The graph as torch.export sees it, for any number of texts and of tokens up to the model's limit.
+
+    Raises UserError for an architecture that was not checked, and for weights that are not on the CPU.
+    """
+    encoder = graph.encoder
+    kind = encoder.backbone.config.model_type
+    if kind not in CONVERTIBLE:
+        raise UserError(
+            f"the architecture {kind!r} has not been checked outside torch",
+            f"checked: {', '.join(sorted(CONVERTIBLE))}",
+        )
+    if encoder.device.type != "cpu":
+        raise UserError(f"the model is on {encoder.device}, and conversion works on a CPU", "say --device cpu")
+    # Two texts, of different lengths: tracing would take a 1 for a constant.
+    example = pad([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3]], 0)
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1, max=token_limit(encoder))}
+    with torch.no_grad(), quiet_export():
+        return torch.export.export(graph, tuple(example.values()), dynamic_shapes=(axes, axes), strict=False)
+
+
+def check_close(graph: Graph, run: Run, runtime: str) -> None:
+    """Run a converted graph in fp32 on a few random batches. Raises where it differs from torch by more than 1e-4."""
+    for batch in _random_batches(graph.encoder):
+        for name, ours, theirs in zip(graph.outputs, graph.expected(batch), run_on(run, batch)):
+            difference = float(np.abs(ours - theirs).max())
+            if not difference <= _CLOSE * max(1.0, float(np.abs(ours).max())):
+                raise RuntimeError(f"{name} of {runtime} differs from torch by {difference:.2g}; this is a bug")
+
+
+def check_similar(graph: Graph, run: Run, runtime: str, rows: Sequence[Sequence[int]] | None = None) -> None:
+    """Run a converted graph of low precision on token rows, by default random ones. Raises UserError where it is wrecked."""
+    batches = [pad([row], 0) for row in rows] if rows is not None else _random_batches(graph.encoder)
+    cosines = []
+    for batch in batches:
+        for ours, theirs in zip(graph.expected(batch), run_on(run, batch)):
+            cosines.append((ours * theirs).sum(1) / (np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)))
+    mean = float(np.concatenate(cosines).mean())
+    if not mean >= _SIMILAR:
+        raise UserError(
+            f"{runtime} gives embeddings whose mean cosine with torch's is {mean:.2f}",
+            "stay with fp32, or give more calibration texts of the kind that are encoded",
+        )
+
+
+def run_on(run: Run, batch: dict[str, Tensor]) -> Sequence[np.ndarray]:
+    """A converted graph's outputs for a padded batch."""
+    return run(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
+
+
+def _random_batches(encoder: NestedEncoder) -> list[dict[str, Tensor]]:
+    """Batches of one text and of several, of one token and of many, with much padding and with none."""
+    rng = np.random.default_rng(0)
+    vocabulary = int(encoder.backbone.config.vocab_size)
+    long = min(token_limit(encoder), 48)
+    shapes = [[1], [long], [long, 1, 5], [4, 4, 4, 4, 4]]
+    # From 5 on, as the ids before are special ones in most vocabularies, padding among them.
+    return [pad([rng.integers(5, vocabulary, length).tolist() for length in lengths], 0) for lengths in shapes]
+
+
+def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
+    """Write the model at one size as ONNX: input_ids and attention_mask in, the final `embedding` out.
+
+    The axes batch and tokens are dynamic, and no layer above the size's is in the file. It appears only after ONNX
+    Runtime agreed with torch to 1e-4 (RuntimeError else). Raises UserError for what cannot be converted.
+    """
+    from starbucks_retrieval.models.backends.onnx import onnx_bytes, open_session, runner
+
+    graph = EmbeddingGraph(encoder, size)
+    content = onnx_bytes(graph)
+    check_close(graph, runner(open_session(content)), "ONNX Runtime")
+    with atomic_writer(path) as handle:
+        handle.write(content)
+
+
+def write_openvino(
+    encoder: NestedEncoder, size: Size, folder: Path, calibration: Sequence[Sequence[int]] | None = None
+) -> None:
+    """Write the model at one size as openvino_model.xml and .bin: the final `embedding` of input_ids and attention_mask.
+
+    With calibration rows (token ids of texts of the kind to come, a few hundred), weights and activations are
+    quantised to int8; without, all is fp32. What was written is run and compared before it appears: RuntimeError where
+    fp32 differs from torch by more than 1e-4, UserError where int8 wrecks the model or something cannot be converted.
+    """
+    from starbucks_retrieval.models.backends.openvino import (
+        check_calibration,
+        converted,
+        opened,
+        quantised,
+        read,
+        runner,
+        save,
+    )
+
+    if calibration is not None:
+        check_calibration(calibration)
+    graph = EmbeddingGraph(encoder, size)
+    model = converted(graph)
+    if calibration is not None:
+        model = quantised(model, calibration)
+    temporary = folder / f".{OPENVINO_MODEL}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        save(model, temporary / f"{OPENVINO_MODEL}.xml")
+        run = runner(opened(read(temporary / f"{OPENVINO_MODEL}.xml"), "fp32"))
+        if calibration is None:
+            check_close(graph, run, "OpenVINO")
+        else:
+            check_similar(graph, run, "OpenVINO in int8", calibration)
+        # Never an old .xml beside a new .bin: the .xml goes first and comes last.
+        (folder / f"{OPENVINO_MODEL}.xml").unlink(missing_ok=True)
+        for suffix in (".bin", ".xml"):
+            os.replace(temporary / f"{OPENVINO_MODEL}{suffix}", folder / f"{OPENVINO_MODEL}{suffix}")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(folder)
+
+
+@contextlib.contextmanager
+def quiet_export() -> Iterator[None]:
+    """Silence the exporters' notes about libraries that we do not use and about their own deprecations."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

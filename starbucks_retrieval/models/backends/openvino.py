@@ -1,0 +1,164 @@
+"""Encoding with OpenVINO: converted from torch directly, and quantised with NNCF where asked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import precision
+from starbucks_retrieval.models.backends.base import GraphRuntime, Rows, need
+from starbucks_retrieval.models.backends.graph import (
+    INPUTS,
+    Graph,
+    Run,
+    TapsGraph,
+    check_close,
+    check_similar,
+    quiet_export,
+    trace,
+)
+from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.sizes import Sizes
+
+_HINTS = {"fp32": "f32", "bf16": "bf16"}
+
+
+def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Rows | None = None) -> GraphRuntime:
+    """The taps that `sizes` need, compiled for this CPU in fp32, bf16 or int8.
+
+    int8 quantises weights and activations, whose ranges it reads off the calibration rows; what is left of the
+    arithmetic is in bf16 where the CPU multiplies it fast. Raises UserError without the packages, for a CPU without
+    bf16, for int8 without calibration rows and for what cannot be converted.
+    """
+    if dtype == "int8":
+        check_calibration(calibration)  # before the seconds that converting takes
+    graph = TapsGraph(encoder, sizes.layers)
+    model = converted(graph)
+    if dtype == "int8":
+        model = quantised(model, calibration or [])
+        compiled = opened(model, precision.name_of(precision.choose("auto", torch.device("cpu"))))
+        check_similar(graph, runner(compiled), "OpenVINO in int8", calibration)
+    else:
+        compiled = opened(model, dtype)
+        check = check_close if dtype == "fp32" else check_similar
+        check(graph, runner(compiled), f"OpenVINO in {dtype}")
+    return OpenVinoRuntime(f"openvino-{dtype}", encoder, sizes, compiled)
+
+
+class OpenVinoRuntime(GraphRuntime):
+    """A compiled model; each call has an inference request of its own, so calls may come from any thread."""
+
+    def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any) -> None:
+        super().__init__(name, encoder, sizes)
+        self._compiled = compiled
+
+    def runner(self) -> Run:
+        """What runs a batch, for one thread."""
+        return runner(self._compiled)
+
+
+def converted(graph: Graph) -> Any:
+    """The graph as an OpenVINO model in fp32. Raises UserError without the package."""
+    program, openvino = trace(graph), _openvino()
+    with quiet_export():
+        model = openvino.convert_model(program)
+    for port, name in zip(model.outputs, graph.outputs):
+        port.get_tensor().set_names({name})
+    return model
+
+
+def check_calibration(calibration: Rows | None) -> None:
+    """Raise UserError where int8 cannot be had: without rows to calibrate it, or without NNCF."""
+    if not calibration:
+        raise UserError("int8 needs texts to calibrate it", "give some hundred of the kind that will be encoded")
+    _openvino()  # first, as it keeps NNCF from sending anything, too
+    need("nncf", extra="openvino")
+
+
+def quantised(model: Any, calibration: Rows) -> Any:
+    """A copy of the model with int8 weights and activations; see check_calibration."""
+    check_calibration(calibration)
+    import nncf
+
+    # One text at a time: padding is no part of what is measured.
+    batches = [{name: tensor.numpy() for name, tensor in pad([row], 0).items()} for row in calibration]
+    log = logging.getLogger("nncf")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # its progress bars would mix with a door's own output
+            return nncf.quantize(
+                model, nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(batches)
+            )
+    finally:
+        log.setLevel(level)
+
+
+def opened(model: Any, dtype: str) -> Any:
+    """A model compiled to compute in fp32 or bf16. Raises UserError where this CPU has no bf16.
+
+    Left alone, OpenVINO takes bf16 wherever there is some; so the precision is always named. One stream with as many
+    threads as torch would take gives a batch all of them.
+    """
+    core = _core(_openvino())
+    if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise UserError("this CPU has no bf16", "take --dtype fp32")
+    options = {
+        "INFERENCE_PRECISION_HINT": _HINTS[dtype],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+    }
+    return core.compile_model(model, "CPU", options)
+
+
+def runner(compiled: Any) -> Run:
+    """A compiled model as a function of token ids and mask, for one thread.
+
+    The arrays that it returns are the request's own memory, which the next call overwrites.
+    """
+    request = compiled.create_infer_request()
+    ports = list(compiled.outputs)
+
+    def run(ids: np.ndarray, mask: np.ndarray) -> Sequence[np.ndarray]:
+        results = request.infer(dict(zip(INPUTS, (ids, mask))), share_inputs=True, share_outputs=True)
+        return [results[port] for port in ports]
+
+    return run
+
+
+def save(model: Any, path: Path) -> None:
+    """Write a model as .xml and .bin without rounding its weights."""
+    _openvino().save_model(model, path, compress_to_fp16=False)
+
+
+def read(path: Path) -> Any:
+    """A model that `save` wrote."""
+    return _core(_openvino()).read_model(path)
+
+
+@cache
+def _core(openvino: Any) -> Any:
+    """One for the process: a core moves the stack on which the thread's signals are handled, and of several that end in
+    another order than they began, the last moves it to memory that is gone; the next signal then ends the process."""
+    return openvino.Core()
+
+
+def _openvino() -> Any:
+    """The package, kept from reporting to its makers what it converts, which it does unless told otherwise."""
+    # None makes the import of the reporting module fail, and both OpenVINO and NNCF then do without.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    need("openvino", extra="openvino")
+    import openvino
+
+    return openvino

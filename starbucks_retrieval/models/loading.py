@@ -1,0 +1,139 @@
+"""Reading a backbone from disk or hub: safetensors only, no code from the hub, and no more layers than asked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.architectures import cut_config, layout_of
+from starbucks_retrieval.models.config import EncoderConfig, find_config
+from starbucks_retrieval.sizes import Size, Sizes
+
+# Heads above the last layer, which retrieval does not read; a checkpoint may lack them or carry them.
+_NO_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
+
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
+    *("embedding_dropout", "mlp_dropout"),
+)
+
+
+def load_backbone(
+    name_or_path: str,
+    layers: int | None = None,
+    *,
+    passage_layers: bool = False,
+    attn_implementation: str | None = None,
+    dropout: float | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any, EncoderConfig]:
+    """The bare Hugging Face model in float32, its tokenizer, and our configuration; `dropout` replaces all of its own."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    with explained(name_or_path):
+        hf_config = AutoConfig.from_pretrained(name_or_path, **options)
+    layout = layout_of(hf_config)
+    depth = int(hf_config.num_hidden_layers)
+    config = find_config(name_or_path, depth, int(hf_config.hidden_size))
+    if layout.causal and not config.source:
+        config = dataclasses.replace(config, pooling="last")
+    if layers is not None:
+        if passage_layers:
+            layers = max(layers, config.passage_size(Size(layers, 1)).layer)
+        if not 1 <= layers <= depth:
+            raise UserError(f"layer {layers} asked of a model with {depth} layers", f"take a layer from 1 to {depth}")
+        cut_config(hf_config, layers)
+        if config.sizes is not None:
+            config = _keep_reachable(config, layers)
+    if dropout is not None:
+        for name in _DROPOUTS:
+            if hasattr(hf_config, name):
+                setattr(hf_config, name, dropout)
+    if attn_implementation:
+        options["attn_implementation"] = attn_implementation
+    if hf_config.model_type in _NO_POOLER:
+        options["add_pooling_layer"] = False
+    with explained(name_or_path), quiet_transformers():
+        backbone, report = AutoModel.from_pretrained(
+            name_or_path,
+            config=hf_config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise UserError(
+            f"{name_or_path} lacks {len(missing)} weights of its architecture, for example {missing[0]}",
+            "the checkpoint belongs to another architecture or is incomplete",
+        )
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"{name_or_path} has no tokenizer.json", "save it again with a fast tokenizer")
+    if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):  # transformers makes one up where there is none
+        raise UserError(f"{name_or_path} has no vocabulary", "copy the tokenizer's files into the model folder")
+    backbone.config.use_cache = False
+    return backbone, tokenizer, config
+
+
+def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
+    rungs = [size for size in config.sizes or () if size.layer <= layers]
+    return dataclasses.replace(config, sizes=Sizes(rungs) if rungs else None)
+
+
+@contextlib.contextmanager
+def explained(name_or_path: str) -> Iterator[None]:
+    """Turn transformers' own refusals into one line what, one line remedy."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        yield
+    except OSError as error:
+        looks_local = Path(name_or_path).exists() or name_or_path.startswith((".", "/", "~"))
+        if looks_local and not Path(name_or_path).exists():
+            raise UserError(f"no such model folder: {name_or_path}", "check --model_name_or_path") from None
+        if "safetensors" in str(error):
+            raise UserError(
+                f"{name_or_path} has no safetensors weights; pickled weights are not read",
+                "load it with transformers, weights_only=True, and save_pretrained it, as docs/howto/from-starbucks.md shows",
+            ) from None
+        if looks_local:
+            raise UserError(
+                f"{name_or_path} is not a model folder: {_first_line(error)}", "name a folder with config.json"
+            ) from None
+        raise UserError(
+            f"cannot load {name_or_path!r}: {_first_line(error)}",
+            "name a local folder, or a hub model while online",
+        ) from None
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(f"{name_or_path} needs code from its own repository", "it is not run by default") from None
+        raise UserError(f"cannot load {name_or_path}: {_first_line(error)}", "check the model folder") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' bars, and its report of unread weights: we leave them out on purpose and check the rest."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,105 @@
+"""Which figures differ significantly from the baseline's, and how that was tested."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from starbucks_retrieval.metrics import significance
+from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.report.columns import Column
+from starbucks_retrieval.report.inputs import Method
+from starbucks_retrieval.sizes import Size
+
+ALPHA = 0.05
+CORRECTIONS = {"none": "no correction", "holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
+PAIRED, FISHER = "paired t-test", "Fisher's z"
+_CORRELATIONS = ("spearman", "pearson")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A figure against the baseline's: their difference, p as tested and as corrected, the test's name."""
+
+    delta: float
+    p: float
+    corrected: float
+    test: str
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected p is below 0.05."""
+        return self.corrected < ALPHA
+
+
+class Marker:
+    """Compares methods with a baseline, cell by cell, and remembers what was tested and what could not be.
+
+    One family of a correction is all methods compared with the baseline on one data set at one size.
+    """
+
+    def __init__(self, baseline: Method | None, correction: significance.Correction) -> None:
+        self.baseline = baseline
+        self.correction = correction
+        self.tests: Counter[str] = Counter()
+        self.untested: Counter[str] = Counter()
+
+    def compare(self, methods: Sequence[Method], column: Column, size: Size | None) -> dict[str, Comparison]:
+        """By label, every comparison that can be made for the column at the size."""
+        reference = None if self.baseline is None else self.baseline.cell(column, size)
+        if reference is None:
+            return {}
+        found: dict[str, Comparison] = {}
+        for method in methods:
+            cell = method.cell(column, size)
+            if cell is None or method is self.baseline:
+                continue
+            outcome = _test(cell, reference)
+            if isinstance(outcome, str):
+                self.untested[outcome] += 1
+                continue
+            self.tests[outcome.test] += 1
+            found[method.label] = outcome
+        corrected = significance.adjust([one.p for one in found.values()], self.correction)
+        return {label: replace(one, corrected=p) for (label, one), p in zip(found.items(), corrected)}
+
+    def notes(self) -> list[str]:
+        """Sentences about the tests, for the foot of a table."""
+        if self.baseline is None:
+            return ["No baseline was named (--baseline), so nothing was tested for significance."]
+        notes = []
+        if self.tests:
+            ways = {
+                PAIRED: "two-tailed paired t-test over queries",
+                FISHER: "Fisher's z for independent correlations, two-tailed, as published",
+            }
+            names = " and ".join(f"{ways[name]} ({self.tests[name]} comparisons)" for name in ways if self.tests[name])
+            notes.append(
+                f"* differs from {self.baseline.label} (p < {ALPHA}): {names}; {CORRECTIONS[self.correction]}"
+                + (" over the methods compared on one data set at one size." if self.correction != "none" else ".")
+            )
+            if self.tests[FISHER]:
+                notes.append(
+                    "Fisher's z takes two correlations for independent, although both methods scored the same pairs: "
+                    "it finds fewer differences than a test for dependent correlations would."
+                )
+        for reason, count in self.untested.items():
+            notes.append(f"Not tested, and so without a mark: {count} comparisons, because {reason}.")
+        return notes
+
+
+def _test(cell: Cell, reference: Cell) -> Comparison | str:
+    """The comparison, or why there is none."""
+    if cell.measure.lower() in _CORRELATIONS:
+        name, p = FISHER, significance.fisher_z(cell.value, cell.count, reference.value, reference.count)[1]
+    elif not cell.values or not reference.values:
+        return "a figure comes without those of single queries"
+    elif cell.values.keys() != reference.values.keys():
+        return "the two methods were scored on different queries"
+    else:
+        name, p = PAIRED, significance.paired_test(cell.values, reference.values).p_value
+    if math.isnan(p):
+        return "there are too few queries or pairs"
+    return Comparison(cell.value - reference.value, p, p, name)

@@ -1,0 +1,1 @@
+"""Search engines: FAISS, torch, Ray and Milvus."""

@@ -1,0 +1,1 @@
+"""Funnels: shortlists at small sizes, rescored at larger ones."""

@@ -1,0 +1,186 @@
+"""One training collection on disk: an Arrow table of passages and one of rows that point into it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data import Group, Passage, Records, ScoredPair
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.train.checks import check_first, check_inline, unknown_document
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_PER_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """A query, the rows of its documents (the first `positives` of them positives) and what else is known of them."""
+
+    query_id: str
+    query: str
+    documents: list[int]
+    positives: int
+    scores: list[float]
+    label: float | None
+
+
+class Part:
+    """One collection, mapped into memory."""
+
+    def __init__(self, rows: pa.Table, passages: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        self.rows = rows
+        self.passages = passages
+        documents = pc.list_value_length(rows["documents"])
+        self.without_negatives = int(pc.sum(pc.equal(documents, rows["positives"])).as_py() or 0)
+        self.without_scores = int(pc.sum(pc.equal(pc.list_value_length(rows["scores"]), 0)).as_py() or 0)
+        self.labelled = rows["label"].null_count == 0
+
+    @classmethod
+    def open(cls, number: int, folder: Path) -> Part:
+        """The part that was written under `folder` with this number."""
+        import pyarrow as pa
+
+        tables = (pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in _paths(number, folder))
+        return cls(*tables)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, number: int) -> Row:
+        """A row by its number."""
+        return Row(**self.rows.slice(number, 1).to_pylist()[0])
+
+    def passage(self, number: int) -> Passage:
+        """A passage by its number."""
+        return Passage(**self.passages.slice(number, 1).to_pylist()[0])
+
+
+def write_groups(number: int, name: str, groups: Records[Group], corpus: Records[Passage] | None, folder: Path) -> None:
+    """Write groups with the texts of their documents, their own or the corpus'. Raises UserError for an unknown id."""
+    inline = check_first(name, next(iter(groups), None), corpus).passages is not None
+    passages: Iterable[Passage] = _inline(groups, name) if inline else corpus or ()
+    table = _write_passages(number, name, passages, folder)
+    places = _running(groups) if inline else _looked_up(groups, table, corpus)
+    _write_rows(number, name, (_row(group, documents) for group, documents in places), folder)
+
+
+def write_pairs(number: int, name: str, pairs: Records[ScoredPair], folder: Path) -> None:
+    """Write scored pairs: the first sentence is the query, the second its one passage."""
+    if next(iter(pairs), None) is None:
+        raise UserError(f"{name} holds no scored pairs", "check the path and the split")
+    passages = (Passage(str(i), "", pair.sentence2) for i, pair in enumerate(pairs))
+    _write_passages(number, name, passages, folder)
+    rows = (
+        {
+            "query_id": str(i),
+            "query": pair.sentence1,
+            "documents": [i],
+            "positives": 1,
+            "scores": [],
+            "label": pair.score,
+        }
+        for i, pair in enumerate(pairs)
+    )
+    _write_rows(number, name, rows, folder)
+
+
+def _row(group: Group, documents: list[int]) -> dict[str, Any]:
+    scores = [] if group.scores is None else [group.scores[docid] for docid in _ids(group)]
+    return {
+        "query_id": group.query_id,
+        "query": group.query,
+        "documents": documents,
+        "positives": len(group.positive_ids),
+        "scores": scores,
+        "label": None,
+    }
+
+
+def _ids(group: Group) -> tuple[str, ...]:
+    return (*group.positive_ids, *group.negative_ids)
+
+
+def _inline(groups: Iterable[Group], name: str) -> Iterator[Passage]:
+    """The passages of groups that carry them. Raises UserError for a group among them that holds ids only."""
+    for group in groups:
+        passages = check_inline(name, group)
+        for docid in _ids(group):
+            yield passages[docid]
+
+
+def _running(groups: Iterable[Group]) -> Iterator[tuple[Group, list[int]]]:
+    """Groups whose passages were written one group after the other, in the order of _ids."""
+    start = 0
+    for group in groups:
+        stop = start + len(_ids(group))
+        yield group, [*range(start, stop)]
+        start = stop
+
+
+def _looked_up(
+    groups: Iterable[Group], table: pa.Table, corpus: Records[Passage] | None
+) -> Iterator[tuple[Group, list[int]]]:
+    """Groups whose ids are found in the corpus table. Raises UserError for an id that is not there."""
+    docids = np.array([docid.as_py().encode() for docid in table.column("docid")], dtype=np.bytes_)
+    order = np.argsort(docids, kind="stable")
+    ordered = docids[order]
+    for group in groups:
+        ids = _ids(group)
+        wanted = np.array([docid.encode() for docid in ids], dtype=np.bytes_)
+        at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        for docid, present in zip(ids, ordered[at] == wanted):
+            if not present:
+                raise unknown_document(group, docid, corpus)
+        yield group, [int(i) for i in order[at]]
+
+
+def _paths(number: int, folder: Path) -> tuple[Path, Path]:
+    return folder / f"rows-{number}.arrow", folder / f"passages-{number}.arrow"
+
+
+def _write_passages(number: int, name: str, passages: Iterable[Passage], folder: Path) -> pa.Table:
+    import pyarrow as pa
+
+    schema = pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())])
+    rows = ({"docid": p.docid, "title": p.title, "text": p.text} for p in passages)
+    return _write(_paths(number, folder)[1], rows, schema, f"{name}: passages")
+
+
+def _write_rows(number: int, name: str, rows: Iterable[dict[str, Any]], folder: Path) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("query_id", pa.string()),
+            ("query", pa.string()),
+            ("documents", pa.list_(pa.int64())),
+            ("positives", pa.int32()),
+            ("scores", pa.list_(pa.float32())),
+            ("label", pa.float32()),
+        ]
+    )
+    _write(_paths(number, folder)[0], rows, schema, f"{name}: rows")
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label: str) -> pa.Table:
+    """Stream rows into an Arrow file and map it back into memory."""
+    import pyarrow as pa
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # cut short, it would kill a process that has it mapped, where no lock keeps us away
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        stream = iter(progress(rows, None, "rows", label))
+        while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

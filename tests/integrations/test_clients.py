@@ -1,0 +1,200 @@
+"""mteb's and beir's own evaluators on a model of ours, against our own figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
+from starbucks_retrieval.integrations import BeirModel, MtebModel
+from starbucks_retrieval.metrics.measures import parse_measures, score
+from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.sts import StsArguments, sts
+
+SIZES = ["2:8", "4:32"]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["cosine", "dot"])
+def model(request, tiny_bert, tmp_path_factory):
+    """A model with prefixes, lengths and a separator of its own."""
+    encoder = NestedEncoder.from_pretrained(tiny_bert)
+    encoder.config = EncoderConfig(
+        sizes=Sizes.parse("2:8,4:32"),
+        pooling="mean",
+        normalize=request.param,
+        query_prefix="w90 ",
+        passage_prefix="w91 ",
+        passage_field_separator=" w92 ",
+        query_max_len=12,
+        passage_max_len=20,
+    )
+    folder = tmp_path_factory.mktemp("model")
+    encoder.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collection():
+    """corpus {id: title and text}, queries {id: text}, qrels; every third passage has no title."""
+    rng = np.random.default_rng(0)
+    words = [[f"w{i}" for i in rng.integers(0, 60, 9)] for _ in range(40)]
+    corpus = {
+        f"d{i}": {"title": "" if i % 3 == 0 else " ".join(w[:2]), "text": " ".join(w[2:])} for i, w in enumerate(words)
+    }
+    queries = {f"q{i}": " ".join(words[i][1:5]) for i in range(12)}
+    qrels = {f"q{i}": {f"d{i}": 2, f"d{i + 12}": 1} for i in range(12)}
+    return corpus, queries, qrels
+
+
+def our_ndcg(model, size, collection):
+    """nDCG@10 the way the other stages get it: prefix, separator, dot product, trec_eval."""
+    corpus, queries, qrels = collection
+    encoder = NestedEncoder.from_pretrained(model)
+    titled = [f"{p['title']} w92 {p['text']}" if p["title"] else p["text"] for p in corpus.values()]
+    passages, asked = (
+        encoder.encode(list(texts), size, is_query=is_query)[Size.parse(size)]
+        for texts, is_query in ((titled, False), (queries.values(), True))
+    )
+    scores = asked @ passages.T
+    run = {q: dict(zip(corpus, map(float, scores[i]))) for i, q in enumerate(queries)}
+    return score(qrels, run, parse_measures("nDCG@10")).mean["nDCG@10"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_beir_evaluates_as_we_do(model, size, collection):
+    pytest.importorskip("beir", reason="needs the package beir")
+    from beir.retrieval.evaluation import EvaluateRetrieval
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
+
+    corpus, queries, qrels = collection
+    search = DenseRetrievalExactSearch(BeirModel(model, size), batch_size=16, show_progress_bar=False)
+    retriever = EvaluateRetrieval(search, k_values=[10], score_function="dot")
+    ndcg, *_ = retriever.evaluate(qrels, retriever.retrieve(corpus, queries), [10])
+    assert ndcg["NDCG@10"] == pytest.approx(our_ndcg(model, size, collection), abs=1e-5)  # beir rounds to 5 digits
+    assert 0.05 < ndcg["NDCG@10"] < 0.999
+
+
+def test_beir_corpora_of_every_shape(model):
+    client = BeirModel(model, "2:8")
+    passages = [{"title": "w1 w2", "text": "w3"}, {"text": "w4"}]
+    vectors = client.encode_corpus(passages)
+    assert isinstance(vectors, np.ndarray) and vectors.shape == (2, 8)
+    columns = {"title": ["w1 w2", ""], "text": ["w3", "w4"]}
+    np.testing.assert_array_equal(client.encode_corpus(columns), vectors)
+    np.testing.assert_array_equal(client.encode_corpus(["w1 w2 w92 w3", "w4"]), vectors)
+    assert client.encode_queries(["w1"], 4, convert_to_tensor=True).tolist() == client.encode_queries(["w1"]).tolist()
+
+
+@pytest.fixture(scope="module")
+def mteb():
+    return pytest.importorskip("mteb", minversion="2.0", reason="needs the package mteb 2")
+
+
+def metadata(mteb, name, kind, main_score):
+    return mteb.TaskMetadata(
+        name=name,
+        type=kind,
+        main_score=main_score,
+        description="A set made by a test",
+        reference="https://example.org",
+        dataset={"path": "none/none", "revision": "1"},
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        modalities=["text"],
+        category="t2t",
+        date=("2024-01-01", "2024-01-01"),
+        domains=[],
+        task_subtypes=[],
+        license="cc0-1.0",
+        annotations_creators="derived",
+        dialect=[],
+        sample_creation="created",
+        bibtex_citation="",
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_mteb_retrieval_as_we_do(mteb, model, size, collection):
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
+
+    corpus, queries, qrels = collection
+
+    class Local(AbsTaskRetrieval):
+        metadata = globals()["metadata"](mteb, "LocalRetrieval", "Retrieval", "ndcg_at_10")
+
+        def load_data(self, num_proc=None, **options):
+            split = RetrievalSplitData(
+                corpus=Dataset.from_list([{"id": key, **passage} for key, passage in corpus.items()]),
+                queries=Dataset.from_list([{"id": key, "text": text} for key, text in queries.items()]),
+                relevant_docs=qrels,
+                top_ranked=None,
+            )
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    result = mteb.evaluate(MtebModel(model, size), Local(), cache=None, show_progress_bar=False)
+    found = result.task_results[0].get_score()
+    assert found == pytest.approx(our_ndcg(model, size, collection), abs=1e-5)
+
+
+def test_mteb_sts_as_we_do(mteb, model, tmp_path):
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks.sts import AbsTaskSTS
+
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(40):
+        a, b = rng.integers(0, 30, (2, 5))
+        rows.append(
+            {
+                "score": int(rng.integers(0, 6)),
+                **{f"sentence{k}": " ".join(f"w{i}" for i in s) for k, s in ((1, a), (2, b))},
+            }
+        )
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    class Local(AbsTaskSTS):
+        metadata = globals()["metadata"](mteb, "LocalSTS", "STS", "cosine_spearman")
+
+        def load_data(self, num_proc=None, **options):
+            self.dataset = DatasetDict({"test": Dataset.from_list(rows)})
+            self.data_loaded = True
+
+    ours = {
+        str(cell.size): cell.value for cell in sts(StsArguments(str(model), data=[str(tmp_path / "p.jsonl")])).cells
+    }
+    for size in SIZES:
+        result = mteb.evaluate(MtebModel(model, size), Local(), cache=None, show_progress_bar=False)
+        assert result.task_results[0].get_score() == pytest.approx(ours[size], abs=1e-4)
+    assert ours["2:8"] != ours["4:32"]
+
+
+def test_mteb_keeps_sizes_apart(mteb, model):
+    from mteb.models import EncoderProtocol
+
+    small, large = MtebModel(model, "2:8"), MtebModel(model)
+    assert isinstance(small, EncoderProtocol)
+    assert large.size == Size(4, 32)
+    assert small.mteb_model_meta != large.mteb_model_meta
+    assert (small.mteb_model_meta.embed_dim, large.mteb_model_meta.embed_dim) == (8, 32)
+    vectors = small.embed_passages(["w1", "w2 w3"])
+    np.testing.assert_allclose(small.similarity(vectors, vectors[0]), vectors @ vectors[:1].T, rtol=1e-5)
+    np.testing.assert_allclose(small.similarity_pairwise(vectors, vectors), (vectors**2).sum(1), rtol=1e-5)
+
+
+def test_refusals(model):
+    with pytest.raises(UserError, match="asks for 64 dimensions"):
+        BeirModel(model, "2:64")
+    with pytest.raises(UserError, match="layer 9 asked"):
+        MtebModel(model, "9:8")
+    with pytest.raises(UserError, match="cannot read the size"):
+        MtebModel(model, "large")
+
+
+def test_an_open_encoder_serves_several_sizes(model):
+    encoder = NestedEncoder.from_pretrained(model)
+    small, large = (BeirModel(encoder, size) for size in SIZES)
+    np.testing.assert_array_equal(BeirModel(model, SIZES[1]).encode_queries(["w1 w2"]), large.encode_queries(["w1 w2"]))
+    assert small.encode_queries(["w1"]).shape == (1, 8)

@@ -1,0 +1,181 @@
+"""What golden vectors do not show of the methods: what they visit, sample and refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from starbucks_retrieval import Size, Sizes, UserError
+from starbucks_retrieval.losses import METHODS, Batch
+from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses.pairs import cosent
+
+FULL = Size(4, 32)
+LADDER = Sizes.parse("1:8,2:16,4:32")
+ALL_VARIANTS = [(method, name) for method, found in METHODS.items() for name in found.variants]
+
+
+def build(method, name=None, sizes=None, **changes):
+    found = METHODS[method]
+    options = found.variants[name or next(iter(found.variants))]
+    default = Sizes([FULL]) if method in ("separate", "full") else LADDER
+    return found.objective(sizes or default, FULL, dataclasses.replace(options, **changes))
+
+
+def random_batch(queries=3, group=2, dtype=torch.float64, **more):
+    generator = torch.Generator().manual_seed(0)
+
+    def rows(count):
+        return {n: torch.randn(count, 32, generator=generator, dtype=dtype).requires_grad_() for n in range(5)}
+
+    return Batch(rows(queries), rows(queries * group), **more)
+
+
+@pytest.mark.parametrize(("method", "name"), ALL_VARIANTS)
+def test_the_taps_it_asks_for_are_those_it_uses(method, name):
+    objective = build(method, name)
+    batch = random_batch()
+    for step in range(4):
+        drawn = objective.draw(np.random.default_rng(step))
+        queries, passages = objective.layers(drawn)
+        given = Batch({n: batch.queries[n] for n in queries}, {n: batch.passages[n] for n in passages})
+        loss = objective(given, drawn)
+        taps = [given.queries[n] for n in queries]
+        gradients = torch.autograd.grad(loss.total, taps)
+        assert torch.isfinite(loss.total) and all(gradient.any() for gradient in gradients)
+        assert all(not part.requires_grad for part in loss.parts.values())
+
+
+@pytest.mark.parametrize(("method", "name"), ALL_VARIANTS)
+def test_a_loss_by_query_is_the_mean_over_parts_of_the_batch(method, name):
+    objective = build(method, name)
+    batch = random_batch(4, 2)
+    drawn = objective.draw(np.random.default_rng(0))
+    whole = objective(batch, drawn).total
+    halves = []
+    for start in (0, 2):
+        queries = {n: rows[start : start + 2] for n, rows in batch.queries.items()}
+        halves.append(objective(Batch(queries, batch.passages, group=2, offset=2 * start), drawn).total)
+    if objective.options.by_query:
+        torch.testing.assert_close(sum(halves) / 2, whole)
+    else:
+        assert abs((sum(halves) / 2 - whole).item()) > 1e-9
+
+
+def test_the_same_generator_draws_the_same_and_all_is_drawn():
+    objective = build("2dmse", dims=(8, 16))
+    draws = [objective.draw(np.random.default_rng([7, step])) for step in range(300)]
+    assert draws == [objective.draw(np.random.default_rng([7, step])) for step in range(300)]
+    counts = Counter((draw.layer, draw.last_dim) for draw in draws)
+    assert set(counts) == {(n, d) for n in (1, 2, 3) for d in (8, 16)} and min(counts.values()) > 25
+    assert all(draw.last_dim == draw.layer_dim for draw in draws)
+    apart = build("2dmse", "st-3.2")
+    assert any(d.last_dim != d.layer_dim for d in (apart.draw(np.random.default_rng(i)) for i in range(20)))
+
+
+def test_the_published_dims():
+    full = Size(12, 768)
+    method = METHODS["2dmse"].objective(Sizes([full]), full, METHODS["2dmse"].variants["v1-paper"])
+    dims = {method.draw(np.random.default_rng(i)).last_dim for i in range(200)}
+    assert dims == {8, 16, 32, 64, 128, 256, 512}
+    v2 = METHODS["2dmse-v2"].objective(Sizes([full]), full, METHODS["2dmse-v2"].variants["eq12"])
+    assert {size.dim for size in v2.visited(None)} == {128, 768}
+    assert v2.layers(None)[0] == tuple(range(1, 13))
+
+
+def test_sampled_srl_takes_one_layer_and_the_last():
+    objective = build("srl", "starbucks-sampled")
+    seen = {objective.draw(np.random.default_rng(i)).layers for i in range(20)}
+    assert seen == {(1, 4), (2, 4)}
+    assert [str(s) for s in objective.sampled(2)] == ["2:8", "2:16", "2:32", "4:8", "4:16", "4:32"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_passages_of_another_depth(method):
+    pairs = tuple((n, 4) for n in range(4))
+    objective, batch = build(method, passage_layers=pairs), random_batch()
+    drawn = objective.draw(np.random.default_rng(0))
+    assert objective.layers(drawn)[1] == (4,)
+    moved = Batch(batch.queries, dict.fromkeys(range(5), batch.passages[4]))
+    torch.testing.assert_close(objective(batch, drawn).total, build(method)(moved, drawn).total)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_distillation_is_an_extra_term_at_every_visited_size(method):
+    teacher = torch.tensor([[3.0, 1.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    batch, plain = random_batch(teacher=teacher), build(method)
+    objective = build(method, distil_weight=2.0)
+    drawn = objective.draw(np.random.default_rng(0))
+    loss = objective(batch, drawn)
+    terms = {name: part for name, part in loss.parts.items() if name.startswith("distil/")}
+    assert set(terms) == {f"distil/{size}" for size in objective.visited(drawn)}
+    views = Views(batch, objective.options.normalize)
+    for size in objective.visited(drawn):
+        own = views.scores(size).gather(1, batch.own) / objective.options.temperature
+        target = teacher.softmax(1)
+        expected = (target * (target.log() - own.log_softmax(1))).sum(1).mean()
+        torch.testing.assert_close(terms[f"distil/{size}"], expected.detach())
+    extra = 2 * torch.stack([terms[f"distil/{size}"] for size in objective.visited(drawn)]).mean()
+    torch.testing.assert_close(loss.total, plain(batch, drawn).total + extra)
+
+
+def test_aligned_scores_are_not_divided_by_the_temperature_in_their_distance():
+    batch = random_batch()
+    parts = build("2dmse-v2", "retrieval-score", dims=(8,), temperature=0.05)(batch).parts
+    views = Views(batch)
+    teacher, student = (views.scores(Size(2, dim)) for dim in (32, 8))
+    log_t, log_s = (scores.div(0.05).log_softmax(-1) for scores in (teacher, student))
+    kl = (log_t.exp() * (log_t - log_s)).sum(-1).mean()
+    distance = (student - teacher).square().mean()
+    torch.testing.assert_close(parts["align/2"], ((distance + kl) / teacher.numel()).detach())
+
+
+def test_cosent_counts_ordered_pairs_alone():
+    labels, similarities = torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0.5, 0.2, 0.5])
+    expected = torch.log(1 + torch.exp(torch.tensor(0.3 / 0.05)) + 1)
+    torch.testing.assert_close(cosent(labels, similarities, 0.05), expected)
+    assert cosent(torch.ones(3), similarities, 0.05) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("srl", {"sizes": Sizes.parse("1:7,4:32")}),
+        ("mrl", {"dims": (7, 32)}),
+        ("2dmse", {"dims": (7,)}),
+        ("2dmse-v2", {"dims": (7,)}),
+        ("separate", {"sizes": Sizes.parse("2:7")}),
+    ],
+)
+def test_an_odd_dim_has_no_angle(method, changes):
+    build(method, **changes)
+    with pytest.raises(UserError, match="7 is odd"):
+        build(method, angle_weight=1.0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("srl", {"sizes": Sizes.parse("4:8"), "sampled": True}, "no second layer"),
+        ("srl", {"sampled": True, "size_weights": (1.0, 1.0, 1.0)}, "leaves the ladder"),
+        ("srl", {"cosent_weight": 1.0}, "cosines"),
+        ("srl", {"contrastive_weight": 0.0}, "weight 0"),
+        ("srl", {"angle_weight": -1.0}, "negative"),
+        ("mrl", {"dims": (64,)}, "beyond"),
+        ("2dmse", {"layers": (4,)}, "from 1 to 3"),
+        ("2dmse", {"dims": (64,)}, "up to 32"),
+        ("2dmse", {"shared_dim": False}, "two dims"),
+        ("2dmse-v2", {"layers": (5,)}, "below 4"),
+        ("2dmse-v2", {"dims": (33,)}, "32 wide"),
+        ("2dmse-v2", {"align_with_last": True}, "compares scores"),
+        ("separate", {"sizes": LADDER}, "one size"),
+    ],
+)
+def test_refuses_what_does_not_fit(method, changes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        build(method, **changes)
+    assert caught.value.hint
