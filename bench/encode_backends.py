@@ -20,7 +20,7 @@ from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.pipeline import Backbone, measure, minilm
 from starbucks_retrieval.demo.settings import SHORT
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import Runtime, open_runtime
+from starbucks_retrieval.models.backends.base import Backend, open_backend
 from starbucks_retrieval.models.drift import drift
 
 _KINDS = (
@@ -38,16 +38,16 @@ def main() -> None:
     encoder = NestedEncoder.from_pretrained(base.path, device="cpu")
     texts, source = common.passages(settings.texts, settings.seed)
     rows = encoder.tokenize(texts, 196)
-    runtimes: dict[str, Runtime] = {}
+    runtimes: dict[str, Backend] = {}
     for backend, dtype in _KINDS:
         try:
-            found = open_runtime(backend, encoder, base.sizes, dtype, rows[:300] if dtype == "int8" else None)
+            found = open_backend(backend, encoder, base.sizes, dtype, rows[:300] if dtype == "int8" else None)
         except UserError as error:
             print(f"{backend} {dtype}: {error.what}", file=sys.stderr)
             continue
         runtimes[f"{backend}-{dtype}"] = found
 
-    def timed(run: Runtime, number: int) -> None:
+    def timed(run: Backend, number: int) -> None:
         run.embed(rows, base.sizes, max_tokens=settings.max_tokens_per_batch)
 
     for run in runtimes.values():

@@ -17,7 +17,12 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search.engines.exact import Proposer, choose_engine, import_faiss, make_proposer
+from starbucks_retrieval.search.engines.exact import (
+    CandidateGenerator,
+    choose_engine,
+    import_faiss,
+    make_candidate_generator,
+)
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 
@@ -185,11 +190,11 @@ def plain_search(index: Any, queries: np.ndarray, depth: int, batch_size: int = 
     return np.concatenate([rows for _, rows in found]), np.concatenate([scores for scores, _ in found])
 
 
-def proposer(name: str, queries: int, store: EmbeddingStore) -> Proposer:
+def proposer(name: str, queries: int, store: EmbeddingStore) -> CandidateGenerator:
     """An engine of ENGINES, on the CPU; auto is what `search` takes for so many queries at once."""
     engine, dtype = ENGINES[name]
     engine = choose_engine(engine, "cpu", dtype, queries, store)
-    return make_proposer(engine, "cpu", dtype, dim=store.spec.size.dim)
+    return make_candidate_generator(engine, "cpu", dtype, dim=store.spec.size.dim)
 
 
 def together(found: Iterable[Results]) -> Results:

@@ -23,7 +23,7 @@ import search_common
 import torch
 
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.engines.torch import TorchProposer
+from starbucks_retrieval.search.engines.torch import TorchCandidateGenerator
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -119,7 +119,7 @@ def _ours(queries: np.ndarray, store: EmbeddingStore, name: str, settings: Any) 
 def _taken(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
     """The engine that works under this name, with torch's dtype."""
     proposer = search_common.proposer(name, len(queries), store)
-    if not isinstance(proposer, TorchProposer):
+    if not isinstance(proposer, TorchCandidateGenerator):
         return "faiss"
     return "torch-bf16" if proposer.half else "torch-fp32"
 

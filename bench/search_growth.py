@@ -22,7 +22,7 @@ import common
 import numpy as np
 
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.estimate import Machine, Row, estimate, measure_machine
+from starbucks_retrieval.search.estimate import EstimateRow, Machine, estimate, measure_machine
 from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.search.indexes import build_index, open_index, parse_parameters
 from starbucks_retrieval.sizes import Size, Sizes
@@ -73,7 +73,7 @@ def _at(
     sizes = Sizes.parse(settings.sizes)
     stores = {size: _store(folder / str(size.dim), size, count, settings.seed) for size in sizes}
     queries = {size: _vectors(max(settings.batches), size.dim, settings.seed, "queries") for size in sizes}
-    rows: dict[str, tuple[Row, int]] = {}
+    rows: dict[str, tuple[EstimateRow, int]] = {}
     contenders: dict[str, Callable[[int], object]] = {}
     times: dict[str, int] = {}
     for row in estimate(machine, count, sizes, max_memory=settings.max_memory):
@@ -114,12 +114,12 @@ def _at(
         )
 
 
-def _kind(row: Row) -> str:
+def _kind(row: EstimateRow) -> str:
     return next((kind for kind in ("flat", "IVF", "HNSW") if row.way.startswith(kind)), "funnel")
 
 
 def _search(
-    row: Row, stores: dict[Size, EmbeddingStore], folder: Path, settings: argparse.Namespace
+    row: EstimateRow, stores: dict[Size, EmbeddingStore], folder: Path, settings: argparse.Namespace
 ) -> Callable[[dict[Size, np.ndarray]], object]:
     """What searches as a row of the plan says, given queries by size."""
     depth, memory = settings.depth, {"max_memory": settings.max_memory}

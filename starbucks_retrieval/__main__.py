@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
 
@@ -58,7 +58,7 @@ def stage_module(name: str) -> ModuleType:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run_door(_main))
+    sys.exit(run_command(_main))
 
 
 if __name__ == "__main__":

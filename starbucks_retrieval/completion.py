@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
 _EPILOG = (
@@ -129,4 +129,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

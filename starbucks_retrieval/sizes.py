@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from starbucks_retrieval.errors import UserError
 
-CUPS = ("demi", "short", "tall", "grande", "venti", "trenta")
+SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
 
 # The paper's six rungs over 12 layers x 768 dimensions, as fractions of depth and width.
 _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
@@ -92,7 +92,7 @@ class Sizes(Sequence[Size]):
     def parse(cls, text: str, ladder: Sizes | None = None) -> Sizes:
         """Read `2:32,4:64`, `all`, or cup names (`demi,tall`); the last two need the model's own `ladder`."""
         words = [word.strip() for word in text.split(",") if word.strip()]
-        if any(word.lower() == "all" or word.lower() in CUPS for word in words) and ladder is None:
+        if any(word.lower() == "all" or word.lower() in SIZE_ALIASES for word in words) and ladder is None:
             raise UserError(f"--sizes {text} needs a model that stores its ladder", "spell the sizes: 2:32,4:64")
         if [word.lower() for word in words] == ["all"]:
             assert ladder is not None
@@ -143,15 +143,15 @@ def _no_size(layer: int | str, dim: int | str) -> UserError:
 
 
 def _rung(word: str, ladder: Sizes | None) -> Size:
-    if word.lower() not in CUPS:
+    if word.lower() not in SIZE_ALIASES:
         return Size.parse(word)
     assert ladder is not None
-    if len(ladder) != len(CUPS):
+    if len(ladder) != len(SIZE_ALIASES):
         raise UserError(
             f"{word!r} names a rung of a six-step ladder, but this model has {len(ladder)} sizes",
             f"name one of {ladder}",
         )
-    return ladder[CUPS.index(word.lower())]
+    return ladder[SIZE_ALIASES.index(word.lower())]
 
 
 def _round(x: float) -> int:

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from starbucks_retrieval.__main__ import STAGES, stage_module
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.completion import Shell, completion_script, main, stage_parsers
 
 
@@ -60,13 +60,13 @@ def test_a_shell_that_evaluates_the_script_is_silent(module):
 
 
 def test_the_command(capsys):
-    assert run_door(main, ["fish", "--json"]) == 0
+    assert run_command(main, ["fish", "--json"]) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)
     assert figures["shell"] == "fish" and "complete -c starbucks" in figures["script"] and not err
-    assert run_door(main, []) == 2
+    assert run_command(main, []) == 2
     assert "--shell" in capsys.readouterr().err
-    assert run_door(main, ["powershell"]) == 2
+    assert run_command(main, ["powershell"]) == 2
     assert "fish" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import starbucks_retrieval.search.engines.ray as ray_engine
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.errors import UserError
@@ -88,7 +88,7 @@ def data(tmp_path):
 @pytest.mark.parametrize("device", ["cuda:99", "gpu"])
 def test_every_command_refuses_a_device_that_is_not_there(door, words, device, data, tiny_bert, capfd):
     argv = words.format(m=tiny_bert, d=data).split()
-    assert run_door(door, [*argv, "--device", device]) == 2
+    assert run_command(door, [*argv, "--device", device]) == 2
     said = capfd.readouterr().err
     assert "Traceback" not in said and ("--device cpu" in said or "take cpu" in said)
     assert not [*data.glob("out*")]

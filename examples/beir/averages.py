@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Results, read_results, set_of, sets_of_parts
@@ -95,4 +95,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

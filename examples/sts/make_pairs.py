@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import open_groups
 from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
@@ -136,4 +136,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 
 _EPILOG = (
     "starbucks browse small.trec big.trec --corpus scifact    |    "
@@ -88,4 +88,4 @@ def _named(argv: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

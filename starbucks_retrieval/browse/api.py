@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starbucks_retrieval.browse.compare import Question, Standing, compare, standings
-from starbucks_retrieval.browse.page import Column, Page, render_page
+from starbucks_retrieval.browse.compare import QueryComparison, RunSummary, compare, run_summaries
+from starbucks_retrieval.browse.page import BrowsePage, ChartColumn, render_page
 from starbucks_retrieval.browse.texts import read_passages, read_queries
 from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.data.qrels import Qrels, read_qrels
@@ -98,9 +98,9 @@ def browse(
     questions = compare(found, query_ids, judged, values, depth=depth, relevance=relevance)
     shown = _picked(questions, max_queries, pick, seed)
     passages = read_passages(corpus, {docid for question in shown for docid in question.docids})
-    standing = standings(questions, len(found))
-    columns = [Column(name, path, file.size, one) for name, path, file, one in zip(labels, paths, files, standing)]
-    page = Page(
+    standing = run_summaries(questions, len(found))
+    columns = [ChartColumn(name, path, file.size, one) for name, path, file, one in zip(labels, paths, files, standing)]
+    page = BrowsePage(
         title=title or "Runs side by side",
         measure=str(parsed) if judged is not None else None,
         columns=columns,
@@ -131,8 +131,8 @@ def browse(
     return Browsed(html, None if output is None else Path(output), figures)
 
 
-def _figures(column: Column) -> dict[str, Any]:
-    one: Standing = column.standing
+def _figures(column: ChartColumn) -> dict[str, Any]:
+    one: RunSummary = column.standing
     return {
         "label": column.label,
         "path": column.path,
@@ -195,7 +195,7 @@ def _query_ids(runs: Sequence[Run], qrels: Qrels | None, texts: Mapping[str, str
     return known + unknown
 
 
-def _picked(questions: Sequence[Question], most: int, pick: Pick, seed: int) -> list[Question]:
+def _picked(questions: Sequence[QueryComparison], most: int, pick: Pick, seed: int) -> list[QueryComparison]:
     if pick == "changed":  # what changes most comes first even where all are shown
         ordered = sorted(range(len(questions)), key=lambda place: [-part for part in questions[place].stir])
         return [questions[place] for place in ordered[:most]]

@@ -11,7 +11,7 @@ EQUAL = 5e-5  # differences that four digits do not show
 
 
 @dataclass(frozen=True)
-class Hit:
+class ComparedHit:
     """A passage in an answer: its `rank` from 1, its judged `grade` or None, and its rank `before`, in the first run.
 
     Ranks are those in the whole run, so they may lie beyond what is shown; None: the run does not have it.
@@ -25,7 +25,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RankedList:
     """The first passages that one run found for a query, best first.
 
     `value` is the measure, `change` the difference to the first run's; None without judgements. `gained` counts the
@@ -33,11 +33,11 @@ class Answer:
     one's have not. `shared` counts the passages that both have.
     """
 
-    hits: list[Hit]
+    hits: list[ComparedHit]
     value: float | None
     change: float | None
     gained: int
-    lost: list[Hit]
+    lost: list[ComparedHit]
     shared: int
     relevant: int
 
@@ -48,13 +48,13 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class QueryComparison:
     """A query with an answer a run. `relevant` counts its relevant passages; `missed` are those that no run shows."""
 
     query_id: str
-    answers: list[Answer]
+    answers: list[RankedList]
     relevant: int
-    missed: list[list[Hit]]
+    missed: list[list[ComparedHit]]
 
     @property
     def docids(self) -> set[str]:
@@ -71,7 +71,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunSummary:
     """One run over all queries: the measure's mean, and against the first run in how many queries it is better or worse.
 
     `values` and `changes` are those of single queries, largest first; `relevant`, `gained` and `lost` count passages.
@@ -97,7 +97,7 @@ def compare(
     depth: int = 10,
     relevance: int = 1,
     missed: int = 3,
-) -> list[Question]:
+) -> list[QueryComparison]:
     """One Question for each of `query_ids`, with an answer of each run; the first run is what others are compared to.
 
     `values` holds each run's measure by query id. A passage counts as relevant from grade `relevance` on; of those
@@ -114,15 +114,15 @@ def _question(
     depth: int,
     relevance: int,
     most: int,
-) -> Question:
+) -> QueryComparison:
     grades = (qrels or {}).get(query_id, {})
     results = [run.get(query_id, {}) for run in runs]
     orders = [trec_order(found) for found in results]
     ranks = [{docid: rank for rank, docid in enumerate(order, 1)} for order in orders]
 
-    def hit(column: int, docid: str) -> Hit:
+    def hit(column: int, docid: str) -> ComparedHit:
         score = results[column].get(docid)
-        return Hit(docid, ranks[column].get(docid), score, grades.get(docid), ranks[0].get(docid))
+        return ComparedHit(docid, ranks[column].get(docid), score, grades.get(docid), ranks[0].get(docid))
 
     good = [docid for docid, grade in grades.items() if grade >= relevance]
     tops = [order[:depth] for order in orders]
@@ -133,7 +133,7 @@ def _question(
         value = values[column].get(query_id, 0.0) if values else None
         change = value - values[0].get(query_id, 0.0) if values and value is not None else None
         answers.append(
-            Answer(
+            RankedList(
                 hits=[hit(column, docid) for docid in top],
                 value=value,
                 change=change,
@@ -150,10 +150,10 @@ def _question(
     shown = {docid for top in tops for docid in top}
     unseen = sorted((docid for docid in good if docid not in shown), key=lambda docid: -grades[docid])
     never = [[hit(column, docid) for column in range(len(runs))] for docid in unseen[:most]]
-    return Question(query_id, answers, len(good), never)
+    return QueryComparison(query_id, answers, len(good), never)
 
 
-def standings(questions: Sequence[Question], columns: int) -> list[Standing]:
+def run_summaries(questions: Sequence[QueryComparison], columns: int) -> list[RunSummary]:
     """Each run over all questions."""
     found = []
     for column in range(columns):
@@ -161,7 +161,7 @@ def standings(questions: Sequence[Question], columns: int) -> list[Standing]:
         values = sorted((answer.value for answer in answers if answer.value is not None), reverse=True)
         changes = sorted((answer.change for answer in answers if answer.change is not None), reverse=True)
         found.append(
-            Standing(
+            RunSummary(
                 mean=sum(values) / len(values) if values else None,
                 better=sum(change > EQUAL for change in changes),
                 worse=sum(change < -EQUAL for change in changes),

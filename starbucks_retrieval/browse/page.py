@@ -8,25 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from starbucks_retrieval.browse.compare import EQUAL, Question, Standing
-from starbucks_retrieval.browse.query import MARKS, Setting, level_of, render_question, signed
+from starbucks_retrieval.browse.compare import EQUAL, QueryComparison, RunSummary
+from starbucks_retrieval.browse.query import MARKS, Setting, level_of, render_query, signed
 from starbucks_retrieval.browse.theme import SCRIPT, STYLE
 from starbucks_retrieval.data import Passage
 from starbucks_retrieval.sizes import Size
 
 
 @dataclass(frozen=True)
-class Column:
+class ChartColumn:
     """One run: what it is called, its file, its size where it bears one, and how it stands over all queries."""
 
     label: str
     path: str
     size: Size | None
-    standing: Standing
+    standing: RunSummary
 
 
 @dataclass(frozen=True)
-class Page:
+class BrowsePage:
     """What the page shows. `measure` is None without judgements; `picked` says how queries were left out, or None.
 
     `highest` is the highest grade that is judged;
@@ -35,8 +35,8 @@ class Page:
 
     title: str
     measure: str | None
-    columns: list[Column]
-    questions: list[Question]
+    columns: list[ChartColumn]
+    questions: list[QueryComparison]
     total: int
     picked: str | None
     texts: Mapping[str, str]
@@ -48,7 +48,7 @@ class Page:
     version: str
 
 
-def render_page(page: Page) -> str:
+def render_page(page: BrowsePage) -> str:
     """The page as text. All that comes from data is escaped, and its policy lets a browser fetch nothing."""
     order = {query_id: place for place, query_id in enumerate(page.texts)}
     setting = Setting(
@@ -61,7 +61,7 @@ def render_page(page: Page) -> str:
         page.max_text,
     )
     questions = "\n".join(
-        render_question(
+        render_query(
             question,
             page.texts.get(question.query_id, ""),
             order.get(question.query_id, len(order)),
@@ -86,7 +86,7 @@ def render_page(page: Page) -> str:
     )
 
 
-def _lead(page: Page) -> str:
+def _lead(page: BrowsePage) -> str:
     """What is shown of what."""
     count, judged = len(page.columns), "judged queries" if page.measure else "queries"
     runs = "one run" if count == 1 else f"each of {count} runs"
@@ -104,13 +104,13 @@ def _lead(page: Page) -> str:
     return f"The first {page.depth} passages of {runs}, for {shown}.{against}"
 
 
-def _columns(page: Page) -> str:
+def _columns(page: BrowsePage) -> str:
     largest = max((abs(c) for column in page.columns for c in column.standing.changes), default=0.0)
     cards = "".join(_column(page, column, place, largest) for place, column in enumerate(page.columns))
     return f"<div class='tiles'>{cards}</div>"
 
 
-def _column(page: Page, column: Column, place: int, largest: float) -> str:
+def _column(page: BrowsePage, column: ChartColumn, place: int, largest: float) -> str:
     one, base = column.standing, page.columns[0].standing
     big, lines = "", list[str]()
     if one.mean is not None and base.mean is not None:
@@ -162,7 +162,7 @@ def _direction(change: float) -> str:
     return "up" if change > EQUAL else "down" if change < -EQUAL else "same"
 
 
-def _legend(page: Page) -> str:
+def _legend(page: BrowsePage) -> str:
     if page.measure is None:
         shared = f"<li><span class='dots'><i class='g2'></i></span> in {escape(page.columns[0].label)}’s first {page.depth} too</li>"
         return f"<ul class='legend'>{shared}</ul>" if len(page.columns) > 1 else ""
@@ -183,7 +183,7 @@ def _legend(page: Page) -> str:
     return f"<ul class='legend'>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
 
 
-def _tools(page: Page) -> str:
+def _tools(page: BrowsePage) -> str:
     """Search and sort; the script shows them."""
     options = ["<option value=''>as laid out</option>", "<option value='file'>as in the query file</option>"]
     if page.measure:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from starbucks_retrieval.browse.compare import EQUAL, Answer, Hit, Question
+from starbucks_retrieval.browse.compare import EQUAL, ComparedHit, QueryComparison, RankedList
 from starbucks_retrieval.data import Passage
 
 MARKS = 20  # passages that a closed line has marks for
@@ -27,7 +27,7 @@ class Setting:
     highest: int
     max_text: int
 
-    def level(self, hit: Hit) -> int | None:
+    def level(self, hit: ComparedHit) -> int | None:
         """How a passage is marked: `level_of` its grade, or None where it is not judged."""
         return None if hit.grade is None else level_of(hit.grade, self.relevance, self.highest)
 
@@ -38,7 +38,7 @@ def level_of(grade: int, relevance: int, highest: int) -> int:
     return -(-3 * steps // max(1, highest - relevance + 1)) if steps > 0 else 0
 
 
-def render_question(question: Question, text: str, place: int, setting: Setting, is_open: bool) -> str:
+def render_query(question: QueryComparison, text: str, place: int, setting: Setting, is_open: bool) -> str:
     """A query as a `details` element; `place` is its position in the query file."""
     values = [answer.value for answer in question.answers]
     changes = [answer.change for answer in question.answers]
@@ -64,7 +64,7 @@ def _numbers(values: Sequence[float | None]) -> str:
     return json.dumps([None if value is None else round(value, 5) for value in values], separators=(",", ":"))
 
 
-def _strip(answer: Answer, column: int, setting: Setting) -> str:
+def _strip(answer: RankedList, column: int, setting: Setting) -> str:
     """One run in the closed line: a mark a passage, and the measure."""
     levels = [setting.level(hit) for hit in answer.hits[:MARKS]]
     if setting.measure is None:  # what the first run has too is marked instead
@@ -87,7 +87,7 @@ def _kind(level: int | None, *more: str) -> str:
     return f" class='{' '.join(names)}'" if names else ""
 
 
-def _change(answer: Answer, column: int) -> str:
+def _change(answer: RankedList, column: int) -> str:
     if not column or answer.change is None:
         return ""
     if abs(answer.change) <= EQUAL:
@@ -95,7 +95,7 @@ def _change(answer: Answer, column: int) -> str:
     return f" <em class='{'up' if answer.change > 0 else 'down'}'>{signed(answer.change)}</em>"
 
 
-def _answer(answer: Answer, column: int, setting: Setting) -> str:
+def _answer(answer: RankedList, column: int, setting: Setting) -> str:
     told = []
     if setting.measure:
         told.append(f"{answer.relevant} relevant")
@@ -117,7 +117,7 @@ def _answer(answer: Answer, column: int, setting: Setting) -> str:
     )
 
 
-def _hit(hit: Hit, column: int, setting: Setting, lost: bool = False) -> str:
+def _hit(hit: ComparedHit, column: int, setting: Setting, lost: bool = False) -> str:
     level = setting.level(hit)
     badges = []
     if level:
@@ -147,11 +147,11 @@ def _docid(docid: str) -> str:
     return f"<bdi class='id{' long' if len(docid) > _SHORT else ''}'>{escape(docid)}</bdi>"
 
 
-def _relevant(hit: Hit) -> str:
+def _relevant(hit: ComparedHit) -> str:
     return f"<span class='badge relevant' title='relevant: grade {hit.grade}'>✓ {hit.grade}</span>"
 
 
-def _move(hit: Hit) -> str:
+def _move(hit: ComparedHit) -> str:
     if hit.before is None:
         return "<span class='move up'>new</span>"
     if hit.rank is None or hit.before == hit.rank:
@@ -191,7 +191,7 @@ def _cut(text: str, most: int) -> str:
     return text[: end if end > 0 else most]
 
 
-def _missed(question: Question, setting: Setting) -> str:
+def _missed(question: QueryComparison, setting: Setting) -> str:
     if not question.missed:
         return ""
     rows = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
-from starbucks_retrieval.choose.size_list import propose_ladder
+from starbucks_retrieval.choose.size_list import propose_sizes
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.errors import UserError
@@ -17,7 +17,7 @@ from starbucks_retrieval.sizes import Sizes
 
 
 @dataclass(frozen=True)
-class Choice:
+class SizeChoice:
     """`best` under the budget, and why; the whole `front`, cheapest first; its `knee`; a `ladder` if one was asked for."""
 
     best: Candidate
@@ -59,7 +59,7 @@ def choose(
     bytes_per_passage: float | None = None,
     min_quality: float | None = None,
     auto_sizes: int | None = None,
-) -> Choice:
+) -> SizeChoice:
     """Read result files of one model, average their data sets, and choose among the sizes they share.
 
     With a floor on quality the cheapest size that reaches it (`Candidate.effort`), else the best one, within the budgets
@@ -83,8 +83,8 @@ def choose(
     if budget_ms is not None:
         _warn_of_a_busy_machine(files)
     names = list(some[0].by_dataset)
-    ladder = propose_ladder(some, auto_sizes) if auto_sizes is not None else None
-    return Choice(best, reason, front(some), knee(some), measure, names, ladder)
+    ladder = propose_sizes(some, auto_sizes) if auto_sizes is not None else None
+    return SizeChoice(best, reason, front(some), knee(some), measure, names, ladder)
 
 
 def _warn_of_a_busy_machine(files: Mapping[str, Results]) -> None:

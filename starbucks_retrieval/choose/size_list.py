@@ -9,7 +9,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
 
 
-def propose_ladder(some: Sequence[Candidate], count: int) -> Sizes:
+def propose_sizes(some: Sequence[Candidate], count: int) -> Sizes:
     """The best chain of `count` sizes in which neither layer nor dim ever falls, ending at the full size.
 
     Best is the largest area under quality against effort (the logarithm of cost): with a budget drawn evenly from that

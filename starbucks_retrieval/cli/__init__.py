@@ -217,7 +217,7 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
 
 
-def first_speaks(common: CommonArguments) -> CommonArguments:
+def quiet_unless_first(common: CommonArguments) -> CommonArguments:
     """`common`, made silent in every process but the first of those that a launcher started."""
     if os.environ.get("RANK", "0") == "0":
         return common
@@ -265,7 +265,7 @@ def progress(items: Iterable[T], total: int | None, units: str, label: str, ever
             log.info("%s: %d%s %s, %.1f/s%s", label, done, of, units, done / (now - start), left)
 
 
-def run_door(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
     """Call a door's main and turn what escapes into an exit status: 0 done, 2 user error, 130 interrupted."""
     try:
         main(sys.argv[1:] if argv is None else argv)

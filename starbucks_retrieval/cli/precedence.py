@@ -89,7 +89,7 @@ def parse_training(
     found = resolve(layers)
     values = {name: value for name, (value, _) in found.items() if name in hints}
     rest = [word for name, (value, _) in found.items() if name not in hints for word in value]
-    common = cli.first_speaks(cli.build(CommonArguments, values, prog))
+    common = cli.quiet_unless_first(cli.build(CommonArguments, values, prog))
     cli.setup_logging(common)
     return Parsed(cli.build(cls, values, prog), common, rest, {name: source for name, (_, source) in found.items()})
 

@@ -11,7 +11,7 @@ SMALL = 64 << 20  # bytes of a file that is read through
 _SAMPLE = 4 << 20  # bytes of a larger one from which its lines are guessed
 
 
-class Count(NamedTuple):
+class RecordCount(NamedTuple):
     """A number of records, None where it is unknown, and whether it is exact."""
 
     number: int | None
@@ -23,7 +23,7 @@ class Count(NamedTuple):
         return f"{'' if self.exact else 'about '}{self.number:,}"
 
 
-def count_records(records: Records[Any]) -> Count:
+def count_records(records: Records[Any]) -> RecordCount:
     """Count a small local file, take a Parquet file's own figure, guess a large file of lines by its first ones.
 
     Anything else, data sets of the hub and of ir_datasets among it, is unknown. Raises UserError for a file that is
@@ -31,16 +31,16 @@ def count_records(records: Records[Any]) -> Count:
     """
     path = Path(records.source)
     if not path.is_file():
-        return Count(None, False)
+        return RecordCount(None, False)
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
-        return Count(int(pyarrow.parquet.ParquetFile(path).metadata.num_rows), True)
+        return RecordCount(int(pyarrow.parquet.ParquetFile(path).metadata.num_rows), True)
     size = path.stat().st_size
     if size <= (SMALL // 4 if path.suffix == ".gz" else SMALL):
-        return Count(sum(1 for _ in records), True)
+        return RecordCount(sum(1 for _ in records), True)
     if path.suffix == ".gz":
-        return Count(None, False)
+        return RecordCount(None, False)
     with open(path, "rb") as handle:
         lines = handle.read(_SAMPLE).count(b"\n")
-    return Count(round(size / _SAMPLE * lines), False) if lines else Count(None, False)
+    return RecordCount(round(size / _SAMPLE * lines), False) if lines else RecordCount(None, False)

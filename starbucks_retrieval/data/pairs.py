@@ -21,7 +21,7 @@ from starbucks_retrieval.data.fields import (
     value,
 )
 from starbucks_retrieval.data.records import Records, ScoredPair
-from starbucks_retrieval.data.sources import Rows, find_ir, find_path, find_rows
+from starbucks_retrieval.data.sources import SourceRows, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -78,11 +78,11 @@ def pair_from(row: dict[str, Any]) -> ScoredPair:
     return ScoredPair(string(row, SENTENCE1), string(row, SENTENCE2), score, subset)
 
 
-def _of_split(rows: Rows, split: str, start: int, stop: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_split(rows: SourceRows, split: str, start: int, stop: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     yield from islice(_kept(rows, split), start, stop)
 
 
-def _kept(rows: Rows, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _kept(rows: SourceRows, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
     named = unnamed = 0
     others: dict[str, None] = {}
     for number, row in rows.read(0, None):

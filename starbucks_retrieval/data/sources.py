@@ -22,33 +22,33 @@ _PATH_SUFFIXES = (*_TEXT_FORMATS, ".gz", ".parquet", ".arrow", ".trec")
 _ENDINGS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
 
 
-class Rows(NamedTuple):
+class SourceRows(NamedTuple):
     """Where the rows come from, for messages, and how to read a slice of them."""
 
     source: str
     read: Read
 
 
-def find_rows(collection: str, part: str, layouts: tsv.Layouts, config: str | None, split: str | None) -> Rows:
+def find_rows(collection: str, part: str, layouts: tsv.Layouts, config: str | None, split: str | None) -> SourceRows:
     """Find the `part` (corpus, queries, groups or pairs) of a collection in any of the four spellings.
 
     `layouts` names the columns of a tsv file. Raises UserError for a missing file and for a format nobody reads.
     """
     dataset_id = find_ir(collection, split)
     if dataset_id is not None:
-        return Rows(f"ir:{dataset_id}", partial(ir.rows, dataset_id, part))
+        return SourceRows(f"ir:{dataset_id}", partial(ir.rows, dataset_id, part))
     path = find_path(collection)
     if path is None:
         details = ", ".join(filter(None, (config, split)))
-        return Rows(
+        return SourceRows(
             f"{collection} ({details})" if details else collection, partial(hub.rows, collection, part, config, split)
         )
     if path.is_dir():
         if arrow.is_arrow_folder(path):
             folder = arrow.choose_split(path, split, part)
-            return Rows(str(folder), partial(arrow.rows, folder))
+            return SourceRows(str(folder), partial(arrow.rows, folder))
         path = file_in(path, part)
-    return Rows(str(path), _reader(path, layouts))
+    return SourceRows(str(path), _reader(path, layouts))
 
 
 def find_ir(collection: str, split: str | None) -> str | None:

@@ -19,7 +19,7 @@ from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, ima
 from starbucks_retrieval.report.figures import effectiveness
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.report.page import html_document, html_figure
-from starbucks_retrieval.report.size_list import choose_ladder
+from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
 def draw(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawing:
     """Return the figure: each measure over the sizes before and after training, and the speed of each size."""
     found = read_inputs([f"{when}={folder / when / 'scores.json'}" for when in ("before", "after")])
-    quality = effectiveness(found, choose_ladder(found, None)) or Drawing("", "", [])  # of one size, no line
+    quality = effectiveness(found, choose_report_sizes(found, None)) or Drawing("", "", [])  # of one size, no line
     panels = [dataclasses.replace(p, title=p.title.removeprefix("data ")) for p in quality.panels]
     speed = Panel("texts encoded per second", "texts encoded per second at each size", lambda axes: _bars(axes, rows))
     return Drawing("figure", "Quality and speed at each size", [*panels, speed], (4.3, 3.3), quality.legend)

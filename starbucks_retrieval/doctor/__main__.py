@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.doctor.probes import CPU_FLAGS
 from starbucks_retrieval.doctor.report import EnvironmentReport, examine
 from starbucks_retrieval.errors import UserError
@@ -106,4 +106,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

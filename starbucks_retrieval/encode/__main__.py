@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, first_speaks, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, quiet_unless_first, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.worker_group import PORT
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks encode",
         "Write the embeddings of a corpus or of queries at every asked size, in one pass; resumes by itself.",
     )
-    common = first_speaks(common)
+    common = quiet_unless_first(common)
     setup_logging(common)
     if PORT in os.environ:  # --num_processes started this one: its parent sums up
         common = dataclasses.replace(common, quiet=True)
@@ -42,4 +42,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

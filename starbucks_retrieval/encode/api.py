@@ -9,7 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.worker_group import Team, launch, launched
+from starbucks_retrieval.encode.worker_group import WorkerGroup, launch, launched
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 
@@ -30,9 +30,9 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         raise UserError("--engine ray starts its own workers", "run it as one process, without torchrun or accelerate")
     # Here, so that a launcher's parent process and --help stay light.
     from starbucks_retrieval.encode.job import Job
-    from starbucks_retrieval.encode.worker import Tally
+    from starbucks_retrieval.encode.worker import EncodeStats
 
-    team = Team()
+    team = WorkerGroup()
     began = now()
     job = Job(arguments)
     plan = team.told("plan", job.plan)
@@ -49,7 +49,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         if len(missing) < specs[0].shards:
             log.info("%d of %d shards are there already", specs[0].shards - len(missing), specs[0].shards)
         drift = job.drift(plan["runtime"]) if team.leads and missing else {}
-        tally = Tally()
+        tally = EncodeStats()
         if arguments.engine == "ray":
             from starbucks_retrieval.encode.ray_engine import encode_with_ray
 
@@ -58,7 +58,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
             writers = writers or {spec.size: StoreWriter.join(job.folder(spec), spec) for spec in specs}
             worker = job.worker(plan, writers)
             for other in team.report(dataclasses.asdict(worker.run(team.share(missing)))):
-                tally.add(other or dataclasses.asdict(Tally()))
+                tally.add(other or dataclasses.asdict(EncodeStats()))
         if team.leads:
             for writer in writers.values():
                 writer.collect()

@@ -8,10 +8,10 @@ from typing import Any
 
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import join_text, open_corpus, open_queries
-from starbucks_retrieval.data.count import Count, count_records
+from starbucks_retrieval.data.count import RecordCount, count_records
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.info import Outline, check_length, outline
+from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import output_folder
 from starbucks_retrieval.store.info import readable
@@ -33,7 +33,7 @@ def preview(arguments: EncodeArguments) -> Preview:
     from starbucks_retrieval.models.precision import choose, name_of
 
     place = resolve_device(arguments.device)
-    model = outline(arguments.model_name_or_path)
+    model = model_info(arguments.model_name_or_path)
     config = arguments.configured(model.config)
     sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes, config)
     stored = config.query_max_len if arguments.encode_is_query else config.passage_max_len
@@ -72,7 +72,7 @@ def preview(arguments: EncodeArguments) -> Preview:
     return Preview(_lines(figures, records.source, arguments), figures)
 
 
-def _rows(count: Count, arguments: EncodeArguments) -> int | None:
+def _rows(count: RecordCount, arguments: EncodeArguments) -> int | None:
     """Rows of this job's part."""
     if count.number is None:
         return None
@@ -85,7 +85,7 @@ def _rows(count: Count, arguments: EncodeArguments) -> int | None:
     return stop - start
 
 
-def _tokens(arguments: EncodeArguments, model: Outline, records: Any, length: int) -> float:
+def _tokens(arguments: EncodeArguments, model: ModelInfo, records: Any, length: int) -> float:
     config = arguments.configured(model.config)
     first = list(itertools.islice(records, _SAMPLE))
     if not first:
@@ -131,7 +131,7 @@ def _state(folder: Path, overwrite: bool) -> str:
 
 def _lines(figures: dict[str, Any], source: str, arguments: EncodeArguments) -> list[tuple[str, str]]:
     kind = "queries" if arguments.encode_is_query else "passages"
-    count = Count(figures["texts"], figures["texts_exact"])
+    count = RecordCount(figures["texts"], figures["texts_exact"])
     parts, part = arguments.dataset_number_of_shards, arguments.dataset_shard_index
     cut = f", of which part {part} of {parts} (from 0)" if parts > 1 else ""
     tokens = f"{figures['mean_tokens']:.0f} tokens on average, {figures['max_length']} at most"

@@ -15,7 +15,7 @@ from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.worker import Worker, texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import BACKENDS, Runtime, choose_runtime, open_runtime
+from starbucks_retrieval.models.backends.base import BACKENDS, Backend, choose_backend, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreSpec, StoreWriter, output_folder
@@ -56,7 +56,7 @@ class Job:
         shape = self.encoder.num_layers, self.encoder.hidden_size
         self.sizes = arguments.wanted(*shape, self.encoder.sizes, self.encoder.config)
         self.max_length = self.encoder.max_length(arguments.encode_is_query)
-        self._runtimes: dict[str, Runtime] = {}
+        self._runtimes: dict[str, Backend] = {}
 
     def plan(self) -> dict[str, Any]:
         """What all processes of the job must know, JSON-ready: specs of the stores, the runtime, what was measured."""
@@ -93,12 +93,12 @@ class Job:
             return self.arguments.per_device_eval_batch_size * self.max_length
         return 65536 if self.encoder.device.type == "cuda" else 4096
 
-    def _chosen(self) -> tuple[Runtime, dict[str, Any]]:
+    def _chosen(self) -> tuple[Backend, dict[str, Any]]:
         """What computes, and what was measured to choose it."""
         backend, dtype = self._begun() or (self.arguments.backend, self.arguments.dtype)
         measured: dict[str, Any] = {}
         if backend == "auto":
-            runtime, speeds = choose_runtime(self._candidates(dtype), self._first_rows, self.sizes, self.max_tokens)
+            runtime, speeds = choose_backend(self._candidates(dtype), self._first_rows, self.sizes, self.max_tokens)
             measured["measured_texts_per_second"] = speeds
             told = ", ".join(f"{name} {speed:.0f} texts/s" for name, speed in speeds.items())
             log.info("--backend auto: %s (%s)", runtime.name, told or "nothing to compare it with")
@@ -135,7 +135,7 @@ class Job:
         found = backend or "torch", dtype
         return found if all(a in ("auto", f) for a, f in zip(asked, found)) else None
 
-    def _candidates(self, dtype: str) -> list[Runtime]:
+    def _candidates(self, dtype: str) -> list[Backend]:
         candidates = []
         for backend in BACKENDS:
             try:
@@ -144,12 +144,12 @@ class Job:
                 log.info("--backend auto: without %s: %s", backend, error.what)
         return candidates
 
-    def _open(self, backend: str, dtype: str) -> Runtime:
+    def _open(self, backend: str, dtype: str) -> Backend:
         calibration = self._first_rows if dtype == "int8" else None
         for runtime in self._runtimes.values():
             if runtime.name == (dtype if backend == "torch" else f"{backend}-{dtype}"):
                 return runtime
-        runtime = open_runtime(backend, self.encoder, self.sizes, dtype, calibration)
+        runtime = open_backend(backend, self.encoder, self.sizes, dtype, calibration)
         return self._runtimes.setdefault(runtime.name, runtime)
 
     @cached_property

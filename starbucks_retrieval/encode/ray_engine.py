@@ -11,14 +11,16 @@ from typing import Any
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.worker import Tally
+from starbucks_retrieval.encode.worker import EncodeStats
 from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 
 log = logging.getLogger(__name__)
 
 
-def encode_with_ray(arguments: EncodeArguments, plan: Mapping[str, Any], shards: Sequence[int], tally: Tally) -> None:
+def encode_with_ray(
+    arguments: EncodeArguments, plan: Mapping[str, Any], shards: Sequence[int], tally: EncodeStats
+) -> None:
     """Encode shards of a planned job by a pool of Ray workers, which write them where this process would.
 
     Each worker reads the collection itself, from a path or a hub that all machines see. A worker that is lost is
@@ -63,7 +65,7 @@ class _Encoder:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         shards = [int(shard) for shard in batch["shard"]]
-        self.worker.tally = Tally()
+        self.worker.tally = EncodeStats()
         return {"tally": [json.dumps(dataclasses.asdict(self.worker.run(shards)))] * len(shards)}
 
 

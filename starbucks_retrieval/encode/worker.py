@@ -14,13 +14,13 @@ import numpy as np
 from starbucks_retrieval.data import Passage, Query, Records, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import Runtime
+from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreWriter
 
 
 @dataclasses.dataclass
-class Tally:
+class EncodeStats:
     """What was done, and seconds by part. The parts overlap; `wait` is the time in which nothing was computed."""
 
     texts: int = 0
@@ -53,7 +53,7 @@ class Worker:
         self,
         encoder: NestedEncoder,
         records: Records[Any],
-        runtime: Runtime,
+        runtime: Backend,
         writers: Mapping[Size, StoreWriter],
         max_tokens: int,
     ) -> None:
@@ -64,9 +64,9 @@ class Worker:
         self.max_tokens = max_tokens
         self.sizes = Sizes(sorted(writers))
         self.spec = next(iter(writers.values())).spec
-        self.tally = Tally()
+        self.tally = EncodeStats()
 
-    def run(self, shards: Iterable[int]) -> Tally:
+    def run(self, shards: Iterable[int]) -> EncodeStats:
         """Encode shards as they come; while one is computed, the next is tokenised and the last one written."""
         seconds = self.tally.seconds
         texts = self._tokenised(shards)

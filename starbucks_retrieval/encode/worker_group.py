@@ -33,7 +33,7 @@ def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-class Team:
+class WorkerGroup:
     """The processes that torchrun, `accelerate launch` or `--num_processes` started, or this one alone.
 
     They meet in the key-value store through which torch's processes find each other; values are JSON. Shards are

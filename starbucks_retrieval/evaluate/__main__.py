@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.evaluate.api import evaluate
 
 
@@ -66,4 +66,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

@@ -12,11 +12,11 @@ from starbucks_retrieval.metrics.significance import NAMES, Correction, Test, ad
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.evaluate.results import Evaluation, Row
+    from starbucks_retrieval.evaluate.results import Evaluation, ResultRow
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """A row's figure on a set against the baseline's: `difference` of the means, p-value, and p-value as corrected."""
 
     label: str
@@ -36,15 +36,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Tested:
+class BaselineComparisons:
     """All comparisons with one baseline. The family that a correction covers is all comparisons of one measure."""
 
     baseline: str
     test: Test
     correction: Correction
     alpha: float
-    comparisons: list[Comparison]
-    by_cell: dict[tuple[str, Size | None, str, str], Comparison] = field(init=False, repr=False)
+    comparisons: list[RunComparison]
+    by_cell: dict[tuple[str, Size | None, str, str], RunComparison] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         cells = {(one.label, one.size, one.dataset, one.measure): one for one in self.comparisons}
@@ -94,7 +94,7 @@ def check_choices(test: str, correction: str, alpha: float) -> None:
 
 def compare(
     evaluation: Evaluation, baseline: str, test: Test, correction: Correction, alpha: float, seed: int
-) -> Tested:
+) -> BaselineComparisons:
     """Test every row against the baseline's row on every set that both have, for measures that are means over queries.
 
     `baseline` is a row's title or label, or the name or path of a run. Of a method at several sizes, each other row is
@@ -123,7 +123,7 @@ def compare(
             family, adjust([one[4].p_value for one in family], correction)
         ):
             comparisons.append(
-                Comparison(
+                RunComparison(
                     row.label,
                     row.size,
                     against.title,
@@ -135,10 +135,10 @@ def compare(
                     p_value < alpha,
                 )
             )
-    return Tested(baseline, test, correction, alpha, comparisons)
+    return BaselineComparisons(baseline, test, correction, alpha, comparisons)
 
 
-def _rows_called(name: str, rows: Sequence[Row]) -> list[Row]:
+def _rows_called(name: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
     """The row of that title, else the rows of that label, else the row with a run of that name or path."""
     by_title = [row for row in rows if row.title == name]
     by_label = [row for row in rows if row.label == name]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.data.files import atomic_writer
-from starbucks_retrieval.evaluate.comparison import Comparison, Tested
+from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.evaluate.table import render
 from starbucks_retrieval.metrics.measures import Scores
@@ -57,7 +57,7 @@ class SetResult:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One method at one size: what a row of a table shows, over however many runs and sets."""
 
     title: str
@@ -88,7 +88,7 @@ class Evaluation:
     provenance: dict[str, Any]
     without: list[str] = field(default_factory=list)
     remove_identical_ids: bool = False
-    tested: Tested | None = None
+    tested: BaselineComparisons | None = None
 
     @property
     def queries(self) -> int:
@@ -96,13 +96,13 @@ class Evaluation:
         return sum(judged.queries for judged in self.sets)
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """Runs put together to methods and sizes, in the order in which they were named."""
         parts: dict[tuple[str, Size | None], dict[str, RunResult]] = {}
         for run in self.runs:
             parts.setdefault((run.label, run.size), {})[run.dataset] = run
         shown = titles([label for label, _ in parts], [_sizes(by_set) for by_set in parts.values()])
-        return [Row(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
+        return [ResultRow(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
 
     @cached_property
     def flagged(self) -> list[str]:
@@ -130,18 +130,18 @@ class Evaluation:
                 found.append(Average(f"w/o {shown}", kept))
         return found
 
-    def value(self, row: Row, dataset: str, measure: str) -> float | None:
+    def value(self, row: ResultRow, dataset: str, measure: str) -> float | None:
         """A row's figure on a set, None where no run of it was scored there."""
         found = row.by_set.get(dataset)
         return None if found is None else found.scores.mean.get(measure)
 
-    def average(self, row: Row, average: Average, measure: str) -> float | None:
+    def average(self, row: ResultRow, average: Average, measure: str) -> float | None:
         """A row's average, None unless it has a figure on every set of it and the measure is a mean over queries."""
         values = {name: self.value(row, name, measure) for name in average.sets}
         present = {name: value for name, value in values.items() if value is not None}
         return macro_mean(present) if measure in self.means and len(present) == len(values) else None
 
-    def compared(self, row: Row, dataset: str, measure: str) -> Comparison | None:
+    def compared(self, row: ResultRow, dataset: str, measure: str) -> RunComparison | None:
         """The comparison of a figure with the baseline's, None where there was none."""
         key = row.label, row.size, dataset, measure
         return self.tested.by_cell.get(key) if self.tested else None

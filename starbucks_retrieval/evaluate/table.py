@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starbucks_retrieval.cli.numbers import plain
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.evaluate.results import Evaluation, Row
+    from starbucks_retrieval.evaluate.results import Evaluation, ResultRow
 
 MISSING = "–"
 WIDTH = 100  # beyond it, sets become rows and runs columns, if that is narrower
@@ -55,7 +55,7 @@ def _of_measure(evaluation: Evaluation, measure: str) -> str:
     return "\n".join(by_set if wide > WIDTH and narrow < wide else by_run)
 
 
-def _figure(evaluation: Evaluation, row: Row, dataset: str, measure: str) -> str:
+def _figure(evaluation: Evaluation, row: ResultRow, dataset: str, measure: str) -> str:
     value = evaluation.value(row, dataset, measure)
     if value is None:
         return MISSING

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["GridArguments", "Measured", "deltas", "grid", "sweep"]
+__all__ = ["GridArguments", "Measured", "deltas", "grid", "search_all_dims"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,8 +18,8 @@ def __getattr__(name: str) -> Any:
         from starbucks_retrieval.grid.difference import deltas
 
         return deltas
-    if name == "sweep":
-        from starbucks_retrieval.grid.all_dims import sweep
+    if name == "search_all_dims":
+        from starbucks_retrieval.grid.all_dims import search_all_dims
 
-        return sweep
+        return search_all_dims
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.grid.truncate import Cut, cut_taps
+from starbucks_retrieval.grid.truncate import TruncatedView, truncated_views
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.engines.torch import BestRows, plain_products
 from starbucks_retrieval.search.engines.torch_slices import pieces
@@ -24,7 +24,7 @@ _UNIT = 2.0**-24  # of float32: rounding errs by no more than this share
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class RowsByDim:
     """What was found for the queries from `start` at `dim`: rows and scores, both [some, depth], best first."""
 
     dim: int
@@ -33,7 +33,7 @@ class Found:
     scores: np.ndarray
 
 
-def sweep(
+def search_all_dims(
     queries: np.ndarray,
     passages: EmbeddingStore,
     dims: Sequence[int],
@@ -43,7 +43,7 @@ def sweep(
     max_memory: str | int = "2GB",
     device: str | torch.device = "cpu",
     label: str = "",
-) -> Iterator[Found]:
+) -> Iterator[RowsByDim]:
     """The `depth` best passages of each query at every dim, in batches of queries, each batch in one pass.
 
     `queries`: taps [queries, width], float32. `passages` holds taps of that width. An embedding is a tap cut to its
@@ -58,18 +58,18 @@ def sweep(
     plan = make_plan(memory, -1, depth, passages.count, passages.spec.size.dim)
     batch = max(1, plan.batch // len(dims))  # one list a dim
     place = torch.device(device)
-    stores = {dim: Cut(passages, dim, normalize) for dim in dims}
+    stores = {dim: TruncatedView(passages, dim, normalize) for dim in dims}
     for start in range(0, len(queries), batch):
         some = queries[start : start + batch]
         shown = f"{label}, queries {start + 1} to {start + len(some)} of {len(queries)}" if label else ""
         proposals = _propose(some, passages, dims, normalize, plan, place, shown)
         for dim in dims:
             rows, scores = proposals.pop(dim)
-            cut = cut_taps(some, dim, normalize)
+            cut = truncated_views(some, dim, normalize)
             proposer = _Proposed(rows, scores, single_error(cut, stores[dim].largest_norm), normalize)
             at = start
             for found in exact_search(cut, stores[dim], depth, batch_size=-1, max_memory=memory, proposer=proposer):
-                yield Found(dim, at, *found)
+                yield RowsByDim(dim, at, *found)
                 at += len(found[0])
 
 

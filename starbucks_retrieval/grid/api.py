@@ -19,7 +19,7 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, costs_of
-from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_taps, remove_taps, shape_of
+from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_layers, grid_shape, remove_layers
 from starbucks_retrieval.grid.scoring import Scoring
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import Cell, Results, local_name, write_results
@@ -76,7 +76,7 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     made: list[Stores] = []
     for dataset, name in names.items():
         lap = time.perf_counter()
-        taps = encode_taps(base, asked, dataset, asked.work_folder / name, layers, dims[-1])
+        taps = encode_layers(base, asked, dataset, asked.work_folder / name, layers, dims[-1])
         made += taps.values()
         seconds["encode"] += -lap + (lap := time.perf_counter())
         rows = _judged_rows(taps[layers[0]], judged[dataset], name)
@@ -93,7 +93,7 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     results = Results("grid", asked.label or Path(asked.model_name_or_path).name, cells, more, "grid")
     write_results(asked.target, results)
     if not asked.keeps_work:
-        remove_taps(made, asked.work_folder)
+        remove_layers(made, asked.work_folder)
     return Measured(results, {part: round(value, 3) for part, value in seconds.items()})
 
 
@@ -123,7 +123,7 @@ def prepare(asked: GridArguments, encoding: EncodingArguments) -> Plan:
     parse_bytes(asked.max_memory)
     if asked.target.is_dir():
         raise UserError(f"{asked.target} is a folder, a file is to be written", "name a file in it")
-    shape = shape_of(base)
+    shape = grid_shape(base)
     layers, dims = asked.wanted(shape.num_layers, shape.hidden_size)
     judged = {dataset: read_qrels(asked.qrels or dataset, split=asked.split) for dataset in names}
     return Plan(base, names, judged, measures, depth, layers, dims, shape.config.normalize, device)

@@ -18,7 +18,7 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.grid.timing import Quiet, least, machine_load, slowdown, time_left
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import open_runtime
+from starbucks_retrieval.models.backends.base import open_backend
 from starbucks_retrieval.sizes import Size, Sizes
 
 QUERIES, PASSAGES = 50, 64
@@ -69,7 +69,7 @@ def measure_costs(
     )
     encoder.config = arguments.configured(encoder.config)
     sizes = {layer: Sizes([Size(layer, encoder.hidden_size)]) for layer in layers}
-    runtime = open_runtime("torch", encoder, Sizes(size for one in sizes.values() for size in one), arguments.dtype)
+    runtime = open_backend("torch", encoder, Sizes(size for one in sizes.values() for size in one), arguments.dtype)
     max_tokens = arguments.max_tokens_per_batch or (65536 if encoder.device.type == "cuda" else 4096)
     texts = texts_of(queries, encoder.config)[1]
     length = encoder.max_length(isinstance(queries[0], Query))

@@ -59,12 +59,12 @@ def _of_pairs(asked: GridArguments, encoding: EncodingArguments) -> Preview:
     import torch
 
     from starbucks_retrieval.grid.pairs import sts_arguments
-    from starbucks_retrieval.models.info import check_length, outline
+    from starbucks_retrieval.models.info import check_length, model_info
     from starbucks_retrieval.models.precision import choose
     from starbucks_retrieval.sts.sets import open_sets
 
     arguments = sts_arguments(asked, encoding)
-    model = outline(asked.model_name_or_path)
+    model = model_info(asked.model_name_or_path)
     config = arguments.configured(model.config)
     sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes)
     sets = open_sets(arguments.data, arguments.split)

@@ -20,7 +20,7 @@ from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 
 
-class Shape(NamedTuple):
+class GridShape(NamedTuple):
     """Depth, width and configuration of a model, the flags' changes included."""
 
     num_layers: int
@@ -35,14 +35,14 @@ class Stores(NamedTuple):
     passages: EmbeddingStore
 
 
-def shape_of(arguments: EncodeArguments) -> Shape:
+def grid_shape(arguments: EncodeArguments) -> GridShape:
     """What the model is like, without reading its weights. Raises UserError as loading it does."""
     name = arguments.model_name_or_path
     with explained(name):
         found = AutoConfig.from_pretrained(name)
     layout_of(found)
     depth, width = int(found.num_hidden_layers), int(found.hidden_size)
-    return Shape(depth, width, arguments.configured(find_config(name, depth, width)))
+    return GridShape(depth, width, arguments.configured(find_config(name, depth, width)))
 
 
 def encode_arguments(asked: GridArguments, encoding: EncodingArguments) -> EncodeArguments:
@@ -52,7 +52,7 @@ def encode_arguments(asked: GridArguments, encoding: EncodingArguments) -> Encod
     )
 
 
-def encode_taps(
+def encode_layers(
     base: EncodeArguments, asked: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
 ) -> dict[int, Stores]:
     """Encode queries and passages of a data set, or what is left of them, at `dim` of each layer.
@@ -85,7 +85,7 @@ def tap_jobs(
     return of_queries, dataclasses.replace(taps, dataset_path=dataset, encode_output_path=str(passages))
 
 
-def remove_taps(stores: Sequence[Stores], root: Path) -> None:
+def remove_layers(stores: Sequence[Stores], root: Path) -> None:
     """Delete the stores, and the folders up to `root` that are empty then; nothing else is touched."""
     folders = [folder for pair in stores for store in pair for folder in store.folders]
     for folder in folders:

@@ -16,7 +16,7 @@ from starbucks_retrieval.sizes import Size
 _NOT_OURS = ("missing_queries", "truncated_run", "no_judged_documents")
 
 
-class Judge:
+class Scorer:
     """Scores one cell's rankings by every measure, as evaluate does: each judged query counts, searched or not."""
 
     def __init__(self, qrels: Qrels, measures: Sequence[Measure], remove_identical: bool, documents: int) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from ir_measures import Measure
 
-from starbucks_retrieval.grid.all_dims import Found, sweep
+from starbucks_retrieval.grid.all_dims import RowsByDim, search_all_dims
 from starbucks_retrieval.grid.encoding import Stores
-from starbucks_retrieval.grid.scorer import Judge
+from starbucks_retrieval.grid.scorer import Scorer
 from starbucks_retrieval.metrics.measures import Qrels
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import Size
@@ -45,8 +45,8 @@ class Scoring:
             query_ids = stores.queries.ids(rows)
             places = list(itertools.product(sides, self.dims))
             count = stores.passages.count
-            judges = {place: Judge(qrels, self.measures, self.remove_identical_ids, count) for place in places}
-            found = sweep(
+            judges = {place: Scorer(qrels, self.measures, self.remove_identical_ids, count) for place in places}
+            found = search_all_dims(
                 vectors,
                 stores.passages,
                 self.dims,
@@ -66,7 +66,7 @@ class Scoring:
 
 
 def _runs(
-    found: Found, passages: EmbeddingStore, query_ids: Sequence[str]
+    found: RowsByDim, passages: EmbeddingStore, query_ids: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
     """What was found, as a run for each side: queries come side after side, all of one before those of the next."""
     # Queries share many of their passages: each id is read and decoded once.

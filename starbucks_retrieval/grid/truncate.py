@@ -13,7 +13,7 @@ from starbucks_retrieval.search.funnel.passage_slice import Slice
 from starbucks_retrieval.store import EmbeddingStore
 
 
-class Cut(Slice):
+class TruncatedView(Slice):
     """The embeddings at `dim` of a store that holds pooled taps, of no given length, at a wider size.
 
     They are in float32 whatever is stored, and of length 1 if `normalize`: from taps in float32 they are what encoding
@@ -28,10 +28,10 @@ class Cut(Slice):
             self.largest_norm = 1 + 1e-5 + float(kind.eps) + math.sqrt(dim) * float(kind.smallest_subnormal)
 
     def _cut(self, wide: np.ndarray) -> np.ndarray:
-        return cut_taps(wide, self.spec.size.dim, self.spec.normalize)
+        return truncated_views(wide, self.spec.size.dim, self.spec.normalize)
 
 
-def cut_taps(taps: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
+def truncated_views(taps: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
     """Embeddings [rows, dim] in float32 of taps [rows, width]."""
     part = np.array(taps[:, :dim], dtype=np.float32)  # a copy: what is mapped may not be written to
     return embedding(torch.from_numpy(part), dim, normalize).numpy()

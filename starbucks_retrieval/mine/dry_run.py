@@ -9,7 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, join_text
-from starbucks_retrieval.data.count import Count, count_records
+from starbucks_retrieval.data.count import RecordCount, count_records
 from starbucks_retrieval.data.runs import read_tag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine import cache
@@ -80,7 +80,7 @@ def _bytes(passage: Passage) -> int:
 
 
 def _source(
-    arguments: MineArguments, groups: list[Any], passages: list[Passage], queries: Count, documents: Count
+    arguments: MineArguments, groups: list[Any], passages: list[Passage], queries: RecordCount, documents: RecordCount
 ) -> tuple[str, float | None]:
     """Where candidates come from, and the seconds that takes, None where it is not estimated."""
     if arguments.run:
@@ -90,11 +90,11 @@ def _source(
         return f"BM25 by {bm25_engine(arguments).identity['engine']}", None
     import torch
 
-    from starbucks_retrieval.models.info import outline
+    from starbucks_retrieval.models.info import model_info
     from starbucks_retrieval.models.precision import choose
     from starbucks_retrieval.sizes import check_size
 
-    model = outline(arguments.model_name_or_path or "")
+    model = model_info(arguments.model_name_or_path or "")
     size = arguments.asked_size or model.sizes.full
     check_size(size, model.num_layers, model.hidden_size)
     name = f"{arguments.model_name_or_path} at {size}"

@@ -11,7 +11,7 @@ from starbucks_retrieval.errors import UserError
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchitectureLayout:
     """Attribute paths inside a bare backbone: its list of layers, and the norm that follows the last layer, if any.
 
     causal says that a text's last token alone has seen all of it.
@@ -27,19 +27,19 @@ class Layout:
         return int(weight[len(stack) :].split(".", 1)[0]) + 1 if weight.startswith(stack) else 0
 
 
-_BERT = Layout("encoder.layer")
-_LLAMA = Layout("layers", "norm", causal=True)
+_BERT = ArchitectureLayout("encoder.layer")
+_LLAMA = ArchitectureLayout("layers", "norm", causal=True)
 
 # Keyed by the `model_type` of a Hugging Face configuration. tests/models checks each line against a truncated model.
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, ArchitectureLayout] = {
     "bert": _BERT,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "electra": _BERT,
     "mpnet": _BERT,
-    "distilbert": Layout("transformer.layer"),
-    "modernbert": Layout("layers", "final_norm"),
+    "distilbert": ArchitectureLayout("transformer.layer"),
+    "modernbert": ArchitectureLayout("layers", "final_norm"),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
@@ -47,7 +47,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def layout_of(config: Any) -> Layout:
+def layout_of(config: Any) -> ArchitectureLayout:
     """The layout of a Hugging Face configuration. Raises UserError for an architecture that we have not checked."""
     if config.model_type not in LAYOUTS:
         raise UserError(
@@ -65,14 +65,14 @@ def cut_config(config: Any, layers: int) -> None:
     config.num_hidden_layers = layers
 
 
-def layers_of(backbone: nn.Module, layout: Layout) -> nn.ModuleList:
+def layers_of(backbone: nn.Module, layout: ArchitectureLayout) -> nn.ModuleList:
     """The backbone's list of layers."""
     layers = backbone.get_submodule(layout.layers)
     assert isinstance(layers, nn.ModuleList)
     return layers
 
 
-def truncated_view(backbone: nn.Module, layout: Layout, layers: int) -> nn.Module:
+def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int) -> nn.Module:
     """The same modules and weights as `backbone`, seen as a model of its first `layers` layers.
 
     Only the containers on the path to the layer list are copied, so nothing is loaded, moved or mutated, and views

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 
-class Asked(threading.local):
+class CapturedLayers(threading.local):
     """What the forward pass running in this thread wants from the layers below its deepest one."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Asked(threading.local):
             self.layers, self.states, self.finish = set(), {}, None
 
     def __reduce__(self) -> Any:
-        return (Asked, ())  # copies of a model start with nothing asked
+        return (CapturedLayers, ())  # copies of a model start with nothing asked
 
 
 class Lock:

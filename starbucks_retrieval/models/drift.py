@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import Rows, Runtime
+from starbucks_retrieval.models.backends.base import Backend, TokenRows
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -14,7 +14,7 @@ _BLOCK = 1024  # rows whose scores against all rows are held at once
 
 
 def drift(
-    runtime: Runtime, encoder: NestedEncoder, rows: Rows, sizes: Sizes, max_tokens: int = 4096
+    runtime: Backend, encoder: NestedEncoder, rows: TokenRows, sizes: Sizes, max_tokens: int = 4096
 ) -> dict[Size, dict[str, float]]:
     """How alike two embeddings of the same token rows are, runtime's and torch's in fp32, at every size.
 

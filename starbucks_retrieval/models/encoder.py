@@ -19,7 +19,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.models.capture import Asked, Lock
+from starbucks_retrieval.models.capture import CapturedLayers, Lock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.loading import load_backbone, quiet_transformers
@@ -48,7 +48,7 @@ class NestedEncoder(nn.Module):
         self.hidden_size = int(backbone.config.hidden_size)
         if config.sizes is not None:
             config.sizes.check(self.num_layers, self.hidden_size)
-        self._asked = Asked()
+        self._asked = CapturedLayers()
         self._tokenizer_lock = Lock()
         layers = layers_of(backbone, self.layout)
         layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from starbucks_retrieval.models.architectures import Layout, cut_config
+from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config
 
 # What config.json holds besides: names and versions, number formats and ways to compute, training, heads, generation.
 # The number of layers is here as a fingerprint speaks of one layer. Any other value counts, known to us or not.
@@ -95,7 +95,7 @@ _NO_MATTER = frozenset(
 )
 
 
-def layer_digests(backbone: nn.Module, layout: Layout, tokenizer: Any) -> list[str]:
+def layer_digests(backbone: nn.Module, layout: ArchitectureLayout, tokenizer: Any) -> list[str]:
     """Fingerprints of the model cut to depth 1, 2, …: tokenizer, weights outside the layers, and the layers so far."""
     stack = layout.layers + "."
     shared = _hasher(_vocabulary(tokenizer))

@@ -21,7 +21,7 @@ _TIMED = 2  # layers
 
 
 @dataclass(frozen=True)
-class Outline:
+class ModelInfo:
     """A model's shape and settings without its weights."""
 
     name: str
@@ -100,7 +100,7 @@ class Outline:
         return best / (rows * length * layers)
 
 
-def outline(name_or_path: str) -> Outline:
+def model_info(name_or_path: str) -> ModelInfo:
     """A model's configuration, from its folder or the hub. Raises UserError for a model that cannot be used."""
     from transformers import AutoConfig
 
@@ -110,7 +110,7 @@ def outline(name_or_path: str) -> Outline:
     config = find_config(name_or_path, int(shape.num_hidden_layers), int(shape.hidden_size))
     if layout.causal and not config.source:
         config = dataclasses.replace(config, pooling="last")
-    return Outline(name_or_path, shape, config)
+    return ModelInfo(name_or_path, shape, config)
 
 
 def check_length(length: int, limit: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import finish, run_door
+from starbucks_retrieval.cli import finish, run_command
 from starbucks_retrieval.cli.precedence import parse_training
-from starbucks_retrieval.pretrain.arguments import RECIPES, PretrainArguments
+from starbucks_retrieval.pretrain.arguments import PRESETS, PretrainArguments
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir and --max_steps (required),
 --per_device_train_batch_size, --learning_rate, --lr_scheduler_type, --bf16, --gradient_checkpointing, --save_steps,
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
     """Parse, pre-train, summarise."""
     parsed = parse_training(
         PretrainArguments,
-        RECIPES,
+        PRESETS,
         argv,
         "starbucks pretrain",
         "Pre-train a backbone so that its small sizes carry as much of a text as they can.",
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     )
     arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.pretrain.api import DEFAULTS, pretrain, settings_of
-    from starbucks_retrieval.trainer.processes import leave
+    from starbucks_retrieval.trainer.processes import shutdown
     from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, common)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
         preview(arguments, settings).show(common)
         return
     figures = pretrain(arguments, settings)
-    leave()
+    shutdown()
     rate = figures["tokens"] / max(figures["seconds"], 1e-9)
     summary = (
         f"{figures['steps']} steps in {figures['seconds']} s ({rate:.0f} tokens/s); backbone in {figures['output_dir']}"
@@ -50,4 +50,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

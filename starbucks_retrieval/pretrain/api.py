@@ -12,7 +12,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.trainer.checkpoints import claimed, same_run
+from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.processes import first_process
 from starbucks_retrieval.trainer.settings import gives, hugging_face_arguments, kept_settings
 
@@ -43,7 +43,7 @@ def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[
     Raises UserError for text without documents, a tokenizer without a mask token, contradicting options, sizes beyond
     the backbone, or an output folder that holds something else.
     """
-    with claimed(
+    with locked_output_dir(
         Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
     ) as resume:
         return _pretrain(arguments, settings, resume)
@@ -100,7 +100,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
         state=read_place(Path(resume), settings.process_index) if resume else None,
     )
     configuration = {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _FREE} | kept_settings(settings)
-    first_process(lambda: same_run(output, configuration, bool(resume), arguments.override))
+    first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
     trainer = PretrainingTrainer(
         model=module, args=settings, train_dataset=data, max_skipped_steps=arguments.max_skipped_steps
     )

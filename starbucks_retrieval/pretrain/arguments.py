@@ -38,7 +38,7 @@ _RETROMAE: dict[str, Any] = {
     "fp16": True,
     "save_steps": 20000,
 }
-RECIPES: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     # arXiv 2410.13230, section 4.1: batches of 512, 32 on each of 8 GPUs accumulated twice
     "starbucks": _SMAE | {"weight_decay": 0.05, "gradient_accumulation_steps": 2},
     # its repository: half of each loss, another weight decay
@@ -64,7 +64,7 @@ class PretrainArguments:
     dataset_split: str | None = flag(None, "its split (default: train)")
     text_column: str | None = flag(None, "column that holds the text (default: text or contents)")
     paragraphs: bool = flag(False, "documents of .txt files end at blank lines, not at every line")
-    preset: str | None = flag(None, f"a published recipe; flags override it. One of {', '.join(RECIPES)}")
+    preset: str | None = flag(None, f"a published recipe; flags override it. One of {', '.join(PRESETS)}")
 
     objective: Literal["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"] = flag(
         "smae",
@@ -106,8 +106,8 @@ class PretrainArguments:
     print_config: bool = flag(False, "train nothing: show every value, and whether a flag, a file or a preset set it")
 
     def __post_init__(self) -> None:
-        if self.preset and self.preset not in RECIPES:
-            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        if self.preset and self.preset not in PRESETS:
+            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(PRESETS)}")
         if self.variant != "starbucks" and self.objective != "smae":
             raise UserError(f"--variant {self.variant} is one of --objective smae", "drop one of the two")
         if self.contrastive_weight and self.mode != "spans":

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.architectures import Layout, cut_config, layers_of, truncated_view
+from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config, layers_of, truncated_view
 from starbucks_retrieval.pretrain.losses import IGNORED
 from starbucks_retrieval.pretrain.options import PretrainOptions
 from starbucks_retrieval.pretrain.two_stream import FAMILIES, parts_of, two_stream_attention
 
 
 @dataclass(frozen=True)
-class Rows:
+class DecoderRows:
     """The places of a batch to be predicted and their tokens: index, valid, targets [1 or sizes, batch, rows].
 
     Texts with fewer places than others are padded to the right by places that are not valid; each size has `count` that
@@ -31,7 +31,7 @@ class Rows:
     count: int
 
     @classmethod
-    def labelled(cls, labels: Tensor) -> Rows:
+    def labelled(cls, labels: Tensor) -> DecoderRows:
         """The places of labels [1 or sizes, batch, tokens] that are not ignored."""
         labelled = labels != IGNORED
         each = labelled.sum(-1)
@@ -39,11 +39,11 @@ class Rows:
         index = labelled.int().argsort(dim=-1, descending=True, stable=True)[..., :most]
         return cls(index, labelled.gather(-1, index), labels.gather(-1, index), count)
 
-    def some(self, start: int, stop: int) -> Rows:
+    def some(self, start: int, stop: int) -> DecoderRows:
         """Those of some sizes."""
         if len(self.index) == 1:
             return self
-        return Rows(self.index[start:stop], self.valid[start:stop], self.targets[start:stop], self.count)
+        return DecoderRows(self.index[start:stop], self.valid[start:stop], self.targets[start:stop], self.count)
 
     def of(self, values: Tensor) -> Tensor:
         """What values [batch, tokens, …] holds at those places: [1 or sizes, batch, rows, …]."""
@@ -75,7 +75,9 @@ class Decoder(nn.Module):
     Sources: Starbucks (arXiv 2410.13230), eq. 7-8; RetroMAE (arXiv 2205.12035), eq. 1-7.
     """
 
-    def __init__(self, layers: nn.ModuleList, layout: Layout, model_type: str, enhanced: bool = False) -> None:
+    def __init__(
+        self, layers: nn.ModuleList, layout: ArchitectureLayout, model_type: str, enhanced: bool = False
+    ) -> None:
         super().__init__()
         if enhanced and model_type not in FAMILIES:
             raise UserError(
@@ -88,7 +90,13 @@ class Decoder(nn.Module):
         self.enhanced = enhanced
 
     def forward(
-        self, backbone: Any, first: Tensor, tokens: Tensor, mask: Tensor, rows: Rows, queries: Tensor | None = None
+        self,
+        backbone: Any,
+        first: Tensor,
+        tokens: Tensor,
+        mask: Tensor,
+        rows: DecoderRows,
+        queries: Tensor | None = None,
     ) -> Tensor:
         """States of the rows to be predicted: [sizes, targets, hidden].
 
@@ -137,7 +145,7 @@ class _Given(nn.Module):
         return self.vectors
 
 
-def new_decoder(backbone: Any, layout: Layout, options: PretrainOptions, seed: int = 0) -> Decoder:
+def new_decoder(backbone: Any, layout: ArchitectureLayout, options: PretrainOptions, seed: int = 0) -> Decoder:
     """A decoder for a backbone: copies of its first layers, or layers initialised as its architecture does, from `seed`.
 
     Raises UserError for more layers than can be copied, and for enhanced decoding with an architecture that lacks it.

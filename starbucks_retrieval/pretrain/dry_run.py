@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli.dry_run import Preview, free_bytes
-from starbucks_retrieval.models.info import outline
+from starbucks_retrieval.models.info import model_info
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.options import visited_sizes
@@ -23,7 +23,7 @@ def preview(arguments: PretrainArguments, settings: TrainingArguments) -> Previe
     Bytes leave out the decoder and the heads, which checkpoints hold besides. Raises UserError as `pretrain` would for
     flags, backbone and sources that a look can tell are wrong.
     """
-    model = outline(arguments.model_name_or_path)
+    model = model_info(arguments.model_name_or_path)
     options = arguments.options()
     arguments.masking(options)
     for name in arguments.collections:

@@ -13,16 +13,16 @@ from torch.utils.checkpoint import checkpoint
 
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.architectures import layout_of
-from starbucks_retrieval.pretrain.decoders import Decoder, Rows, new_decoder, sampled_labels
+from starbucks_retrieval.pretrain.decoders import Decoder, DecoderRows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.heads import head_of, load_masked_lm
 from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entropies, span_contrast
 from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings, widened
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.trainer.gradient_checkpointing import Recomputing
+from starbucks_retrieval.trainer.gradient_checkpointing import GradientCheckpointing
 
 
-class PretrainingModule(Recomputing):
+class PretrainingModule(GradientCheckpointing):
     """From a batch of masked texts to the loss L = mean over sizes of (L_enc + L_dec), or a variant of it.
 
     L_enc(n, d): the masked tokens of the encoder's input, from the states after layer n cut to d numbers, through the
@@ -147,7 +147,7 @@ class PretrainingModule(Recomputing):
             by_size = sampled_labels(labels, len(self.sizes), self.options.decoder_token_fraction, rng)
         else:
             by_size = labels[None]
-        rows = Rows.labelled(by_size)
+        rows = DecoderRows.labelled(by_size)
         count = self.options.size_batch or len(self.sizes)
         terms: list[Term] = []
         for start in range(0, len(self.sizes), count):
@@ -162,7 +162,7 @@ class PretrainingModule(Recomputing):
             ]
         return terms
 
-    def _decode(self, first: Tensor, tokens: Tensor, mask: Tensor, rows: Rows) -> Tensor:
+    def _decode(self, first: Tensor, tokens: Tensor, mask: Tensor, rows: DecoderRows) -> Tensor:
         """What meets the vocabulary, for every size of `first`: [sizes, targets, E]."""
 
         def run(first: Tensor, tokens: Tensor) -> Tensor:

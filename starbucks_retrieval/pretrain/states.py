@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from starbucks_retrieval.models.architectures import Layout, layers_of, truncated_view
+from starbucks_retrieval.models.architectures import ArchitectureLayout, layers_of, truncated_view
 
 
 def hidden_states(
-    backbone: Any, layout: Layout, layers: Sequence[int], input_ids: Tensor, attention_mask: Tensor
+    backbone: Any, layout: ArchitectureLayout, layers: Sequence[int], input_ids: Tensor, attention_mask: Tensor
 ) -> dict[int, Tensor]:
     """{layer: [batch, tokens, hidden]} at the asked layers, from one pass that ends at the deepest of them.
 

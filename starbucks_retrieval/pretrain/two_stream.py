@@ -15,7 +15,7 @@ FAMILIES = (*_BERT_LIKE, "distilbert")
 
 
 @dataclass(frozen=True)
-class Parts:
+class AttentionParts:
     """Projections of a layer's attention, and `finish(context, residual)`, all that comes after it, row by row."""
 
     query: nn.Linear
@@ -26,7 +26,7 @@ class Parts:
     finish: Callable[[Tensor, Tensor], Tensor]
 
 
-def parts_of(layer: Any, model_type: str) -> Parts:
+def parts_of(layer: Any, model_type: str) -> AttentionParts:
     """The parts of a layer of one of FAMILIES."""
     attention = layer.attention
     if model_type in _BERT_LIKE:
@@ -35,18 +35,24 @@ def parts_of(layer: Any, model_type: str) -> Parts:
         def finish(context: Tensor, residual: Tensor) -> Tensor:
             return layer.feed_forward_chunk(attention.output(context, residual))
 
-        return Parts(inner.query, inner.key, inner.value, inner.num_attention_heads, inner.dropout.p, finish)
+        return AttentionParts(inner.query, inner.key, inner.value, inner.num_attention_heads, inner.dropout.p, finish)
 
     def finish_distilbert(context: Tensor, residual: Tensor) -> Tensor:
         attended = layer.sa_layer_norm(attention.out_lin(context) + residual)
         return layer.output_layer_norm(layer.ffn(attended) + attended)
 
     projections = attention.q_lin, attention.k_lin, attention.v_lin
-    return Parts(*projections, attention.n_heads, attention.dropout.p, finish_distilbert)
+    return AttentionParts(*projections, attention.n_heads, attention.dropout.p, finish_distilbert)
 
 
 def two_stream_attention(
-    parts: Parts, queries: Tensor, first: Tensor, tokens: Tensor, visible: Tensor, shifted: bool, dropout: float = 0.0
+    parts: AttentionParts,
+    queries: Tensor,
+    first: Tensor,
+    tokens: Tensor,
+    visible: Tensor,
+    shifted: bool,
+    dropout: float = 0.0,
 ) -> Tensor:
     """What each row of each size reads from [first, tokens 1 …]: [sizes, batch, rows, hidden].
 

@@ -13,13 +13,13 @@ from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.report.cost_figures import latency, pareto
 from starbucks_retrieval.report.drawing import Drawing, image, import_matplotlib
 from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
-from starbucks_retrieval.report.inputs import Inputs, Method, read_inputs
+from starbucks_retrieval.report.inputs import Inputs, MethodResults, read_inputs
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.page import Page, render_page
+from starbucks_retrieval.report.page import ReportPage, render_page
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
-from starbucks_retrieval.report.significance import CORRECTIONS, Marker
-from starbucks_retrieval.report.size_list import Ladder, choose_ladder
-from starbucks_retrieval.report.summary import lead, tiles
+from starbucks_retrieval.report.significance import CORRECTIONS, SignificanceMarks
+from starbucks_retrieval.report.size_list import ReportSizes, choose_report_sizes
+from starbucks_retrieval.report.summary import kpis, lead
 from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
 from starbucks_retrieval.version import __version__
@@ -83,14 +83,14 @@ def report(
     if not no_figures:
         import_matplotlib()
     found = read_inputs(specs)
-    ladder = choose_ladder(found, sizes)
+    ladder = choose_report_sizes(found, sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
-    laid_out = _tables(found, ladder, Marker(reference, correction), printed)
+    laid_out = _tables(found, ladder, SignificanceMarks(reference, correction), printed)
     tables = [replace(table, notes=[*table.notes, *(note or ())]) for table in laid_out]
     drawings = [] if no_figures else list(_drawings(found, ladder, reference, printed))
-    page = Page(
-        title, lead(found, ladder), tiles(found, ladder), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, ladder), __version__
+    page = ReportPage(
+        title, lead(found, ladder), kpis(found, ladder), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, ladder), __version__
     )  # fmt: skip
     files = {name: text.encode("utf-8") for table in tables for name, text in _texts(table)}
     files |= {f"{drawing.name}.{kind}": image(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
@@ -99,7 +99,7 @@ def report(
     return Report(tables, drawings, found.warnings, paths)
 
 
-def _baseline(inputs: Inputs, label: str | None) -> Method | None:
+def _baseline(inputs: Inputs, label: str | None) -> MethodResults | None:
     if label is None:
         return None
     for method in inputs.methods:
@@ -109,7 +109,7 @@ def _baseline(inputs: Inputs, label: str | None) -> Method | None:
     raise UserError(f"no input has the label {label!r}", f"--baseline takes one of: {labels}")
 
 
-def _tables(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published) -> Iterable[Table]:
+def _tables(inputs: Inputs, ladder: ReportSizes, marker: SignificanceMarks, published: Published) -> Iterable[Table]:
     known = {size for method in inputs.methods for _, size in method.cells}
     if len(ladder):
         yield averages(inputs, ladder, published)
@@ -119,7 +119,7 @@ def _tables(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published
         yield ablation(inputs, ladder, published)
 
 
-def _left_out(inputs: Inputs, ladder: Ladder) -> list[str]:
+def _left_out(inputs: Inputs, ladder: ReportSizes) -> list[str]:
     """Sentences about cells that no table shows."""
     off = sum(
         1 for method in inputs.methods for _, size in method.cells if size is not None and size not in ladder.sizes
@@ -132,7 +132,9 @@ def _left_out(inputs: Inputs, ladder: Ladder) -> list[str]:
     return notes
 
 
-def _drawings(inputs: Inputs, ladder: Ladder, baseline: Method | None, published: Published) -> Iterable[Drawing]:
+def _drawings(
+    inputs: Inputs, ladder: ReportSizes, baseline: MethodResults | None, published: Published
+) -> Iterable[Drawing]:
     drawn = (
         effectiveness(inputs, ladder, published),
         grid_deltas(inputs, baseline),

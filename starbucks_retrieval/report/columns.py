@@ -34,7 +34,7 @@ class Column(NamedTuple):
     measure: str
 
 
-class Group(NamedTuple):
+class ColumnGroup(NamedTuple):
     """The columns of one measure."""
 
     measure: str
@@ -46,7 +46,7 @@ class Group(NamedTuple):
         return len(self.columns) > 1
 
 
-def grouped(columns: Iterable[Column]) -> list[Group]:
+def grouped(columns: Iterable[Column]) -> list[ColumnGroup]:
     """Columns by measure, as they appear, but the papers' data sets and their measures first, in the papers' order."""
     by_measure: dict[str, list[Column]] = {}
     for column in columns:
@@ -56,7 +56,7 @@ def grouped(columns: Iterable[Column]) -> list[Group]:
     def rank(column: Column) -> int:
         return place.get(dataset_key(column.dataset), len(place))
 
-    found = [Group(measure, tuple(sorted(some, key=rank))) for measure, some in by_measure.items()]
+    found = [ColumnGroup(measure, tuple(sorted(some, key=rank))) for measure, some in by_measure.items()]
     return sorted(found, key=lambda group: rank(group.columns[0]))
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.report.costs import Cost, front
-from starbucks_retrieval.report.drawing import GRID, INK, MUTED, PAPER, Drawing, Look, Panel, line, looks
+from starbucks_retrieval.report.drawing import GRID, INK, MUTED, PAPER, Drawing, Panel, SeriesStyle, line, series_styles
 from starbucks_retrieval.report.figures import headline, headlines
-from starbucks_retrieval.report.inputs import Inputs, Method
+from starbucks_retrieval.report.inputs import Inputs, MethodResults
 from starbucks_retrieval.report.layouts import figure
 from starbucks_retrieval.sizes import Size
 
@@ -34,7 +34,7 @@ class _Point:
 
 def latency(inputs: Inputs) -> Drawing | None:
     """2DMSE's Fig. 4: milliseconds over layers, at each layer's largest dim. None where nothing was timed."""
-    known = looks([method.label for method in inputs.methods])
+    known = series_styles([method.label for method in inputs.methods])
     panels: list[Any] = []
     used: set[Any] = set()
     for title, pick in (
@@ -52,7 +52,7 @@ def latency(inputs: Inputs) -> Drawing | None:
     return Drawing("latency", "Latency against layers", panels, legend=legend, notes=notes) if panels else None
 
 
-def _by_layer(method: Method, pick: Callable[[Cost], float | None]) -> dict[int, float]:
+def _by_layer(method: MethodResults, pick: Callable[[Cost], float | None]) -> dict[int, float]:
     found = {}
     for size, cost in sorted(method.costs.items()):  # of one layer the largest dim comes last
         if (value := pick(cost)) is not None:
@@ -60,7 +60,7 @@ def _by_layer(method: Method, pick: Callable[[Cost], float | None]) -> dict[int,
     return found
 
 
-def _times(series: dict[str, dict[int, float]], known: dict[str, Look]) -> Callable[[Axes], None]:
+def _times(series: dict[str, dict[int, float]], known: dict[str, SeriesStyle]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for label, times in series.items():
             layers = sorted(times)
@@ -89,7 +89,7 @@ def _times(series: dict[str, dict[int, float]], known: dict[str, Look]) -> Calla
 
 def pareto(inputs: Inputs) -> Drawing | None:
     """Quality over cost, every method at every size that has both, and the front. None where no cost is known."""
-    known = looks([method.label for method in inputs.methods])
+    known = series_styles([method.label for method in inputs.methods])
     panels, used = [], set()
     for group, column in headlines(inputs):
         for short, axis, pick in _COSTS:
@@ -108,7 +108,7 @@ def pareto(inputs: Inputs) -> Drawing | None:
     return Drawing("pareto", "Quality against cost", panels, legend=legend, notes=notes) if panels else None
 
 
-def _cloud(points: list[_Point], axis: str, known: dict[str, Look]) -> Callable[[Axes], None]:
+def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         best = [points[i] for i in front([(point.cost, point.quality) for point in points])]
         axes.step(

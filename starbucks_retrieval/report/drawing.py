@@ -23,7 +23,7 @@ _DPI = 160
 
 
 @dataclass(frozen=True)
-class Look:
+class SeriesStyle:
     """Line colour and marker of one method; published ones are hollow, thin and dashed."""
 
     colour: str
@@ -48,7 +48,7 @@ class Drawing:
     title: str
     panels: list[Panel]
     inches: tuple[float, float] = (5.2, 3.9)  # of a panel
-    legend: dict[str, Look] = field(default_factory=dict)
+    legend: dict[str, SeriesStyle] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -67,12 +67,12 @@ def import_matplotlib() -> None:
         ) from None
 
 
-def looks(labels: Sequence[str], published: Sequence[str] = ()) -> dict[str, Look]:
+def series_styles(labels: Sequence[str], published: Sequence[str] = ()) -> dict[str, SeriesStyle]:
     """A look for every label; they repeat after eight."""
     found = {}
     for place, label in enumerate([*labels, *published]):
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        found[label] = Look(colour, marker, label in published)
+        found[label] = SeriesStyle(colour, marker, label in published)
     return found
 
 
@@ -105,7 +105,7 @@ def _drawn(
     shape: tuple[int, int],
     inches: tuple[float, float],
     kind: str,
-    legend: dict[str, Look],
+    legend: dict[str, SeriesStyle],
     text: bool = False,
 ) -> bytes:
     import matplotlib
@@ -153,7 +153,7 @@ def _plain(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(figure: Any, legend: dict[str, Look]) -> None:
+def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=plain(label), **line(look)) for label, look in legend.items()]
@@ -167,7 +167,7 @@ def _legend(figure: Any, legend: dict[str, Look]) -> None:
     )
 
 
-def line(look: Look) -> dict[str, Any]:
+def line(look: SeriesStyle) -> dict[str, Any]:
     """How a method's line is drawn."""
     if look.published:
         hollow = {"markerfacecolor": PAPER, "markeredgecolor": look.colour, "markersize": 5, "markeredgewidth": 1.1}

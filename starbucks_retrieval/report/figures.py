@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.report.columns import AVERAGE, Column, Group, grouped, measure_name
-from starbucks_retrieval.report.drawing import GRID, INK, MUTED, Drawing, Look, Panel, line, looks
-from starbucks_retrieval.report.inputs import Inputs, Method, is_grid
+from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, grouped, measure_name
+from starbucks_retrieval.report.drawing import GRID, INK, MUTED, Drawing, Panel, SeriesStyle, line, series_styles
+from starbucks_retrieval.report.inputs import Inputs, MethodResults, is_grid
 from starbucks_retrieval.report.layouts import figure
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
-from starbucks_retrieval.report.size_list import Ladder
+from starbucks_retrieval.report.size_list import ReportSizes
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FEW = 3  # data sets that get a panel each; of more, only the average does
 _NUMBERS = 12  # layers or dims up to which a heat map has room for numbers
 
 
-def headlines(inputs: Inputs) -> list[tuple[Group, Column]]:
+def headlines(inputs: Inputs) -> list[tuple[ColumnGroup, Column]]:
     """What a panel each is drawn of: every data set of a measure that has few, the average of one that has many."""
     found = []
     for group in grouped(inputs.columns):
@@ -29,17 +29,17 @@ def headlines(inputs: Inputs) -> list[tuple[Group, Column]]:
     return found
 
 
-def headline(group: Group, column: Column) -> str:
+def headline(group: ColumnGroup, column: Column) -> str:
     """`STS-B spearman`, or `spearman, average of 7 sets`."""
     if column.dataset == AVERAGE:
         return f"{measure_name(column.measure)}, average of {len(group.columns)} sets"
     return f"{column.dataset} {measure_name(column.measure)}"
 
 
-def effectiveness(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED) -> Drawing | None:
+def effectiveness(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Drawing | None:
     """Fig. 1: a line a method over the sizes; missing sizes leave gaps. None where no method has two sizes."""
     printed = list(dict.fromkeys(row.name for rows in _printed(inputs, ladder, published).values() for row in rows))
-    known = looks([method.label for method in inputs.methods], printed)
+    known = series_styles([method.label for method in inputs.methods], printed)
     panels: list[Any] = []
     used: set[Any] = set()
     for group, column in headlines(inputs):
@@ -56,7 +56,7 @@ def effectiveness(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBL
     return Drawing("effectiveness", "Effectiveness against size", panels, (4.3, 3.3), legend, notes) if panels else None
 
 
-def _printed(inputs: Inputs, ladder: Ladder, published: Published) -> dict[Column, list[Any]]:
+def _printed(inputs: Inputs, ladder: ReportSizes, published: Published) -> dict[Column, list[Any]]:
     """The published rows of every panel; ablations are left to their table."""
     return {
         column: Published(published.methods, (), published.sizes).over_sizes(group, column, ladder)
@@ -64,7 +64,7 @@ def _printed(inputs: Inputs, ladder: Ladder, published: Published) -> dict[Colum
     }
 
 
-def _lines(series: dict[str, list[float | None]], known: dict[str, Look], ladder: Ladder) -> Any:
+def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle], ladder: ReportSizes) -> Any:
     def draw(axes: Axes) -> None:
         for label, values in reversed(series.items()):
             found = [math.nan if value is None else value for value in values]
@@ -79,7 +79,7 @@ def _lines(series: dict[str, list[float | None]], known: dict[str, Look], ladder
     return draw
 
 
-def _limits(series: dict[str, list[float | None]], known: dict[str, Look]) -> tuple[float, float]:
+def _limits(series: dict[str, list[float | None]], known: dict[str, SeriesStyle]) -> tuple[float, float]:
     """Of the axis: all of ours, and of what is published no more than as much again, or ours would be squashed."""
     every = [value for values in series.values() for value in values if value is not None]
     ours = [v for label, values in series.items() if not known[label].published for v in values if v is not None]
@@ -107,7 +107,7 @@ def grid_values(inputs: Inputs) -> Drawing | None:
     return Drawing("grid_values", "The whole grid", panels) if panels else None
 
 
-def grid_deltas(inputs: Inputs, baseline: Method | None) -> Drawing | None:
+def grid_deltas(inputs: Inputs, baseline: MethodResults | None) -> Drawing | None:
     """Fig. 3 to 9: a method's grid less another's, green where it is better.
 
     Every other grid less the baseline's; without one, the first method's grid less each other's. None for one grid.
@@ -135,7 +135,7 @@ def grid_deltas(inputs: Inputs, baseline: Method | None) -> Drawing | None:
     return Drawing("grid_deltas", "Where one grid is better than another", panels, notes=notes) if panels else None
 
 
-def _on_grid(method: Method, group: Group, column: Column) -> dict[Size, float]:
+def _on_grid(method: MethodResults, group: ColumnGroup, column: Column) -> dict[Size, float]:
     """The figures on the grid, empty where the sizes measured are no grid."""
     sizes = sorted({size for known in group.columns for size in method.sizes(known)})
     values = {size: figure(method, group, column, size) for size in sizes}

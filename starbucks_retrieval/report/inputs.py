@@ -1,4 +1,4 @@
-"""Result files read and laid together: one `Method` a label, with every figure that any of its files holds."""
+"""Result files read and laid together: one `MethodResults` a label, with every figure that any of its files holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source:
 
 
 @dataclass
-class Method:
+class MethodResults:
     """Everything measured of one label: its cells by column and size, and its costs by size."""
 
     label: str
@@ -63,7 +63,7 @@ class Inputs:
     `notes` are sentences about what was set aside, `warnings` about what a preflight found wrong.
     """
 
-    methods: list[Method]
+    methods: list[MethodResults]
     sources: list[Source]
     rungs: set[Size]
     asymmetric: int
@@ -84,7 +84,7 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
     """
     if not specs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
-    methods: dict[str, Method] = {}
+    methods: dict[str, MethodResults] = {}
     origins: dict[tuple[str, Column, Size | None], str] = {}
     sources, asymmetric = list[Source](), 0
     listed, unsaid = set[Size](), dict[str, list[set[Size]]]()
@@ -92,7 +92,7 @@ def read_inputs(specs: Sequence[str | Path]) -> Inputs:
     for spec in specs:
         path, parts = _read(str(spec))
         for part in parts:
-            method = methods.setdefault(part.label, Method(part.label))
+            method = methods.setdefault(part.label, MethodResults(part.label))
             shown = _placed(part)
             asymmetric += len(part.cells) - len(shown)
             for cell in shown:
@@ -125,7 +125,7 @@ def _listed(files: Sequence[set[Size]]) -> set[Size]:
     return set().union(*(sizes for sizes in files if not is_grid(sizes)))
 
 
-def _join_parts(methods: Sequence[Method]) -> list[str]:
+def _join_parts(methods: Sequence[MethodResults]) -> list[str]:
     """Make one data set of those that are parts of one (CQADupStack's forums), and say so.
 
     Its figure is the mean over the parts that any method has, and is missing where a method lacks one of them.
@@ -197,7 +197,7 @@ def _of_two_sizes(label: str, cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:
+def _add(method: MethodResults, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:
     column = Column(cell.dataset, cell.measure)
     known = method.cells.get((column, cell.size))
     origin = (method.label, column, cell.size)
@@ -220,7 +220,7 @@ def _add(method: Method, cell: Cell, path: str, origins: dict[tuple[str, Column,
         origins[origin] = path
 
 
-def _add_costs(method: Method, parts: Sequence[Results], path: str) -> list[str]:
+def _add_costs(method: MethodResults, parts: Sequence[Results], path: str) -> list[str]:
     """Costs of a file of one method; a clock gives no figure twice, so the first file named counts."""
     if len(parts) > 1:
         return []

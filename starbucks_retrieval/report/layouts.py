@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from starbucks_retrieval.report.columns import AVERAGE, Column, Group, grouped, mean, measure_name
-from starbucks_retrieval.report.inputs import Inputs, Method
+from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, grouped, mean, measure_name
+from starbucks_retrieval.report.inputs import Inputs, MethodResults
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
-from starbucks_retrieval.report.significance import Comparison, Marker
-from starbucks_retrieval.report.size_list import Ladder
-from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Row, Table, with_best
+from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
+from starbucks_retrieval.report.size_list import ReportSizes
+from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Table, TableRow, with_best
 from starbucks_retrieval.sizes import Size
 
 _NO_SIZE = "†"
 
 
-def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED) -> Table:
+def averages(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
     """Table 1: a row a method, a column a data set; every figure is the mean over the sizes of the ladder (one at least)."""
     groups = grouped(inputs.columns)
     rows = []
@@ -26,7 +26,7 @@ def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
             column: mean([method.value(column, size) for size in ladder]) if sized else method.value(column, None)
             for column in inputs.columns
         }
-        rows.append(Row(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
+        rows.append(TableRow(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
     block = Block("", (*with_best(rows), *published.averages(groups)))
     notes = [f"Means over the sizes {ladder}."]
     if any(row.note for row in rows):
@@ -35,7 +35,9 @@ def averages(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
     return Table("averages", "Averages over sizes", "", _headings(groups), (block,), notes)
 
 
-def by_size(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published = NO_PUBLISHED) -> Table:
+def by_size(
+    inputs: Inputs, ladder: ReportSizes, marker: SignificanceMarks, published: Published = NO_PUBLISHED
+) -> Table:
     """Table 4: a block a size, a row a method, marks where a method differs from the baseline."""
     groups = grouped(inputs.columns)
     sizes: list[Size | None] = [*ladder]
@@ -50,7 +52,7 @@ def by_size(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published
             entries = _marked(groups, _entries(groups, values), {c: f.get(method.label) for c, f in found.items()})
             # A method whose files name no size is not missing at one, nor is a method of sizes missing without.
             if (size is not None and _sized(method)) or any(entry.value is not None for entry in entries):
-                rows.append(Row(method.label, entries, baseline=method is marker.baseline))
+                rows.append(TableRow(method.label, entries, baseline=method is marker.baseline))
         blocks.append(Block(ladder.name(size), (*with_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
@@ -60,14 +62,14 @@ def by_size(inputs: Inputs, ladder: Ladder, marker: Marker, published: Published
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)
 
 
-def ablation(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED) -> Table:
+def ablation(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
     """Tables 2 and 3: a block a data set (or a measure's average over them), sizes as columns, their mean last."""
     blocks = []
     for group in grouped(inputs.columns):
         for column in [*group.columns, *([Column(AVERAGE, group.measure)] if group.averaged else [])]:
             series = [(method, [figure(method, group, column, size) for size in ladder]) for method in inputs.methods]
             rows = [
-                Row(method.label, (*map(Entry, values), Entry(mean(values))))
+                TableRow(method.label, (*map(Entry, values), Entry(mean(values))))
                 for method, values in series
                 if any(value is not None for value in values)
             ]
@@ -80,18 +82,18 @@ def ablation(inputs: Inputs, ladder: Ladder, published: Published = NO_PUBLISHED
     return Table("ablation", "Sizes side by side", "data set", headings, tuple(blocks), notes)
 
 
-def figure(method: Method, group: Group, column: Column, size: Size | None) -> float | None:
+def figure(method: MethodResults, group: ColumnGroup, column: Column, size: Size | None) -> float | None:
     """A method's figure for a column of the group or, for the column named Average, over all of them."""
     if column.dataset == AVERAGE:
         return mean([method.value(one, size) for one in group.columns])
     return method.value(column, size)
 
 
-def _sized(method: Method) -> bool:
+def _sized(method: MethodResults) -> bool:
     return any(size is not None for _, size in method.cells)
 
 
-def _headings(groups: Sequence[Group]) -> tuple[Heading, ...]:
+def _headings(groups: Sequence[ColumnGroup]) -> tuple[Heading, ...]:
     found = []
     for group in groups:
         found += [Heading(column.dataset, measure_name(group.measure)) for column in group.columns]
@@ -100,7 +102,7 @@ def _headings(groups: Sequence[Group]) -> tuple[Heading, ...]:
     return tuple(found)
 
 
-def _entries(groups: Sequence[Group], values: dict[Column, float | None]) -> tuple[Entry, ...]:
+def _entries(groups: Sequence[ColumnGroup], values: dict[Column, float | None]) -> tuple[Entry, ...]:
     found: list[Entry] = []
     for group in groups:
         known = [values[column] for column in group.columns]
@@ -111,7 +113,7 @@ def _entries(groups: Sequence[Group], values: dict[Column, float | None]) -> tup
 
 
 def _marked(
-    groups: Sequence[Group], entries: Sequence[Entry], comparisons: Mapping[Column, Comparison | None]
+    groups: Sequence[ColumnGroup], entries: Sequence[Entry], comparisons: Mapping[Column, CellComparison | None]
 ) -> tuple[Entry, ...]:
     """The entries with their comparisons; averages have none."""
     marked, place = list(entries), 0
@@ -123,7 +125,7 @@ def _marked(
     return tuple(marked)
 
 
-def _missing(rows: Sequence[Row], what: str) -> list[str]:
+def _missing(rows: Sequence[TableRow], what: str) -> list[str]:
     if all(entry.value is not None for row in rows if not row.published for entry in row.entries):
         return []
     return [f"{DASH} was not measured. {what} in which a figure is missing is missing too."]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from starbucks_retrieval.report.drawing import Drawing, Look, inline
+from starbucks_retrieval.report.drawing import Drawing, SeriesStyle, inline
 from starbucks_retrieval.report.inputs import Source
 from starbucks_retrieval.report.page_tables import html_table
-from starbucks_retrieval.report.summary import Tile
+from starbucks_retrieval.report.summary import Kpi
 from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.report.theme import SCRIPT, STYLE
 
@@ -31,12 +31,12 @@ _MARKS = {
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """What the page shows, in its order; `warnings` are findings of a preflight, `notes` what was set aside."""
 
     title: str
     lead: str
-    tiles: list[Tile]
+    tiles: list[Kpi]
     warnings: list[str]
     tables: list[Table]
     drawings: list[Drawing]
@@ -45,7 +45,7 @@ class Page:
     version: str
 
 
-def render_page(page: Page) -> str:
+def render_page(page: ReportPage) -> str:
     """The page as text. All that comes from data is escaped, and its policy lets a browser fetch nothing."""
     return html_document(page.title, page.lead, list(_sections(page)), _warnings(page.warnings) + _tiles(page.tiles))
 
@@ -71,7 +71,7 @@ def html_document(title: str, lead: str, sections: Sequence[tuple[str, str, str]
     )
 
 
-def _sections(page: Page) -> Iterator[tuple[str, str, str]]:
+def _sections(page: ReportPage) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML): the first figure, the tables, the other figures, where all comes from."""
     first = [drawing for drawing in page.drawings if drawing.name == "effectiveness"]
     for drawing in first:
@@ -91,7 +91,7 @@ def _warnings(warnings: Sequence[str]) -> str:
     return f"<div class='card warn'><b>Look into these before trusting the figures</b><ul>{items}</ul></div>\n"
 
 
-def _tiles(tiles: Sequence[Tile]) -> str:
+def _tiles(tiles: Sequence[Kpi]) -> str:
     if not tiles:
         return ""
     shown = "".join(
@@ -125,7 +125,7 @@ def html_figure(drawing: Drawing) -> str:
     return f"{listed}<div class='panels{wide}'>{panels}</div>{_notes(drawing.notes)}{files}"
 
 
-def _swatch(look: Look) -> str:
+def _swatch(look: SeriesStyle) -> str:
     from starbucks_retrieval.report.drawing import VARIABLES
 
     colour = f"var(--{VARIABLES[look.colour]})"
@@ -157,7 +157,7 @@ def _details(source: Source) -> str:
     )
 
 
-def _provenance(page: Page) -> str:
+def _provenance(page: ReportPage) -> str:
     rows, details = [], []
     for source in page.sources:
         made: Any = source.more.get("provenance") or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from starbucks_retrieval.report.tables import Block, Entry, Heading, Row, Table
+from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow
 
 
 def html_table(table: Table) -> str:
@@ -44,7 +44,7 @@ def _body(table: Table, block: Block) -> str:
     return f"<tbody>{title}{''.join(_row(table, row) for row in block.rows)}</tbody>"
 
 
-def _row(table: Table, row: Row) -> str:
+def _row(table: Table, row: TableRow) -> str:
     badge = "<span class='badge'>published</span>" if row.published else ""
     badge = "<span class='badge'>baseline</span>" if row.baseline else badge
     cells = "".join(_cell(heading, entry, row) for heading, entry in zip(table.headings, row.entries))
@@ -53,7 +53,7 @@ def _row(table: Table, row: Row) -> str:
     return f"<tr{kind}><th scope='row' title='{name}'>{name}{badge}</th>{cells}</tr>"
 
 
-def _cell(heading: Heading, entry: Entry, row: Row) -> str:
+def _cell(heading: Heading, entry: Entry, row: TableRow) -> str:
     if entry.value is None:
         return (
             f"<td{_class(heading, 'none')} title='not {'printed' if row.published else 'measured'}'>{entry.text}</td>"

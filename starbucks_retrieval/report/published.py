@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.report.columns import AVERAGE, Column, Group, dataset_key, measure_key
-from starbucks_retrieval.report.size_list import Ladder
-from starbucks_retrieval.report.tables import Entry, Row
+from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, dataset_key, measure_key
+from starbucks_retrieval.report.size_list import ReportSizes
+from starbucks_retrieval.report.tables import Entry, TableRow
 from starbucks_retrieval.sizes import Size
 
 # A data set, or all those that an average is over, and a measure; in one spelling.
@@ -46,17 +46,17 @@ class Published:
     ablations: tuple[PublishedMethod, ...] = ()
     sizes: tuple[Size, ...] = ()
 
-    def averages(self, groups: Sequence[Group]) -> list[Row]:
+    def averages(self, groups: Sequence[ColumnGroup]) -> list[TableRow]:
         """Rows for the table of averages over sizes, as printed."""
         return _rows(self.methods, lambda method: [method.averages.get(key) for key in _keys(groups)])
 
-    def at_size(self, groups: Sequence[Group], size: Size | None) -> list[Row]:
+    def at_size(self, groups: Sequence[ColumnGroup], size: Size | None) -> list[TableRow]:
         """Rows for one size."""
         if size is None:
             return []
         return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
 
-    def over_sizes(self, group: Group, column: Column, ladder: Ladder) -> list[Row]:
+    def over_sizes(self, group: ColumnGroup, column: Column, ladder: ReportSizes) -> list[TableRow]:
         """Rows of one data set, or of its measure's average, over the ladder; the last figure is their average."""
         key = _average_key(group) if column.dataset == AVERAGE else _key(column)
 
@@ -66,7 +66,7 @@ class Published:
 
         return _rows((*self.methods, *self.ablations), figures)
 
-    def notes(self, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    def notes(self, rows: Sequence[TableRow], columns: Sequence[Column]) -> list[str]:
         """What a table of `columns` that holds `rows` has to say about the published among them."""
         if not any(row.published for row in rows):
             return []
@@ -135,11 +135,11 @@ def _key(column: Column) -> Key:
     return dataset_key(column.dataset), measure_key(column.measure)
 
 
-def _average_key(group: Group) -> Key:
+def _average_key(group: ColumnGroup) -> Key:
     return frozenset(dataset_key(column.dataset) for column in group.columns), measure_key(group.measure)
 
 
-def _keys(groups: Sequence[Group]) -> list[Key]:
+def _keys(groups: Sequence[ColumnGroup]) -> list[Key]:
     """The keys of a table's columns, in their order."""
     return [
         key
@@ -150,11 +150,11 @@ def _keys(groups: Sequence[Group]) -> list[Key]:
 
 def _rows(
     methods: Sequence[PublishedMethod], figures: Callable[[PublishedMethod], Sequence[float | None]]
-) -> list[Row]:
+) -> list[TableRow]:
     """A row for every method that has a figure to show."""
     found = ((method, figures(method)) for method in methods)
     return [
-        Row(method.label, tuple(map(Entry, values)), published=True)
+        TableRow(method.label, tuple(map(Entry, values)), published=True)
         for method, values in found
         if any(value is not None for value in values)
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from starbucks_retrieval.metrics import significance
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column
-from starbucks_retrieval.report.inputs import Method
+from starbucks_retrieval.report.inputs import MethodResults
 from starbucks_retrieval.sizes import Size
 
 ALPHA = 0.05
@@ -20,7 +20,7 @@ _CORRELATIONS = ("spearman", "pearson")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CellComparison:
     """A figure against the baseline's: their difference, p as tested and as corrected, the test's name."""
 
     delta: float
@@ -34,24 +34,24 @@ class Comparison:
         return self.corrected < ALPHA
 
 
-class Marker:
+class SignificanceMarks:
     """Compares methods with a baseline, cell by cell, and remembers what was tested and what could not be.
 
     One family of a correction is all methods compared with the baseline on one data set at one size.
     """
 
-    def __init__(self, baseline: Method | None, correction: significance.Correction) -> None:
+    def __init__(self, baseline: MethodResults | None, correction: significance.Correction) -> None:
         self.baseline = baseline
         self.correction = correction
         self.tests: Counter[str] = Counter()
         self.untested: Counter[str] = Counter()
 
-    def compare(self, methods: Sequence[Method], column: Column, size: Size | None) -> dict[str, Comparison]:
+    def compare(self, methods: Sequence[MethodResults], column: Column, size: Size | None) -> dict[str, CellComparison]:
         """By label, every comparison that can be made for the column at the size."""
         reference = None if self.baseline is None else self.baseline.cell(column, size)
         if reference is None:
             return {}
-        found: dict[str, Comparison] = {}
+        found: dict[str, CellComparison] = {}
         for method in methods:
             cell = method.cell(column, size)
             if cell is None or method is self.baseline:
@@ -90,7 +90,7 @@ class Marker:
         return notes
 
 
-def _test(cell: Cell, reference: Cell) -> Comparison | str:
+def _test(cell: Cell, reference: Cell) -> CellComparison | str:
     """The comparison, or why there is none."""
     if cell.measure.lower() in _CORRELATIONS:
         name, p = FISHER, significance.fisher_z(cell.value, cell.count, reference.value, reference.count)[1]
@@ -102,4 +102,4 @@ def _test(cell: Cell, reference: Cell) -> Comparison | str:
         name, p = PAIRED, significance.paired_test(cell.values, reference.values).p_value
     if math.isnan(p):
         return "there are too few queries or pairs"
-    return Comparison(cell.value - reference.value, p, p, name)
+    return CellComparison(cell.value - reference.value, p, p, name)

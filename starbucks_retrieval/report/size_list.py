@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.report.inputs import Inputs, is_grid
-from starbucks_retrieval.sizes import CUPS, Size, Sizes
+from starbucks_retrieval.sizes import SIZE_ALIASES, Size, Sizes
 
 
 @dataclass(frozen=True)
-class Ladder:
+class ReportSizes:
     """Sizes in ascending order; `cups` names those that are rungs of the papers' six-step ladder."""
 
     sizes: tuple[Size, ...]
@@ -34,7 +34,7 @@ class Ladder:
         return ", ".join(map(str, self.sizes))
 
 
-def choose_ladder(inputs: Inputs, asked: str | None) -> Ladder:
+def choose_report_sizes(inputs: Inputs, asked: str | None) -> ReportSizes:
     """The sizes asked for, else those of the files that hold a list, else the default sizes that lie on the grid.
 
     A grid of one layer, or of one dim, is shown whole. Cup names go to six sizes in the papers' proportions (2:32 …
@@ -51,8 +51,8 @@ def choose_ladder(inputs: Inputs, asked: str | None) -> Ladder:
         if not measured & set(sizes):
             known = ", ".join(map(str, sorted(measured))) or "no size"
             raise UserError(f"nothing was measured at {asked}", f"the files hold {known}")
-        return Ladder(sizes, cups)
-    return Ladder(tuple(rungs), cups)
+        return ReportSizes(sizes, cups)
+    return ReportSizes(tuple(rungs), cups)
 
 
 def _default(measured: set[Size]) -> set[Size]:
@@ -64,6 +64,6 @@ def _default(measured: set[Size]) -> set[Size]:
 def _cups(sizes: set[Size]) -> dict[Size, str]:
     """Names of the six rungs in the papers' proportions, if all six are among `sizes`."""
     rungs = sorted(_default(sizes))
-    if len(rungs) != len(CUPS) or not set(rungs) <= sizes:
+    if len(rungs) != len(SIZE_ALIASES) or not set(rungs) <= sizes:
         return {}
-    return {rung: cup.capitalize() for rung, cup in zip(rungs, CUPS)}
+    return {rung: cup.capitalize() for rung, cup in zip(rungs, SIZE_ALIASES)}

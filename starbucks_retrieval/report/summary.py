@@ -9,14 +9,14 @@ from starbucks_retrieval.report.columns import mean
 from starbucks_retrieval.report.figures import headline, headlines
 from starbucks_retrieval.report.inputs import Inputs
 from starbucks_retrieval.report.layouts import figure
-from starbucks_retrieval.report.size_list import Ladder
+from starbucks_retrieval.report.size_list import ReportSizes
 from starbucks_retrieval.report.tables import DIGITS
 
 _TILES = 6
 
 
 @dataclass(frozen=True)
-class Tile:
+class Kpi:
     """One large figure: what it is of, the figure, whose it is, and a line more."""
 
     what: str
@@ -25,7 +25,7 @@ class Tile:
     more: str
 
 
-def lead(inputs: Inputs, ladder: Ladder) -> str:
+def lead(inputs: Inputs, ladder: ReportSizes) -> str:
     """How much was measured, in a sentence."""
     sets = len({column.dataset for column in inputs.columns})
     many = [_count(len(inputs.methods), "method"), f"on {_count(sets, 'data set')}"]
@@ -39,12 +39,12 @@ def lead(inputs: Inputs, ladder: Ladder) -> str:
     return f"{' '.join(many)}. A size is layer:dim, the embedding after that layer, cut to that many dimensions."
 
 
-def tiles(inputs: Inputs, ladder: Ladder) -> list[Tile]:
+def kpis(inputs: Inputs, ladder: ReportSizes) -> list[Kpi]:
     """Of every headline, the method with the highest mean over the sizes, and what it keeps at the smallest."""
     return list(_tiles(inputs, ladder))[:_TILES] if len(ladder) else []
 
 
-def _tiles(inputs: Inputs, ladder: Ladder) -> Iterator[Tile]:
+def _tiles(inputs: Inputs, ladder: ReportSizes) -> Iterator[Kpi]:
     for group, column in headlines(inputs):
         means = []
         for method in inputs.methods:
@@ -59,7 +59,7 @@ def _tiles(inputs: Inputs, ladder: Ladder) -> Iterator[Tile]:
         more = f"{what} over {_count(len(ladder), 'size')}" if len(ladder) > 1 else f"at {ladder.sizes[0]}"
         if len(ladder) > 1 and whole and small is not None and whole > 0:
             more += f"; {small / whole:.0%} of the largest size's figure is left at {ladder.sizes[0]}"
-        yield Tile(headline(group, column), f"{value:.{DIGITS}f}", method.label, more)
+        yield Kpi(headline(group, column), f"{value:.{DIGITS}f}", method.label, more)
 
 
 def _count(number: int, noun: str) -> str:

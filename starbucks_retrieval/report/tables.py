@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from starbucks_retrieval.report.significance import Comparison
+from starbucks_retrieval.report.significance import CellComparison
 
 DIGITS = 4
 DASH = "–"
@@ -17,7 +17,7 @@ class Entry:
 
     value: float | None = None
     best: bool = False
-    comparison: Comparison | None = None
+    comparison: CellComparison | None = None
 
     @property
     def text(self) -> str:
@@ -45,7 +45,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A method's figures. Published ones come from a paper and take part in nothing; `note` is a footnote's sign."""
 
     label: str
@@ -65,7 +65,7 @@ class Block:
     """Rows that are compared with each other; `title` is empty in a table of one block."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Table:
         return (entry for block in self.blocks for row in block.rows if not row.published for entry in row.entries)
 
 
-def with_best(rows: Sequence[Row]) -> tuple[Row, ...]:
+def with_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
     """The rows with the best entry of every column marked: all that print as it does, none where nothing competes."""
     ours = [row for row in rows if not row.published]
     best: list[str | None] = []

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from starbucks_retrieval.report.tables import DASH, Block, Entry, Row, Table
+from starbucks_retrieval.report.tables import DASH, Block, Entry, Table, TableRow
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -66,7 +66,7 @@ def _piped(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown_entry(entry: Entry, row: Row) -> str:
+def _markdown_entry(entry: Entry, row: TableRow) -> str:
     text = entry.text
     if row.published and entry.value is not None:
         return f"_{text}_"
@@ -117,7 +117,7 @@ def _latex_rows(table: Table, block: Block) -> list[str]:
     return lines
 
 
-def _latex_entry(entry: Entry, row: Row) -> str:
+def _latex_entry(entry: Entry, row: TableRow) -> str:
     if entry.value is None:
         return "--"
     if row.published:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, log, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, log, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import (
@@ -216,4 +216,4 @@ def _answer(
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

@@ -14,14 +14,21 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data.qrels import read_qrels
 from starbucks_retrieval.data.runs import SaveFormat, write_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import choose_engine, make_proposer
-from starbucks_retrieval.search.funnel.choice import Choice, choose_funnel
-from starbucks_retrieval.search.funnel.funnel import Funnel, Step, check_together
+from starbucks_retrieval.search.engines.exact import choose_engine, make_candidate_generator
+from starbucks_retrieval.search.funnel.choice import FunnelChoice, choose_funnel
+from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, check_together
 from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.indexes import RESCORE, open_index, recall, sample_rows
 from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
 from starbucks_retrieval.search.plan import parse_bytes
-from starbucks_retrieval.search.retrievers import Way, by_funnel, by_index, by_milvus, by_ray, exactly
+from starbucks_retrieval.search.retrievers import (
+    Retriever,
+    exact_retriever,
+    funnel_retriever,
+    index_retriever,
+    milvus_retriever,
+    ray_retriever,
+)
 from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.store import EmbeddingStore, check_same
 
@@ -129,21 +136,23 @@ def search(
         refuse_two_sizes(passages)
         # All stored sizes go into one collection, so that the next search finds its own there.
         loaded = open_sizes(passage_reps, sorted({*stored_sizes(passage_reps), *passages}))
-        once = steps or Funnel((Step(last, kept),))
-        way = by_milvus(queries, loaded, once, uri, collection, parameters, index=milvus_index, token=milvus_token)
+        once = steps or Funnel((FunnelStep(last, kept),))
+        way = milvus_retriever(
+            queries, loaded, once, uri, collection, parameters, index=milvus_index, token=milvus_token
+        )
     elif engine == "ray":
         # Each worker proposes by FAISS, or by torch where a device or a dtype asks for it.
         inner = "faiss" if device is None and dtype == "auto" else "torch"
         ray = {"workers": ray_workers, "address": ray_address, "engine": inner, "device": device, "dtype": dtype}
-        way = by_ray(last, passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
+        way = ray_retriever(last, passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
     elif steps is not None:
-        proposer = make_proposer(engine, device, dtype, threads, first.spec.size.dim)
-        way = by_funnel(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
+        proposer = make_candidate_generator(engine, device, dtype, threads, first.spec.size.dim)
+        way = funnel_retriever(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
     elif saved is not None:
-        way = by_index(last, saved, kept, rescore, parameters, **options)
+        way = index_retriever(last, saved, kept, rescore, parameters, **options)
     else:
-        proposer = make_proposer(engine, device, dtype, threads, last.dim)
-        way = exactly(last, passages[last], kept, proposer, batch_size=batch_size, **options)
+        proposer = make_candidate_generator(engine, device, dtype, threads, last.dim)
+        way = exact_retriever(last, passages[last], kept, proposer, batch_size=batch_size, **options)
     try:
         # What tells evaluate the size of a run.
         tag = f"starbucks-{steps or pair_name(last, passages[last].spec.size)}"
@@ -177,7 +186,7 @@ def choose(
     max_memory: str | int = "2GB",
     threads: int | None = None,
     override: bool = False,
-) -> Choice:
+) -> FunnelChoice:
     """The cheapest funnel over the stored sizes that keeps `target` of the full size's nDCG@10 on judged queries."""
     sizes = [size for size in searchable(query_reps, passage_reps) if size in stored_sizes(query_reps)]
     if not sizes:
@@ -269,7 +278,7 @@ def asked_size(size: Size | str | None, layer: int | None, dim: int | None) -> S
 
 
 def _results(
-    way: Way, queries: Mapping[Size, EmbeddingStore], at_once: int
+    way: Retriever, queries: Mapping[Size, EmbeddingStore], at_once: int
 ) -> Iterator[tuple[str, Iterable[tuple[str, np.float32]]]]:
     done = 0
     total = queries[way.sizes[-1]].count

@@ -12,7 +12,7 @@ from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.api import DEPTH, asked_size, check_choices, check_stores, refuse_two_sizes
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
-from starbucks_retrieval.search.engines.exact import choose_engine, make_proposer
+from starbucks_retrieval.search.engines.exact import choose_engine, make_candidate_generator
 from starbucks_retrieval.search.funnel.funnel import Funnel
 from starbucks_retrieval.search.funnel.passage_slice import stored_sizes
 from starbucks_retrieval.search.pairs import open_pair, open_pairs, searchable
@@ -88,7 +88,7 @@ def _one(
     at_once = min(asked.batch_size, many) if asked.batch_size > 0 else many  # as search counts them
     engine = choose_engine(asked.engine, asked.device, asked.dtype, at_once, passages[first])
     if asked.device is not None and engine in ("faiss", "torch"):
-        make_proposer(engine, asked.device, asked.dtype)  # refuses what is not there
+        make_candidate_generator(engine, asked.device, asked.dtype)  # refuses what is not there
     scanned = not index.approximate and engine in ("faiss", "torch")
     shortlist = (steps.steps[0].keep or depth) if steps is not None else depth
     batch = min(many, make_plan(memory, asked.batch_size, shortlist, store.count, first.dim).batch)

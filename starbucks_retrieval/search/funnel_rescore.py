@@ -10,7 +10,7 @@ import numpy as np
 from starbucks_retrieval.search.plan import make_plan
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.float16 import singles
+from starbucks_retrieval.store.float16 import to_float32
 
 _AT_ONCE = 2**23  # numbers of the vectors that are read at once
 
@@ -54,7 +54,7 @@ def rescore(
                     needed = np.unique(rows[start : min(start + many, some.stop)])
                     read = store.vectors(needed)
                 stored = read[np.searchsorted(needed, own)]
-            vectors = singles(stored, space[: len(own)])
+            vectors = to_float32(stored, space[: len(own)])
             rough = np.take_along_axis(queries[group] @ vectors.T, places, 1)  # [group, candidates]
             order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
             kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]

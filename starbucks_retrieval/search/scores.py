@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from starbucks_retrieval.store.float16 import singles
+from starbucks_retrieval.store.float16 import to_float32
 
 _CACHE = 2**19  # bytes of vectors in double precision that stay in the cache while they are scored
 
@@ -78,7 +78,7 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: Vectors, gath
         for left in range(0, rows.shape[1], width):
             part = rows[top : top + height, left : left + width]
             needed, places = _unique(part, store.count)
-            vectors = singles(store.vectors(needed))
+            vectors = to_float32(store.vectors(needed))
             for i, own in enumerate(places, top):
                 scores[i, left : left + width] = score_rows(vectors, own, exact[i], errors[i])
     return scores

@@ -17,7 +17,7 @@ import numpy as np
 from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines.exact import import_faiss
-from starbucks_retrieval.search.funnel.funnel import Funnel, Step, funnel_search
+from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, funnel_search
 from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
@@ -25,7 +25,7 @@ from starbucks_retrieval.store import EmbeddingStore, open_store
 from starbucks_retrieval.store.spec import same_fingerprint
 
 
-class Encoder(Protocol):
+class QueryEncoder(Protocol):
     """What a Searcher needs of a model; `NestedEncoder` is one."""
 
     config: Any
@@ -50,7 +50,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """The hits of one query, best first, and where its time went, in milliseconds."""
 
     hits: list[Hit]
@@ -64,7 +64,7 @@ class _Way:
 
     funnel: Funnel
     stores: Mapping[Size, EmbeddingStore]
-    encoder: Encoder
+    encoder: QueryEncoder
 
 
 class Searcher:
@@ -78,7 +78,7 @@ class Searcher:
 
     def __init__(
         self,
-        model: str | Path | Encoder,
+        model: str | Path | QueryEncoder,
         passage_reps: str | Path | EmbeddingStore,
         corpus: str | None = None,
         *,
@@ -91,7 +91,7 @@ class Searcher:
         self.max_memory = max_memory
         self._model, self._reps, self._device = model, passage_reps, device
         self._encoding = threading.Lock()  # an encoder keeps the taps of the pass that it is in
-        self._loaded: tuple[int, Encoder] | None = None  # how many layers are there
+        self._loaded: tuple[int, QueryEncoder] | None = None  # how many layers are there
         self._way: _Way | None = None
         if size is None and funnel is None:
             size = self._only_size()
@@ -119,7 +119,7 @@ class Searcher:
         return self._query_sizes(self.encoder)
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> QueryEncoder:
         """The model."""
         return self._now.encoder
 
@@ -127,7 +127,7 @@ class Searcher:
         """Answer from now on at `size`, or through `funnel`. Raises UserError, and changes nothing, if it cannot be."""
         if (size is None) == (funnel is None):
             raise UserError("a search goes by one size or by a funnel", "give --size or --funnel")
-        steps = Funnel((Step(size),)) if size is not None else funnel
+        steps = Funnel((FunnelStep(size),)) if size is not None else funnel
         assert steps is not None
         steps = Funnel.parse(steps) if isinstance(steps, str) else steps
         stored_sizes(self._reps)  # refuses a wrong path before a model is loaded
@@ -144,7 +144,7 @@ class Searcher:
         """The `k` best passages for one query, best first; fewer when the store or a funnel's last step has fewer."""
         return self.answer(text, k).hits
 
-    def answer(self, text: str, k: int = 10) -> Answer:
+    def answer(self, text: str, k: int = 10) -> SearchResult:
         """What `search` finds, and how long it took."""
         if k < 1:
             raise UserError(f"--hits {k} is below 1", "ask for at least one passage")
@@ -163,7 +163,7 @@ class Searcher:
             Hit(docid, float(score), *self._text(row, docid))
             for row, docid, score in zip(found.tolist(), docids, scores[0])
         ]
-        return Answer(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
+        return SearchResult(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
 
     def _only_size(self) -> Size:
         stored = (self._reps if isinstance(self._reps, EmbeddingStore) else open_store(self._reps)).spec.size
@@ -174,7 +174,7 @@ class Searcher:
             )
         return found[0]
 
-    def _query_sizes(self, encoder: Encoder) -> list[Size]:
+    def _query_sizes(self, encoder: QueryEncoder) -> list[Size]:
         return sorted(size for stored in stored_sizes(self._reps) for size in encoder.config.query_sizes(stored))
 
     @property
@@ -182,7 +182,7 @@ class Searcher:
         assert self._way is not None
         return self._way
 
-    def _encoder(self, layer: int) -> Encoder:
+    def _encoder(self, layer: int) -> QueryEncoder:
         """The model up to `layer` at least; one that is loaded already serves all layers below its own."""
         if not isinstance(self._model, str | Path):
             return self._model
@@ -230,7 +230,7 @@ class _Texts:
         return Passage(*json.loads(raw))
 
 
-def _check_model(store: EmbeddingStore, encoder: Encoder, layer: int) -> None:
+def _check_model(store: EmbeddingStore, encoder: QueryEncoder, layer: int) -> None:
     """Raise UserError unless queries that the encoder makes at `layer` lie in the space of the stored passages."""
     spec, config = store.spec, encoder.config
     if spec.kind != "passages":
@@ -253,7 +253,7 @@ def _check_model(store: EmbeddingStore, encoder: Encoder, layer: int) -> None:
             )
 
 
-def _load(model: str | Path, layer: int, device: str | None) -> Encoder:
+def _load(model: str | Path, layer: int, device: str | None) -> QueryEncoder:
     from starbucks_retrieval.models import NestedEncoder
 
     return NestedEncoder.from_pretrained(model, layers=layer, device=device)

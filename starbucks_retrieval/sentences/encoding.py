@@ -10,7 +10,7 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import Runtime, open_runtime
+from starbucks_retrieval.models.backends.base import Backend, open_backend
 from starbucks_retrieval.sentences.arguments import SentenceArguments
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -33,7 +33,7 @@ class SentenceModel:
         self.encoder.config = arguments.configured(self.encoder.config)
         self.sizes = arguments.wanted(self.encoder.num_layers, self.encoder.hidden_size, self.encoder.sizes)
         self.max_length = self.encoder.max_length(arguments.encode_is_query, arguments.max_length)
-        self._runtime: Runtime | None = None
+        self._runtime: Backend | None = None
 
     @property
     def widest(self) -> Sizes:
@@ -50,7 +50,7 @@ class SentenceModel:
         rows = self.encoder.tokenize([(prefix + text).strip() for text in texts], self.max_length)
         if self._runtime is None:
             first = rows[:_FIRST] if self.arguments.dtype == "int8" else None
-            self._runtime = open_runtime(self.arguments.backend, self.encoder, self.sizes, self.arguments.dtype, first)
+            self._runtime = open_backend(self.arguments.backend, self.encoder, self.sizes, self.arguments.dtype, first)
             log.info("%d sizes, %s on %s", len(self.sizes), self._runtime.name, self.encoder.device)
         budget = self.arguments.max_tokens_per_batch or (65536 if self.encoder.device.type == "cuda" else 4096)
         vectors = self._runtime.embed(rows, sizes, max_tokens=budget, label="encoding")

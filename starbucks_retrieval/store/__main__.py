@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store.arguments import (
     ExportArguments,
@@ -137,4 +137,4 @@ def _named(argv: Sequence[str], has_output: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

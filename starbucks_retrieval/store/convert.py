@@ -15,14 +15,14 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import open_store
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.store.storage import Where, is_remote, place
+from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
 
 _BLOCK = 16 << 20  # bytes of vectors that are held at a time; a row group of Parquet
 
 
 def export_store(
-    path: Where,
-    output: Where,
+    path: PathLike,
+    output: PathLike,
     to: str,
     size: Size | None = None,
     overwrite: bool = False,
@@ -35,7 +35,7 @@ def export_store(
     output that is there already, unless `overwrite`.
     """
     source = open_store(path, size)
-    target = place(output)
+    target = as_path(output)
     if is_remote(target):
         raise UserError(f"{output} is a URL, exports are written locally", "export to a folder here, and copy it")
     taken = target.is_dir() and any(target.iterdir()) if to == "npy" else target.exists()

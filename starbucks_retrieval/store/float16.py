@@ -13,7 +13,7 @@ _EXPONENT = np.int16(0x7C00)
 _PASS = 2**16  # numbers that stay in the cache between the passes over them
 
 
-def singles(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def to_float32(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Numbers of a store, [rows, dim] float16 or float32, as float32, exactly; `out`: [rows, dim], contiguous.
 
     The bits of a half, moved into those of a single, are the number but for a power of two, subnormal ones included:

@@ -10,10 +10,10 @@ from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.locate import store_folders
 from starbucks_retrieval.store.manifest import read_manifest
 from starbucks_retrieval.store.shards import load_shard
-from starbucks_retrieval.store.storage import Where
+from starbucks_retrieval.store.storage import PathLike
 
 
-def describe_stores(paths: Sequence[Where]) -> list[dict[str, Any]]:
+def describe_stores(paths: Sequence[PathLike]) -> list[dict[str, Any]]:
     """One JSON-ready mapping for each store that `paths` name, finished or not; nothing but small files is read."""
     return [_describe(folder) for folder in store_folders(paths)]
 

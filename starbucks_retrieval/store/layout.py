@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.storage import Where, place
+from starbucks_retrieval.store.storage import PathLike, as_path
 
 MANIFEST = "manifest.json"
 _OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))(\.tmp)?")
@@ -32,9 +32,9 @@ def folder_size(name: str) -> Size | None:
     return Size(int(match[1]), int(match[2])) if match else None
 
 
-def output_folder(output: Where, size: Size, parts: int = 1, part: int = 0) -> Path:
+def output_folder(output: PathLike, size: Size, parts: int = 1, part: int = 0) -> Path:
     """Where the store of one size (and one part of several) lives under an output folder; for a URL, a UPath."""
-    root = place(output)
+    root = as_path(output)
     if parts > 1:
         root = root / f"part-{part:05d}-of-{parts:05d}"
     return root / size_folder(size)

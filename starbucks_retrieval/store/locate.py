@@ -10,44 +10,44 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import MANIFEST, folder_size, is_part, size_folder
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.store.storage import Where, entries, exists, is_folder, matching, place
+from starbucks_retrieval.store.storage import PathLike, as_path, entries, exists, is_folder, matching
 
 
-def open_store(path: Where, size: Size | None = None) -> EmbeddingStore:
+def open_store(path: PathLike, size: Size | None = None) -> EmbeddingStore:
     """Open a size's folder, an encode output with one or several sizes and parts, or a pattern of those.
 
     Local or at a URL. `size` chooses among several sizes. Raises UserError that lists the sizes there are when it is
     needed, or absent.
     """
-    where = place(path)
+    where = as_path(path)
     if _is_pattern(where):
         return open_stores(path, size)
     return _join(_folders(where, size), size)
 
 
-def open_stores(pattern: Where, size: Size | None = None) -> EmbeddingStore:
+def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
     """Open all folders that match a pattern such as `emb/part-*` as one store. Raises UserError as `open_store`."""
-    matches = _matches(place(pattern))
+    matches = _matches(as_path(pattern))
     if all(folder_size(match.name) and MANIFEST in entries(match) for match in matches):
         # `emb/*` matches the sizes of one output: choose among them as if `emb` had been named.
         matches = _of_one_size(matches, size, str(pattern))
     return _join([folder for match in matches for folder in _folders(match, size)], size)
 
 
-def store_folders(paths: Sequence[Where]) -> list[Path]:
+def store_folders(paths: Sequence[PathLike]) -> list[Path]:
     """The folders of all stores in what `paths` name, of every size and part, finished or not, each once.
 
     Raises UserError for a path without any.
     """
     found: list[Path] = []
     for path in paths:
-        where = place(path)
+        where = as_path(path)
         for match in _matches(where) if _is_pattern(where) else [where]:
             found += _all_folders(match)
     return list(dict.fromkeys(found))
 
 
-def open_each_size(paths: Sequence[Where], size: Size | None = None) -> dict[Size, EmbeddingStore]:
+def open_each_size(paths: Sequence[PathLike], size: Size | None = None) -> dict[Size, EmbeddingStore]:
     """One store a size from all that `paths` name, parts joined; of `size` alone if that is given.
 
     Raises UserError for parts that do not belong together or are missing, and for a size that is not there.

@@ -13,13 +13,13 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import is_part, output_folder
 from starbucks_retrieval.store.locate import open_each_size
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.store.storage import Where, entries, place, refuse_source
+from starbucks_retrieval.store.storage import PathLike, as_path, entries, refuse_source
 from starbucks_retrieval.store.writer import StoreWriter
 
 
 def merge_stores(
-    paths: Sequence[Where],
-    output: Where,
+    paths: Sequence[PathLike],
+    output: PathLike,
     shard_size: int | None = None,
     size: Size | None = None,
     overwrite: bool = False,
@@ -29,7 +29,7 @@ def merge_stores(
     `shard_size` (rows) defaults to that of the parts; `size` merges one size of several. Returns figures. Raises
     UserError for parts that are missing or of different jobs, and for an output that holds another store or the parts.
     """
-    if any(map(is_part, entries(place(output)))):
+    if any(map(is_part, entries(as_path(output)))):
         raise UserError(
             f"{output} holds parts; a whole store beside them would be taken for both", "name another folder"
         )

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.cache import local_file
-from starbucks_retrieval.store.float16 import refuse_endless, singles
+from starbucks_retrieval.store.float16 import refuse_endless, to_float32
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.manifest import read_manifest
 from starbucks_retrieval.store.shards import FileRecord, ShardRecord, load_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
-from starbucks_retrieval.store.storage import Where
+from starbucks_retrieval.store.storage import PathLike
 
 _KEPT = 256  # open files that a store may have at most
 
@@ -97,12 +97,12 @@ class EmbeddingStore:
         return list(dict.fromkeys(shard.folder for shard in self._shards))
 
     @classmethod
-    def open(cls, folder: Where) -> EmbeddingStore:
+    def open(cls, folder: PathLike) -> EmbeddingStore:
         """Open a finished store. Lengths of files are checked here; `verify` checks their content.
 
         Arrays at a URL are fetched, checked and kept in a local cache when they are first read. Raises UserError for no store, an unfinished one, a missing or damaged shard.
         """
-        folder = storage.place(folder)
+        folder = storage.as_path(folder)
         manifest = read_manifest(folder)
         spec = manifest.spec
         if not manifest.complete:
@@ -171,7 +171,7 @@ class EmbeddingStore:
             for shard, low, high in pieces:
                 some = shard.vectors()[low:high]
                 if wanted == np.float32:
-                    singles(some, buffer[filled : filled + high - low])
+                    to_float32(some, buffer[filled : filled + high - low])
                 else:
                     shard.check(some, low)
                     buffer[filled : filled + high - low] = some

@@ -16,13 +16,13 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import output_folder
 from starbucks_retrieval.store.locate import open_store
 from starbucks_retrieval.store.spec import StoreSpec
-from starbucks_retrieval.store.storage import Where, refuse_source
+from starbucks_retrieval.store.storage import PathLike, refuse_source
 from starbucks_retrieval.store.writer import StoreWriter
 
 
 def slice_store(
-    path: Where,
-    output: Where,
+    path: PathLike,
+    output: PathLike,
     dims: Sequence[int],
     size: Size | None = None,
     overwrite: bool = False,

@@ -22,13 +22,13 @@ from starbucks_retrieval.errors import UserError
 if TYPE_CHECKING:
     from upath import UPath
 
-Where: TypeAlias = "str | os.PathLike[str] | UPath"
+PathLike: TypeAlias = "str | os.PathLike[str] | UPath"
 
 # What each kind of URL needs installed; fsspec's own message serves for all others.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
-def place(where: Where) -> Path:
+def as_path(where: PathLike) -> Path:
     """A Path for local text, paths and file:// URLs; for any other URL its UPath, which does as a Path.
 
     Raises UserError when the package for that kind of URL is not installed, or no such kind is known.
@@ -68,7 +68,7 @@ def matching(pattern: Path) -> list[Path]:
         return [cast(Path, type(found)(found.fs.unstrip_protocol(name), **found.storage_options)) for name in names]
 
 
-def same_place(one: Path, other: Path) -> bool:
+def same_path(one: Path, other: Path) -> bool:
     """Whether two places are one."""
     if is_remote(one) or is_remote(other):
         return str(one).rstrip("/") == str(other).rstrip("/")
@@ -77,7 +77,7 @@ def same_place(one: Path, other: Path) -> bool:
 
 def refuse_source(target: Path, sources: Iterable[Path]) -> None:
     """Raise UserError when a folder to be written is one that is read."""
-    if any(same_place(target, source) for source in sources):
+    if any(same_path(target, source) for source in sources):
         raise UserError(f"{target} would be read and written at once", "name another output folder")
 
 

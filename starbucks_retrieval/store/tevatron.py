@@ -19,7 +19,7 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import output_folder
 from starbucks_retrieval.store.safe_pickle import load_arrays
 from starbucks_retrieval.store.spec import StoreSpec
-from starbucks_retrieval.store.storage import Where
+from starbucks_retrieval.store.storage import PathLike
 from starbucks_retrieval.store.writer import StoreWriter
 
 
@@ -36,7 +36,7 @@ class _File:
 
 def import_pickles(
     files: Sequence[str | os.PathLike[str]],
-    output: Where,
+    output: PathLike,
     layer: int,
     fingerprint: str,
     *,

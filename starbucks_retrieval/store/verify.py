@@ -12,10 +12,10 @@ from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.locate import store_folders
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
 from starbucks_retrieval.store.shards import ShardRecord, load_shard
-from starbucks_retrieval.store.storage import Where
+from starbucks_retrieval.store.storage import PathLike
 
 
-def verify_stores(paths: Sequence[Where]) -> dict[str, Any]:
+def verify_stores(paths: Sequence[PathLike]) -> dict[str, Any]:
     """Read every file of all stores that `paths` name, where they lie, and compare it with its checksum.
 
     Returns figures; `problems` names each damaged or missing shard, and each store that is not finished. Raises

@@ -18,7 +18,7 @@ from starbucks_retrieval.store.layout import MANIFEST, is_own
 from starbucks_retrieval.store.manifest import Manifest, read_manifest
 from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
-from starbucks_retrieval.store.storage import Where
+from starbucks_retrieval.store.storage import PathLike
 
 
 class StoreWriter:
@@ -42,13 +42,13 @@ class StoreWriter:
         self._done: dict[int, ShardRecord] = {}
 
     @classmethod
-    def open(cls, folder: Where, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
+    def open(cls, folder: PathLike, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
         """Start a store, or resume the same job half done; the spec of the first start is kept.
 
         Raises UserError when the folder holds something else, or another process writes it. With `overwrite` a store
         of ours is replaced; files that are not ours are never touched.
         """
-        folder = storage.place(folder)
+        folder = storage.as_path(folder)
         _refuse_foreign(folder)
         storage.make_folder(folder)
         lock = FolderLock(folder)
@@ -61,12 +61,12 @@ class StoreWriter:
         return writer
 
     @classmethod
-    def join(cls, folder: Where, spec: StoreSpec) -> StoreWriter:
+    def join(cls, folder: PathLike, spec: StoreSpec) -> StoreWriter:
         """Help the process that opened a store: write shards into it, with no lock, no cleaning up and no `finish`.
 
         Raises UserError when no such process has started the store, or it holds another job.
         """
-        folder = storage.place(folder)
+        folder = storage.as_path(folder)
         if MANIFEST not in storage.entries(folder):
             raise UserError(
                 f"{folder} is not started: it has no {MANIFEST}", "let the first process open it, then join"

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_door, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.sentences import size_table
 from starbucks_retrieval.sts.api import sts
 from starbucks_retrieval.sts.arguments import StsArguments
@@ -37,4 +37,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

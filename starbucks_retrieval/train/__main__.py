@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import finish, run_door
+from starbucks_retrieval.cli import finish, run_command
 from starbucks_retrieval.cli.precedence import parse_training
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.presets import RECIPES
+from starbucks_retrieval.train.presets import PRESETS
 
 _EPILOG = """Besides these, every flag of transformers' TrainingArguments: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     """Parse, train, summarise."""
     parsed = parse_training(
         TrainArguments,
-        RECIPES,
+        PRESETS,
         argv,
         "starbucks train",
         "Train one encoder whose embedding can be taken at every size of a ladder.",
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     )
     arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.train.api import defaults_of, settings_of, train
-    from starbucks_retrieval.trainer.processes import leave
+    from starbucks_retrieval.trainer.processes import shutdown
     from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, arguments, common)
@@ -42,10 +42,10 @@ def main(argv: Sequence[str]) -> None:
         preview(arguments, settings).show(common)
         return
     figures = train(arguments, settings)
-    leave()
+    shutdown()
     summary = f"{figures['steps']} steps in {figures['seconds']} s; model with sizes {figures['sizes']} in {figures['output_dir']}"
     finish(common, summary, figures)
 
 
 if __name__ == "__main__":
-    sys.exit(run_door(main))
+    sys.exit(run_command(main))

@@ -20,7 +20,7 @@ from starbucks_retrieval.provenance import describe, write_json
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
-from starbucks_retrieval.trainer.checkpoints import CACHE, claimed, same_run
+from starbucks_retrieval.trainer.checkpoints import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.processes import first_process
 from starbucks_retrieval.trainer.settings import hugging_face_arguments, kept_settings
 
@@ -71,7 +71,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
     Raises UserError for bad data, contradicting options, a ladder the backbone lacks, or an output folder that holds
     something else.
     """
-    with claimed(
+    with locked_output_dir(
         Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
     ) as resume:
         return _train(arguments, settings, resume)
@@ -115,7 +115,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     try:
         data = _training_set(arguments, settings, encoder.config, group, pairs, options.distil_weight > 0, cache)
         configuration = _configuration(arguments, settings, len(data))
-        first_process(lambda: same_run(output, configuration, bool(resume), arguments.override))
+        first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
         module = _module(arguments, settings, encoder, objective)
         trainer = StarbucksTrainer(
             model=module,
@@ -269,7 +269,7 @@ def are_scored_pairs(arguments: TrainArguments) -> bool:
 
 def dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
     """The dev set that is scored while training. Raises UserError for one that cannot be read or has no such measure."""
-    from starbucks_retrieval.train.dev import PairSet, RetrievalSet
+    from starbucks_retrieval.train.dev import DevPairs, DevRetrieval
 
     path, split = arguments.eval_dataset_path, arguments.eval_dataset_split
     if not path:
@@ -278,8 +278,8 @@ def dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
     if arguments.task == "sts":
         if measures != "spearman":
             raise UserError(f"--eval_measures {measures}: similarity is measured by spearman", "drop the flag")
-        return PairSet(path, split)
-    return RetrievalSet(path, split, measures, arguments.eval_max_passages, seed)
+        return DevPairs(path, split)
+    return DevRetrieval(path, split, measures, arguments.eval_max_passages, seed)
 
 
 def _measures(arguments: TrainArguments) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.train.presets import CHANGED, RECIPES, RENAMED
+from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses import Options
@@ -37,7 +37,7 @@ class TrainArguments:
     corpus_path: str | None = flag(None, "texts for groups that hold ids only; a BEIR folder brings its own")
     corpus_name: str | None = flag(None, "the same, from the hub")
     preset: str | None = flag(
-        None, f"a published recipe: lengths, batch, rates and objective; flags override it. One of {', '.join(RECIPES)}"
+        None, f"a published recipe: lengths, batch, rates and objective; flags override it. One of {', '.join(PRESETS)}"
     )
 
     objective: Literal["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full"] = flag(
@@ -158,8 +158,8 @@ class TrainArguments:
             return
         if self.preset in RENAMED:
             raise UserError(f"there is no preset {self.preset}", f"it is called {RENAMED[self.preset]} now")
-        if self.preset not in RECIPES:
-            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(RECIPES)}")
+        if self.preset not in PRESETS:
+            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(PRESETS)}")
         if self.preset in CHANGED:
             log.warning("preset %s %s", self.preset, CHANGED[self.preset])
 

@@ -22,7 +22,7 @@ _ROWS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True)
-class Row:
+class PassageRow:
     """A query, the rows of its documents (the first `positives` of them positives) and what else is known of them."""
 
     query_id: str
@@ -33,7 +33,7 @@ class Row:
     label: float | None
 
 
-class Part:
+class ArrowShard:
     """One collection, mapped into memory."""
 
     def __init__(self, rows: pa.Table, passages: pa.Table) -> None:
@@ -47,7 +47,7 @@ class Part:
         self.labelled = rows["label"].null_count == 0
 
     @classmethod
-    def open(cls, number: int, folder: Path) -> Part:
+    def open(cls, number: int, folder: Path) -> ArrowShard:
         """The part that was written under `folder` with this number."""
         import pyarrow as pa
 
@@ -57,9 +57,9 @@ class Part:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> PassageRow:
         """A row by its number."""
-        return Row(**self.rows.slice(number, 1).to_pylist()[0])
+        return PassageRow(**self.rows.slice(number, 1).to_pylist()[0])
 
     def passage(self, number: int) -> Passage:
         """A passage by its number."""

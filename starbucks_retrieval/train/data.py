@@ -10,7 +10,7 @@ import numpy as np
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.arrow_shard import Part, Row, write_groups, write_pairs
+from starbucks_retrieval.train.arrow_shard import ArrowShard, PassageRow, write_groups, write_pairs
 from starbucks_retrieval.train.checks import Lacking, check_rows
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class TrainingSet:
         self.query_prefix = query_prefix
         self.passage_prefix = passage_prefix
         self.with_scores = with_scores
-        self._parts: list[Part] = []
+        self._parts: list[ArrowShard] = []
         self._names: list[str] = []
         self._keys: list[int] = []
         self._starts = [0]
@@ -78,7 +78,7 @@ class TrainingSet:
             write_pairs(number, name, groups, folder)  # type: ignore[arg-type]
         elif read:
             write_groups(number, name, groups, corpus, folder)  # type: ignore[arg-type]
-        part = Part.open(number, folder)
+        part = ArrowShard.open(number, folder)
         self._check(name, part)
         self._parts.append(part)
         # A collection given twice, to be seen twice as often, has the same documents both times.
@@ -87,7 +87,7 @@ class TrainingSet:
         self._starts.append(self._starts[-1] + len(part))
         log.info("%s: %d training queries, %d passages", name, len(part), len(part.passages))
 
-    def _check(self, name: str, part: Part) -> None:
+    def _check(self, name: str, part: ArrowShard) -> None:
         found = Lacking(len(part), part.without_negatives, part.without_scores)
         check_rows(name, found, self.group_size, self.with_scores)
         if self.group_size > 1 and part.without_negatives:
@@ -120,7 +120,7 @@ class TrainingSet:
             label=group.label,
         )
 
-    def _choose(self, part: Part, group: Row, row: int, epoch: int) -> list[int] | None:
+    def _choose(self, part: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int] | None:
         """Places in the group's documents, or None where the group has no negatives to choose from."""
         wanted = self.group_size - 1
         negatives = range(group.positives, len(group.documents))
@@ -129,7 +129,7 @@ class TrainingSet:
         rng = np.random.default_rng([self.seed, row])
         return [_positive(group, epoch, rng), *_window(negatives, wanted, epoch, rng)]
 
-    def _stand_ins(self, part: Part, group: Row, row: int, epoch: int) -> list[int]:
+    def _stand_ins(self, part: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int]:
         """Rows of the positive and of random passages in place of the negatives that a group lacks."""
         wanted = self.group_size - 1
         positive = _positive(group, epoch, np.random.default_rng([self.seed, row]))
@@ -146,7 +146,7 @@ class TrainingSet:
         return [group.documents[positive], *chosen]
 
 
-def _positive(group: Row, epoch: int, rng: np.random.Generator) -> int:
+def _positive(group: PassageRow, epoch: int, rng: np.random.Generator) -> int:
     return (int(rng.integers(group.positives)) + epoch) % group.positives
 
 

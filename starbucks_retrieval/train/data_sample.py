@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair
-from starbucks_retrieval.data.count import SMALL, Count, count_records
+from starbucks_retrieval.data.count import SMALL, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.train.api import open_collection
@@ -19,19 +19,19 @@ SAMPLE = 100  # training rows, and passages of a corpus, that are looked at of a
 
 
 @dataclass(frozen=True)
-class Look:
+class DataSample:
     """A collection: its rows, the first of them, and its corpus or None.
 
     no_negatives: none of the rows looked at has hard negatives, and training asks for some that later rows may have.
     """
 
-    count: Count
+    count: RecordCount
     first: list[Group | ScoredPair]
     corpus: Records[Passage] | None
     no_negatives: bool
 
 
-def look_at(name: str, arguments: TrainArguments, pairs: bool, group_size: int, with_scores: bool) -> Look:
+def sample_data(name: str, arguments: TrainArguments, pairs: bool, group_size: int, with_scores: bool) -> DataSample:
     """Look at a collection. Raises UserError for what `train` would refuse, as far as the rows looked at show it."""
     rows, corpus = open_collection(name, arguments, pairs)
     judged = not pairs and (beir_folder(name) or find_ir(name, arguments.dataset_split or "train"))
@@ -45,8 +45,8 @@ def look_at(name: str, arguments: TrainArguments, pairs: bool, group_size: int, 
     else:
         found = _check(name, itertools.chain(first, seen), corpus, whole)
         check_rows(name, found, group_size, with_scores, whole)
-    count = Count(found.rows, True) if whole else count_records(rows)
-    return Look(count, first, corpus, group_size > 1 and not pairs and found.negatives == found.rows)
+    count = RecordCount(found.rows, True) if whole else count_records(rows)
+    return DataSample(count, first, corpus, group_size > 1 and not pairs and found.negatives == found.rows)
 
 
 def is_small(source: str) -> bool:

@@ -26,7 +26,7 @@ class DevSet(Protocol):
         ...
 
 
-class RetrievalSet:
+class DevRetrieval:
     """A BEIR folder's judged queries against its corpus, or against the judged passages and some others."""
 
     def __init__(self, folder: str, split: str, measures: str, max_passages: int | None, seed: int) -> None:
@@ -73,7 +73,7 @@ class RetrievalSet:
         }
 
 
-class PairSet:
+class DevPairs:
     """Scored pairs: Spearman's correlation of their cosines with their scores."""
 
     def __init__(self, name: str, split: str) -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.data import Passage, ScoredPair, join_text
-from starbucks_retrieval.data.count import Count
+from starbucks_retrieval.data.count import RecordCount
 from starbucks_retrieval.data.sources import beir_folder
-from starbucks_retrieval.models.info import check_length, outline
+from starbucks_retrieval.models.info import check_length, model_info
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
-from starbucks_retrieval.train.data_sample import SAMPLE, Look, is_small, look_at
+from starbucks_retrieval.train.data_sample import SAMPLE, DataSample, is_small, sample_data
 from starbucks_retrieval.train.lora import require_peft
 from starbucks_retrieval.trainer.dry_run import (
     SINGLE,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.models.info import Outline
+    from starbucks_retrieval.models.info import ModelInfo
 
 _BACKWARD = 2.0  # a backward pass takes about twice a forward one
 
@@ -47,7 +47,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     """
     import torch
 
-    model = outline(arguments.model_name_or_path)
+    model = model_info(arguments.model_name_or_path)
     pairs = are_scored_pairs(arguments)
     sizes = arguments.ladder(model.num_layers, model.hidden_size, model.config.sizes)
     options = build_options(arguments, model.config, model.num_layers, pairs)
@@ -57,7 +57,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         check_length(length or 0, model.token_limit) for length in (config.query_max_len, config.passage_max_len)
     ]
     group = group_size(arguments, pairs)
-    looks = [look_at(name, arguments, pairs, group, options.distil_weight > 0) for name in arguments.collections]
+    looks = [sample_data(name, arguments, pairs, group, options.distil_weight > 0) for name in arguments.collections]
     _check_dev(arguments, settings.seed)
     if arguments.lora:
         require_peft()
@@ -105,16 +105,16 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     return Preview(_lines(figures, arguments, config, unsure), figures)
 
 
-def _counted(looks: Iterable[Look]) -> Count:
+def _counted(looks: Iterable[DataSample]) -> RecordCount:
     """Training rows of all collections."""
     counts = [look.count for look in looks]
     numbers = [count.number for count in counts if count.number is not None]
     if len(numbers) < len(counts):
-        return Count(None, False)
-    return Count(sum(numbers), all(count.exact for count in counts))
+        return RecordCount(None, False)
+    return RecordCount(sum(numbers), all(count.exact for count in counts))
 
 
-def _tokens(look: Look, model: Outline, config: EncoderConfig, lengths: list[int]) -> tuple[float, float]:
+def _tokens(look: DataSample, model: ModelInfo, config: EncoderConfig, lengths: list[int]) -> tuple[float, float]:
     """Tokens of a query and of a passage on average, from the first rows of a collection."""
     queries, passages = [], []
     for row in look.first:
@@ -130,7 +130,7 @@ def _tokens(look: Look, model: Outline, config: EncoderConfig, lengths: list[int
     return query, _passages(model, config, look.corpus, lengths[1])
 
 
-def _passages(model: Outline, config: EncoderConfig, corpus: Iterable[Passage] | None, length: int) -> float:
+def _passages(model: ModelInfo, config: EncoderConfig, corpus: Iterable[Passage] | None, length: int) -> float:
     first = [_joined(passage, config) for passage in itertools.islice(corpus or (), SAMPLE)]
     return model.mean_tokens(first, length) if first else float(length)
 
@@ -151,7 +151,7 @@ def _check_dev(arguments: TrainArguments, seed: int) -> None:
 def _lines(
     figures: Mapping[str, Any], arguments: TrainArguments, config: EncoderConfig, unsure: list[str]
 ) -> list[tuple[str, str]]:
-    rows = Count(figures["rows"], figures["rows_exact"])
+    rows = RecordCount(figures["rows"], figures["rows_exact"])
     steps = "an unknown number of" if figures["steps"] is None else f"{figures['steps']:,}"
     free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
     processes = f" in {figures['processes']} processes" if figures["processes"] > 1 else ""

@@ -14,7 +14,7 @@ from starbucks_retrieval.losses import Batch, Loss, Objective
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.train.gather import gather, gather_taps
-from starbucks_retrieval.trainer.gradient_checkpointing import Recomputing
+from starbucks_retrieval.trainer.gradient_checkpointing import GradientCheckpointing
 from starbucks_retrieval.trainer.processes import world
 
 Taps = dict[int, Tensor]
@@ -33,7 +33,7 @@ class Chunks:
     cached: bool = False
 
 
-class TrainingModule(Recomputing):
+class TrainingModule(GradientCheckpointing):
     """Encodes a batch without computing padding, and applies an objective to its taps.
 
     Texts are sorted by length into chunks; their pooled taps go back to batch order, so the loss and its gradient are

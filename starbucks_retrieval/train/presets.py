@@ -59,7 +59,7 @@ _SRL_MSMARCO = _MSMARCO | {"kl_weight": 1.0, "bf16": True, "gradient_checkpointi
 _V2_MSMARCO = _MSMARCO | {"objective": "2dmse-v2", "gradient_checkpointing": True, "save_steps": 500}
 _ALL_DIMS = "8,16,32,64,128,256,512,768"
 
-RECIPES: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     # arXiv 2410.13230, Table 6 and the repository's README (bf16 there, fp16 in the table)
     "starbucks-msmarco": _SRL_MSMARCO,
     # The released code sums over the sizes.

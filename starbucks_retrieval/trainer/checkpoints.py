@@ -22,7 +22,7 @@ _ABSENT = object()
 
 
 @contextlib.contextmanager
-def claimed(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
+def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
     """Hold the output folder for as long as a run lasts; the first process does so for all. Gives what to resume from.
 
     Raises UserError where the folder holds something else, or another run writes it.
@@ -34,7 +34,7 @@ def claimed(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
             raise UserError(f"{output} is a file", "name a folder with --output_dir")
         output.mkdir(parents=True, exist_ok=True)
         locks.append(FolderLock(output))
-        return claim(output, resume, overwrite)
+        return prepare_output_dir(output, resume, overwrite)
 
     try:
         yield first_process(take)
@@ -43,7 +43,7 @@ def claimed(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
             lock.release()
 
 
-def claim(output: Path, resume: Any, overwrite: bool) -> str | None:
+def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None:
     """What to resume from; None starts from the beginning. Raises UserError where a folder is not ours to write."""
     if isinstance(resume, str) and resume.lower() in ("true", "false"):
         resume = resume.lower() == "true"
@@ -64,7 +64,7 @@ def claim(output: Path, resume: Any, overwrite: bool) -> str | None:
     return resume or None
 
 
-def same_run(output: Path, configuration: dict[str, Any], resumed: bool, override: bool) -> None:
+def check_resume_config(output: Path, configuration: dict[str, Any], resumed: bool, override: bool) -> None:
     """Record a run's configuration, or raise UserError where a resumed run's differs from the recorded one."""
     path = output / _RUN
     configuration = json.loads(json.dumps(configuration))

@@ -9,7 +9,7 @@ from torch import nn
 from starbucks_retrieval.errors import UserError
 
 
-class Recomputing(nn.Module):
+class GradientCheckpointing(nn.Module):
     """A module whose `hf_model` can recompute its layers, under both names that transformers' Trainer calls.
 
     `recomputing` says whether it does; what else keeps activations should then follow.

@@ -30,7 +30,7 @@ def first_process(work: Callable[[], T]) -> T:
     return found[0]  # type: ignore[return-value]
 
 
-def leave() -> None:
+def shutdown() -> None:
     """End this process' part in the group, once all others have come here."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starbucks_retrieval.browse import compare
-from starbucks_retrieval.browse.compare import standings
+from starbucks_retrieval.browse.compare import run_summaries
 
 FIRST = {"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.0}}
 SECOND = {"q": {"d": 9.0, "a": 8.0, "e": 7.0}}
@@ -44,7 +44,7 @@ def test_standings_count_queries_and_passages():
     qrels = {"p": {"x": 1}, "q": {"a": 1, "e": 1}}
     runs = [{"p": {"x": 1.0}, "q": {"a": 1.0}}, {"p": {"w": 1.0}, "q": {"e": 1.0, "a": 0.5}}]
     values = [{"p": 1.0, "q": 0.5}, {"p": 0.0, "q": 0.75}]
-    first, second = standings(compare(runs, ["p", "q"], qrels, values), 2)
+    first, second = run_summaries(compare(runs, ["p", "q"], qrels, values), 2)
     assert (first.mean, first.better, first.worse, first.relevant) == (0.75, 0, 0, 2)
     assert (second.mean, second.better, second.worse, second.relevant) == (0.375, 1, 1, 2)
     assert (second.gained, second.lost, second.changes, second.values) == (1, 1, [0.25, -1.0], [0.75, 0.0])

@@ -15,7 +15,7 @@ import pytest
 from starbucks_retrieval.browse import browse
 from starbucks_retrieval.browse.__main__ import main
 from starbucks_retrieval.browse.serve import Server
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 
 
@@ -26,7 +26,7 @@ def here(small_set, monkeypatch):
 
 
 def page(here, *argv):
-    assert run_door(main, [*argv, "--quiet"]) == 0
+    assert run_command(main, [*argv, "--quiet"]) == 0
     return (here / "browse.html").read_text(encoding="utf-8")
 
 
@@ -35,7 +35,7 @@ def queries(html):
 
 
 def test_runs_first_and_everything_else_by_the_folder(here, capsys):
-    assert run_door(main, ["small.trec", "big.trec", "--corpus", "set", "--json"]) == 0
+    assert run_command(main, ["small.trec", "big.trec", "--corpus", "set", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert [run["label"] for run in figures["runs"]] == ["small", "big"]
     assert (figures["queries"], figures["shown"], figures["measure"]) == (4, 4, "nDCG@10")
@@ -125,7 +125,7 @@ def test_refusals_write_nothing(here, capsys, argv, what):
     (here / "foreign.trec").write_text("x9 Q0 d1 1 2 x\n")
     (here / "wrong.trec").write_text("q1 Q0 other 1 2 x\n")
     (here / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tother\t1\n")
-    assert run_door(main, argv) == 2
+    assert run_command(main, argv) == 2
     assert what in capsys.readouterr().err
     assert not (here / "browse.html").exists()
 

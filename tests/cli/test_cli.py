@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, progress, run_door
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, progress, run_command
 from starbucks_retrieval.errors import UserError
 
 
@@ -121,14 +121,14 @@ def raises(error):
     ],
 )
 def test_exit_statuses(error, status, words, capsys):
-    assert run_door(raises(error), []) == status
+    assert run_command(raises(error), []) == status
     printed = capsys.readouterr().err
     assert all(word in printed for word in words)
 
 
 def test_bugs_keep_their_traceback():
     with pytest.raises(ZeroDivisionError):
-        run_door(raises(ZeroDivisionError()), [])
+        run_command(raises(ZeroDivisionError()), [])
 
 
 def test_json_goes_to_standard_output_alone(capsys):

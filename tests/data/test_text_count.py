@@ -8,7 +8,7 @@ import json
 import pytest
 
 from starbucks_retrieval.data import count, open_corpus, open_queries
-from starbucks_retrieval.data.count import Count, count_records
+from starbucks_retrieval.data.count import RecordCount, count_records
 from starbucks_retrieval.errors import UserError
 
 
@@ -20,10 +20,10 @@ def test_small_files_are_counted_exactly(tmp_path):
     (tmp_path / "corpus.jsonl").write_text(rows(30) + "\n")  # an empty line is no record
     (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(rows(40).encode()))
     (tmp_path / "queries.tsv").write_text("query_id\tquery\nq1\tx\n")
-    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl"))) == Count(30, True)
-    assert count_records(open_corpus(str(tmp_path))) == Count(30, True)
-    assert count_records(open_corpus(str(tmp_path / "packed.jsonl.gz"))) == Count(40, True)
-    assert count_records(open_queries(str(tmp_path / "queries.tsv"))) == Count(1, True)
+    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl"))) == RecordCount(30, True)
+    assert count_records(open_corpus(str(tmp_path))) == RecordCount(30, True)
+    assert count_records(open_corpus(str(tmp_path / "packed.jsonl.gz"))) == RecordCount(40, True)
+    assert count_records(open_queries(str(tmp_path / "queries.tsv"))) == RecordCount(1, True)
 
 
 def test_parquet_knows_its_rows(tmp_path):
@@ -31,7 +31,7 @@ def test_parquet_knows_its_rows(tmp_path):
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pa.table({"docid": ["a", "b"], "text": ["x", "y"]}), tmp_path / "c.parquet")
-    assert count_records(open_corpus(str(tmp_path / "c.parquet"))) == Count(2, True)
+    assert count_records(open_corpus(str(tmp_path / "c.parquet"))) == RecordCount(2, True)
 
 
 def test_large_files_are_guessed_or_unknown(tmp_path, monkeypatch):
@@ -41,9 +41,9 @@ def test_large_files_are_guessed_or_unknown(tmp_path, monkeypatch):
     (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(rows(5000).encode()))
     guessed = count_records(open_corpus(str(tmp_path / "corpus.jsonl")))
     assert not guessed.exact and 950 <= guessed.number <= 1050
-    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl.gz"))) == Count(None, False)
-    assert count_records(open_corpus("some/hub-name")) == Count(None, False)
-    assert [str(Count(*one)) for one in ((1234, True), (1234, False), (None, False))] == [
+    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl.gz"))) == RecordCount(None, False)
+    assert count_records(open_corpus("some/hub-name")) == RecordCount(None, False)
+    assert [str(RecordCount(*one)) for one in ((1234, True), (1234, False), (None, False))] == [
         "1,234",
         "about 1,234",
         "an unknown number of",

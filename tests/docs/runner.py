@@ -18,7 +18,7 @@ from docs.pages import ROOT, Block
 from docs.stand_ins import StandIns
 
 from starbucks_retrieval.__main__ import _main as starbucks
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 
 _WRITES = ("--output_dir", "--encode_output_path", "--output_path", "--save_ranking_to", "--output")
 _TRAINS = ("starbucks train", "starbucks pretrain")
@@ -80,7 +80,7 @@ class Page:
             return
         if command.startswith(_TRAINS) and self._max_steps:
             words += ["--max_steps", str(self._max_steps), "--per_device_train_batch_size", "4"]
-        assert run_door(starbucks, words[1:]) == 0, f"{where}: {command}"
+        assert run_command(starbucks, words[1:]) == 0, f"{where}: {command}"
 
     def _lend(self, text: str) -> None:
         for name in self._stand_ins.names if self._stand_ins else ():
@@ -123,7 +123,7 @@ def stand_ins(tmp_path_factory) -> StandIns:
     def run(command: str, folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            assert run_door(starbucks, shlex.split(command)[1:]) == 0
+            assert run_command(starbucks, shlex.split(command)[1:]) == 0
 
     return StandIns(tmp_path_factory.mktemp("stand-ins"), run)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.doctor import examine, probes, report
 from starbucks_retrieval.doctor.__main__ import as_text, main
 from starbucks_retrieval.doctor.probes import Dependency, dependencies, try_import
@@ -209,16 +209,16 @@ def test_requirements_are_read_from_the_metadata(monkeypatch):
 
 def test_the_command(monkeypatch, capsys):
     monkeypatch.setattr(probes, "try_import", lambda name: {**IMPORTS, "faiss": BROKEN}.get(name, {"ok": True}))
-    assert run_door(main, []) == 0
+    assert run_command(main, []) == 0
     out, err = capsys.readouterr()
     assert "problem: FAISS cannot be imported" in out and "extras" in out and "1 problems" in err
-    assert run_door(main, ["--strict", "--json", "--quiet"]) == 2
+    assert run_command(main, ["--strict", "--json", "--quiet"]) == 2
     out, err = capsys.readouterr()
     figures = json.loads(out)
     assert figures["problems"][0]["serious"] and "FAISS cannot be imported" in err
     assert figures["disks"]["current folder"]["free_bytes"] > 0
     monkeypatch.setattr(report, "find_problems", lambda *_: [])
-    assert run_door(main, ["--strict"]) == 0
+    assert run_command(main, ["--strict"]) == 0
 
 
 def test_on_this_machine_as_it_is(tmp_path):

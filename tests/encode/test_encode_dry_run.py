@@ -7,7 +7,7 @@ import json
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Sizes
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
 from starbucks_retrieval.models import info
 from starbucks_retrieval.store import open_store
@@ -20,12 +20,12 @@ def job(tiny_bert, tmp_path, monkeypatch):
     corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": "w1 w2 w3"}) + "\n" for i in range(50)))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1e-3)
     return ["--model_name_or_path", str(tiny_bert), "--dataset_path", str(corpus), "--encode_output_path", "emb"]
 
 
 def previewed(capsys, *argv):
-    assert run_door(main, [*argv, "--dry_run", "--json", "--quiet"]) == 0
+    assert run_command(main, [*argv, "--dry_run", "--json", "--quiet"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -37,7 +37,7 @@ def test_what_it_says_is_what_is_written(job, tmp_path, capsys):
     assert told["seconds"] == pytest.approx(50 * 5 * 3 * 1e-3)
     assert told["bytes"] == 50 * 4 * (4 + 32)
     assert [store["state"] for store in told["stores"]] == ["new", "new"]
-    assert run_door(main, [*job, *sizes, "--quiet"]) == 0
+    assert run_command(main, [*job, *sizes, "--quiet"]) == 0
     for one in told["stores"]:
         store = open_store(one["folder"])
         assert (str(store.spec.size), store.spec.shards) == (one["size"], one["shards"])
@@ -52,7 +52,7 @@ def test_what_it_says_is_what_is_written(job, tmp_path, capsys):
 
 
 def test_parameters_are_those_of_the_model_cut_there(tiny_bert):
-    shape = info.outline(str(tiny_bert))
+    shape = info.model_info(str(tiny_bert))
     for layers in (1, 4):
         cut = NestedEncoder.from_pretrained(tiny_bert, layers=layers).backbone
         assert shape.parameters(layers) == sum(weight.numel() for weight in cut.parameters())
@@ -63,7 +63,7 @@ def test_parameters_are_those_of_the_model_cut_there(tiny_bert):
 def test_layers_of_every_kind_can_be_timed(tmp_path, family, ticking):
     from conftest import save_model
 
-    shape = info.outline(str(save_model(tmp_path / family, family)))
+    shape = info.model_info(str(save_model(tmp_path / family, family)))
     timed = min(4, info._TIMED)
     assert shape.layer_seconds(12, 48, "cpu", None, budget=0.0) == pytest.approx(1 / (4 * 12 * timed))
 
@@ -97,12 +97,12 @@ def test_the_models_own_settings_count(tiny_bert, job, tmp_path, capsys):
     ],
 )
 def test_refusals(job, capsys, more, what):
-    assert run_door(main, [*job, *more, "--dry_run"]) == 2
+    assert run_command(main, [*job, *more, "--dry_run"]) == 2
     assert what in capsys.readouterr().err
 
 
 def test_text_for_a_terminal(job, capsys):
-    assert run_door(main, [*job, "--sizes", "2:8", "--dry_run"]) == 0
+    assert run_command(main, [*job, "--sizes", "2:8", "--dry_run"]) == 0
     out, err = capsys.readouterr()
     assert "50 passages in" in out and "16 bytes a text, to emb/L2-D8 (new)" in out and "about 1 s" in out
     assert "nothing was written" in err

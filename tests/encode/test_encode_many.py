@@ -14,9 +14,9 @@ import pytest
 from waiting import wait_until
 
 from starbucks_retrieval import Sizes
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.encode.worker_group import Team
+from starbucks_retrieval.encode.worker_group import WorkerGroup
 from starbucks_retrieval.store import open_store
 
 SETTINGS = ("--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60")
@@ -52,7 +52,7 @@ def command(*words):
 @pytest.fixture(scope="module")
 def whole(tiny_bert, corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    assert run_door(main, flags(tiny_bert, corpus, folder, *SETTINGS, "--quiet")) == 0
+    assert run_command(main, flags(tiny_bert, corpus, folder, *SETTINGS, "--quiet")) == 0
     return contents(folder)
 
 
@@ -92,7 +92,7 @@ def test_a_lost_process_leaves_its_shards_to_the_others(tiny_bert, corpus, tmp_p
     words = flags(tiny_bert, corpus, tmp_path / "two", *SETTINGS, "--shard_size", "3", "--num_processes", "2")
     status, err = _killed(command(*words), 1, tmp_path / "two")
     assert status == 0 and "process 1 was lost" in err
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "one", *SETTINGS, "--shard_size", "3", "--quiet")) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "one", *SETTINGS, "--shard_size", "3", "--quiet")) == 0
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
@@ -117,7 +117,7 @@ def test_bad_input_ends_all_processes_with_one_message(tiny_bert, tmp_path):
 
 def test_a_team_of_one_needs_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    team = Team()
+    team = WorkerGroup()
     assert team.leads and list(team.share([4, 5])) == [4, 5]
     assert team.told("x", lambda: 3) == 3 and team.report("mine") == ["mine"]
 
@@ -149,7 +149,7 @@ def test_a_lost_ray_worker_is_replaced(tiny_bert, corpus, tmp_path):
     workers[0].send_signal(signal.SIGKILL)
     _, err = job.communicate()
     assert job.returncode == 0, err
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "one", *settings, "--quiet")) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "one", *settings, "--quiet")) == 0
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
@@ -176,8 +176,8 @@ def test_what_a_ray_worker_finds_wrong_is_the_user_s_to_read():
 def test_other_back_ends_fill_the_same_store(tiny_bert, corpus, tmp_path, backend):
     pytest.importorskip("onnxruntime" if backend == "onnx" else "openvino")
     words = ("--sizes", "1:4,4:32", "--store_dtype", "float32", "--quiet", "--dtype", "fp32")
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "torch", *words)) == 0
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / backend, *words, "--backend", backend)) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "torch", *words)) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / backend, *words, "--backend", backend)) == 0
     for size in Sizes.parse("1:4,4:32"):
         ours, theirs = (open_store(tmp_path / name, size) for name in ("torch", backend))
         assert theirs.spec.compute_dtype == f"{backend}-fp32"
@@ -189,20 +189,20 @@ def test_other_back_ends_fill_the_same_store(tiny_bert, corpus, tmp_path, backen
 def test_a_choice_left_open_follows_what_was_begun(tiny_bert, corpus, tmp_path, capfd):
     pytest.importorskip("onnxruntime")
     words = ("--sizes", "2:8", "--shard_size", "50")
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path, *words, "--backend", "onnx", "--quiet")) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path, *words, "--backend", "onnx", "--quiet")) == 0
     shard = next(tmp_path.rglob("00001.json"))
     kept = contents(tmp_path)
     shard.unlink()
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path, *words, "--backend", "auto", "--quiet")) == 0
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path, *words, "--backend", "auto", "--quiet")) == 0
     assert contents(tmp_path) == kept
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path, *words, "--quiet")) == 2  # torch was asked for
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path, *words, "--quiet")) == 2  # torch was asked for
     assert "onnx-fp32" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_auto_picks_one_and_says_which(tiny_bert, corpus, tmp_path, capfd):
     words = flags(tiny_bert, corpus, tmp_path, "--sizes", "2:8", "--backend", "auto", "--json")
-    assert run_door(main, words) == 0
+    assert run_command(main, words) == 0
     printed = capfd.readouterr()
     figures = json.loads(printed.out)
     speeds = figures["measured_texts_per_second"]
@@ -214,7 +214,7 @@ def test_auto_picks_one_and_says_which(tiny_bert, corpus, tmp_path, capfd):
 def test_int8_tells_how_far_it_strays(tiny_bert, corpus, tmp_path, capfd):
     pytest.importorskip("nncf")
     words = flags(tiny_bert, corpus, tmp_path, "--sizes", "2:8", "--backend", "openvino", "--dtype", "int8", "--json")
-    assert run_door(main, words) == 0
+    assert run_command(main, words) == 0
     printed = capfd.readouterr()
     drift = json.loads(printed.out)["drift"]["2:8"]
     assert 0.5 < drift["cosine"] < 1 and 0 < drift["top10"] <= 1
@@ -231,13 +231,13 @@ def test_int8_tells_how_far_it_strays(tiny_bert, corpus, tmp_path, capfd):
     ],
 )
 def test_flags_that_do_not_fit_are_refused(tiny_bert, corpus, tmp_path, capfd, more, message):
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "out", *more)) == 2
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "out", *more)) == 2
     assert message in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_ray_is_not_for_processes_of_a_launcher(tiny_bert, corpus, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "out", "--engine", "ray")) == 2
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "out", "--engine", "ray")) == 2
     assert "without torchrun" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
 from starbucks_retrieval.store import open_store
 
@@ -40,7 +40,7 @@ def flags(model, corpus, output, *more):
 
 
 def encode(*arguments):
-    assert run_door(main, flags(*arguments)) == 0
+    assert run_command(main, flags(*arguments)) == 0
 
 
 def contents(folder):
@@ -130,7 +130,7 @@ def test_a_model_that_stores_its_settings_refuses_contradictions(tiny_bert, corp
     encoder.config = encoder.config.__class__(pooling="mean")
     encoder.save_pretrained(tmp_path / "model")
     arguments = (tmp_path / "model", corpus, tmp_path / "out", "--pooling", "cls")
-    assert run_door(main, flags(*arguments)) == 2
+    assert run_command(main, flags(*arguments)) == 2
     assert "contradicts the model's own 'mean'" in capfd.readouterr().err
     encode(*arguments, "--override")
     encode(tiny_bert, corpus, tmp_path / "bare", "--pooling", "mean")  # a bare backbone stores nothing
@@ -156,7 +156,7 @@ def test_bad_input_exits_with_2_and_writes_nothing(tiny_bert, tmp_path, capfd, c
     path = tmp_path / "corpus.jsonl"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert run_door(main, flags(tiny_bert, path, tmp_path / "out", *more)) == 2
+    assert run_command(main, flags(tiny_bert, path, tmp_path / "out", *more)) == 2
     printed = capfd.readouterr().err
     assert message in printed and "try:" in printed and "Traceback" not in printed
     assert not (tmp_path / "out").exists()
@@ -165,7 +165,7 @@ def test_bad_input_exits_with_2_and_writes_nothing(tiny_bert, tmp_path, capfd, c
 def test_empty_texts_are_kept_counted_and_told(tiny_bert, tmp_path, capfd):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "1", "text": ""}\n{"_id": "2", "text": "w1"}\n')
-    assert run_door(main, [*flags(tiny_bert, path, tmp_path / "out")[:-1], "--json"]) == 0
+    assert run_command(main, [*flags(tiny_bert, path, tmp_path / "out")[:-1], "--json"]) == 0
     printed = capfd.readouterr()
     assert json.loads(printed.out)["empty"] == 1 and json.loads(printed.out)["texts"] == 2
     assert "empty" in printed.err
@@ -175,11 +175,11 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(tiny_bert, cor
     folder = tmp_path / "L4-D32"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path)) == 2
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path)) == 2
     assert "thesis.txt" in capfd.readouterr().err
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
     encode(tiny_bert, corpus, tmp_path / "other", "--sizes", "2:8")
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "other", "--sizes", "2:8", "--pooling", "mean")) == 2
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "other", "--sizes", "2:8", "--pooling", "mean")) == 2
     assert "--overwrite" in capfd.readouterr().err
     encode(tiny_bert, corpus, tmp_path / "other", "--sizes", "2:8", "--pooling", "mean", "--overwrite")
 
@@ -201,7 +201,7 @@ def test_a_full_disk_is_told_in_one_line_and_resumed(tiny_bert, corpus, tmp_path
         return real(folder, *rest)
 
     monkeypatch.setattr("starbucks_retrieval.store.writer.save_shard", fails_on_the_second)
-    assert run_door(main, flags(tiny_bert, corpus, tmp_path / "cut", *settings)) == 2
+    assert run_command(main, flags(tiny_bert, corpus, tmp_path / "cut", *settings)) == 2
     assert "no space left" in capfd.readouterr().err
     encode(tiny_bert, corpus, tmp_path / "cut", *settings)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

@@ -17,7 +17,7 @@ import pytest
 from conftest import save_model
 from safetensors.torch import load_file
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
 
 BATCH = 8
@@ -96,7 +96,7 @@ def run(folder: Path, flags: str, output: str, batch: int = BATCH) -> list[tuple
     before = Path.cwd()
     os.chdir(folder)
     try:
-        assert run_door(main, command(flags, output, batch)) == 0
+        assert run_command(main, command(flags, output, batch)) == 0
     finally:
         os.chdir(before)
     return trajectory(folder / output)

@@ -15,7 +15,7 @@ import pytest
 from conftest import save_model
 from safetensors.torch import load_file
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        assert run_door(main, f"{FLAGS} --output_dir one --per_device_train_batch_size 8".split()) == 0
+        assert run_command(main, f"{FLAGS} --output_dir one --per_device_train_batch_size 8".split()) == 0
     finally:
         os.chdir(before)
     return folder

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.evaluate.__main__ import main
 
 
@@ -21,7 +21,8 @@ def files(tmp_path, monkeypatch):
 
 def test_a_table_on_standard_output(files, capsys):
     assert (
-        run_door(main, ["--run", "good.trec", "half.trec", "--qrels", "qrels.txt", "--measures", "RR@10", "P@1"]) == 0
+        run_command(main, ["--run", "good.trec", "half.trec", "--qrels", "qrels.txt", "--measures", "RR@10", "P@1"])
+        == 0
     )
     out, err = capsys.readouterr()
     assert out.splitlines() == [
@@ -38,13 +39,13 @@ def test_a_table_on_standard_output(files, capsys):
 
 
 def test_run_may_be_repeated(files, capsys):
-    assert run_door(main, ["--run", "good.trec", "--run", "half.trec", "--qrels", "qrels.txt"]) == 0
+    assert run_command(main, ["--run", "good.trec", "--run", "half.trec", "--qrels", "qrels.txt"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[:3]] == ["run", "good", "half"]
 
 
 def test_the_baseline_is_a_flag(files, capsys):
     argv = ["--run", "good.trec", "half.trec", "--qrels", "set=qrels.txt", "--baseline", "good", "--test", "bootstrap"]
-    assert run_door(main, [*argv, "--correction", "none", "--json", "--seed", "1"]) == 0
+    assert run_command(main, [*argv, "--correction", "none", "--json", "--seed", "1"]) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)["significance"]
     assert (figures["baseline"], figures["test"], figures["correction"]) == ("good", "bootstrap", "none")
@@ -65,7 +66,7 @@ def test_json_is_all_of_standard_output(files, capsys):
         "--output",
         "o.json",
     ]
-    assert run_door(main, argv) == 0
+    assert run_command(main, argv) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)
     written = json.loads((files / "o.json").read_text())
@@ -96,7 +97,7 @@ def test_json_is_all_of_standard_output(files, capsys):
 def test_a_users_error_is_two_lines_and_exit_2(files, capsys, argv, what):
     (files / "bad.trec").write_text("q1 Q0 a 1 2 x\nq2 Q0 c 1\n")
     (files / "twice.trec").write_text("q1 Q0 a 1 2 x\nq1 Q0 a 2 1 x\n")
-    assert run_door(main, [*argv, "--output", "out.json"]) == 2
+    assert run_command(main, [*argv, "--output", "out.json"]) == 2
     out, err = capsys.readouterr()
     *_, error, remedy = err.splitlines()
     assert out == ""

@@ -15,7 +15,7 @@ from conftest import DECODERS, FAMILIES
 from export.exports import SIZE, exported, model_of, run, run_card, some_texts
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.export.__main__ import main
 from starbucks_retrieval.models.pooling import pool
 
@@ -174,7 +174,7 @@ def test_the_same_export_gives_the_same_bytes_and_names_no_path(tmp_path):
 def test_the_door_prints_what_it_wrote(tmp_path, capfd):
     encoder = model_of(tmp_path / "model", query_max_len=10)
     flags = ["--model_name_or_path", encoder.name, "--to", "sentence-transformers", "--output_dir"]
-    assert run_door(main, [*flags, str(tmp_path / "out"), "--layer", "3", "--dim", "12", "--json"]) == 0
+    assert run_command(main, [*flags, str(tmp_path / "out"), "--layer", "3", "--dim", "12", "--json"]) == 0
     out, err = capfd.readouterr()
     figures = json.loads(out)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*") if path.is_file()}
@@ -201,23 +201,23 @@ def test_cup_names_and_defaults(tmp_path):
 def test_an_earlier_export_is_replaced_only_when_asked_and_other_things_never(tmp_path, capfd):
     encoder = model_of(tmp_path / "model")
     flags = ["--model_name_or_path", encoder.name, "--size", "2:8", "--quiet", "--output_dir", str(tmp_path / "out")]
-    assert run_door(main, [*flags, "--to", "sentence-transformers"]) == 0
+    assert run_command(main, [*flags, "--to", "sentence-transformers"]) == 0
     before = exported(tmp_path / "out")
-    assert run_door(main, [*flags, "--to", "transformers"]) == 2
+    assert run_command(main, [*flags, "--to", "transformers"]) == 2
     assert "--overwrite_output_dir" in capfd.readouterr().err
     assert exported(tmp_path / "out") == before
-    assert run_door(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 0
+    assert run_command(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 0
     assert not (tmp_path / "out/modules.json").exists()  # nothing of the earlier one is left
 
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter1.tex").write_text("years of work")
     flags[-1] = str(tmp_path / "thesis")
-    assert run_door(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 2
+    assert run_command(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 2
     assert "no earlier export wrote it" in capfd.readouterr().err
     assert (tmp_path / "thesis/chapter1.tex").read_text() == "years of work"
     flags[-1] = str(tmp_path / "out")
     flags[1] = str(tmp_path / "out")  # an export can be exported again, but not onto itself
-    assert run_door(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 2
+    assert run_command(main, [*flags, "--to", "transformers", "--overwrite_output_dir"]) == 2
     assert "is the model that is to be exported" in capfd.readouterr().err
 
 
@@ -278,7 +278,7 @@ def test_what_a_killed_export_left_is_in_nobodys_way(tmp_path):
 def test_bad_input_exits_with_2_and_writes_nothing(tmp_path, capfd, flags, message):
     encoder = model_of(tmp_path / "model")
     base = ["--model_name_or_path", encoder.name, "--to", "transformers", "--output_dir", str(tmp_path / "out")]
-    assert run_door(main, [*base, *flags]) == 2
+    assert run_command(main, [*base, *flags]) == 2
     error = " ".join(capfd.readouterr().err.split())
     assert re.search(message, error), error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]

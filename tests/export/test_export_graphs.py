@@ -11,7 +11,7 @@ import pytest
 from export.exports import SIZE, model_of, run, run_card, some_texts
 from transformers import AutoTokenizer
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.export import graphs
 from starbucks_retrieval.export.__main__ import main
 from starbucks_retrieval.models import EncoderConfig
@@ -117,7 +117,7 @@ def test_bad_calibration_texts_write_nothing(tmp_path, capfd, content, message):
     if content is not None:
         texts.write_text(content)
     base = ["--model_name_or_path", encoder.name, "--to", "openvino", "--output_dir", str(tmp_path / "out")]
-    assert run_door(main, [*base, "--size", "2:8", "--int8", "--calibration_path", str(texts)]) == 2
+    assert run_command(main, [*base, "--size", "2:8", "--int8", "--calibration_path", str(texts)]) == 2
     assert re.search(message, capfd.readouterr().err)
     assert not (tmp_path / "out").exists()
 
@@ -134,7 +134,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, capfd,
     find = graphs.importlib.util.find_spec
     monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     base = ["--model_name_or_path", "anything", "--size", "2:8", "--output_dir", str(tmp_path / "out")]
-    assert run_door(main, [*base, *flags]) == 2
+    assert run_command(main, [*base, *flags]) == 2
     error = capfd.readouterr().err
     assert f"the package {absent}" in error and extra in error
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from starbucks_retrieval.pretrain.heads import Head
 from starbucks_retrieval.pretrain.losses import Term, mean_cross_entropies
-from starbucks_retrieval.pretrain.two_stream import Parts, two_stream_attention
+from starbucks_retrieval.pretrain.two_stream import AttentionParts, two_stream_attention
 
 
 def linear(weight, bias=None) -> nn.Linear:
@@ -51,7 +51,7 @@ def test_the_loss_of_three_sizes(golden, mode, weight):
 def test_two_stream_attention(golden):
     data = golden["enhanced_decoding"]
     query, key, value = (linear(tensor(data[name]).T.contiguous()) for name in ("Wq", "Wk", "Wv"))
-    parts = Parts(query, key, value, heads=1, dropout=0.0, finish=lambda context, residual: context)
+    parts = AttentionParts(query, key, value, heads=1, dropout=0.0, finish=lambda context, residual: context)
     first = tensor(data["h"])[None, None]  # [sizes, batch, width]
     visible = torch.tensor(data["visible"][0], dtype=torch.bool)[None, None]
     context = two_stream_attention(

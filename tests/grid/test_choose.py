@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from starbucks_retrieval.choose import Candidate, candidates, choose, front, knee, propose_ladder
+from starbucks_retrieval.choose import Candidate, candidates, choose, front, knee, propose_sizes
 from starbucks_retrieval.choose.__main__ import main
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size, Sizes
@@ -109,19 +109,19 @@ def test_the_ladder_is_the_best_of_all_chains(count):
         for rest in itertools.combinations(sorted(set(by_size) - {full}), count - 1)
         if all(a.layer <= b.layer and a.dim <= b.dim for a, b in zip(rest, (*rest, full)[1:]))
     ]
-    found = propose_ladder(some, count)
+    found = propose_sizes(some, count)
     assert tuple(found) in chains
     assert area(tuple(found)) == pytest.approx(max(map(area, chains)))
-    assert propose_ladder(some[::-1], count) == found
+    assert propose_sizes(some[::-1], count) == found
 
 
 def test_ladders_that_cannot_be():
     with pytest.raises(UserError, match=r"no 6 of the measured sizes[\s\S]*--auto_sizes 5"):
-        propose_ladder(made(), 6)
+        propose_sizes(made(), 6)
     with pytest.raises(UserError, match="full size 6:128 is not measured"):
-        propose_ladder(made({(2, 128): 0.1, (6, 8): 0.2}), 2)
+        propose_sizes(made({(2, 128): 0.1, (6, 8): 0.2}), 2)
     with pytest.raises(UserError, match="below 1"):
-        propose_ladder(made(), 0)
+        propose_sizes(made(), 0)
 
 
 def test_data_sets_are_averaged_and_sizes_that_one_lacks_left_out(caplog):
@@ -167,16 +167,16 @@ def test_without_costs_bytes_are_those_of_float16(caplog):
 
 
 def test_the_door(capsys):
-    assert run_door(main, ["--input", "a.json", "--budget_ms", "6", "--auto_sizes", "3"]) == 0
+    assert run_command(main, ["--input", "a.json", "--budget_ms", "6", "--auto_sizes", "3"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0].split() == ["size", "nDCG@10", "bytes_per_passage", "query_ms"]
     assert [line.split()[1] for line in lines if "*" in line] == ["4:128"]
     assert lines[-1].startswith("--sizes ") and len(Sizes.parse(lines[-1].removeprefix("--sizes "))) == 3
     assert "4:128: the highest nDCG@10 that fits, 0.5000" in err
-    assert run_door(main, ["--input", "a.json", "--json", "--quiet"]) == 0
+    assert run_command(main, ["--input", "a.json", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["best"]["size"] == "6:128"
-    assert run_door(main, ["--input", "a.json", "--budget_ms", "1"]) == 2
+    assert run_command(main, ["--input", "a.json", "--budget_ms", "1"]) == 2
 
 
 @pytest.mark.parametrize(

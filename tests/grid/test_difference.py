@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import deltas
 from starbucks_retrieval.grid.__main__ import main
@@ -38,7 +38,7 @@ def test_cells_of_one_less_those_of_the_other():
 
 def test_the_matrix_shows_what_is_missing(files, capsys):
     argv = ["--input", "ours.json", "--minus", "theirs.json", "--output", "deltas.json"]
-    assert run_door(main, argv) == 0
+    assert run_command(main, argv) == 0
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
         ["scifact,", "nDCG@10", "(300", "queries)"],
@@ -55,9 +55,9 @@ def test_the_matrix_shows_what_is_missing(files, capsys):
 
 def test_a_file_is_shown_and_nothing_written(files, capsys):
     before = sorted(path.name for path in files.iterdir())
-    assert run_door(main, ["--input", "theirs.json"]) == 0
+    assert run_command(main, ["--input", "theirs.json"]) == 0
     assert "missing" in capsys.readouterr().out
-    assert run_door(main, ["--input", "ours.json", "--minus", "theirs.json", "--json", "--quiet"]) == 0
+    assert run_command(main, ["--input", "ours.json", "--minus", "theirs.json", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "deltas"
     assert sorted(path.name for path in files.iterdir()) == before
 
@@ -65,7 +65,7 @@ def test_a_file_is_shown_and_nothing_written(files, capsys):
 def test_both_layers_where_queries_and_passages_differ(capsys):
     cells = [Cell("s", "RR", Size(i, 8), i + j / 10, 5, passage_size=Size(j, 8)) for i in (1, 2) for j in (1, 3)]
     write_results("a.json", Results("grid", "a", cells))
-    assert run_door(main, ["--input", "a.json"]) == 0
+    assert run_command(main, ["--input", "a.json"]) == 0
     head, columns, first, second = capsys.readouterr().out.splitlines()
     assert head == "s, RR, dim 8 (5 queries)" and columns.split()[-2:] == ["1", "3"]
     assert (first.split(), second.split()) == (["1", "1.1000", "1.3000"], ["2", "2.1000", "2.3000"])
@@ -102,7 +102,7 @@ def test_files_that_cannot_be_compared():
     ],
 )
 def test_flags_that_do_not_go_together(capsys, argv, what):
-    assert run_door(main, argv) == 2
+    assert run_command(main, argv) == 2
     assert what in capsys.readouterr().err
 
 

@@ -13,9 +13,9 @@ from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.data.runs import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.grid import GridArguments, grid, sweep
+from starbucks_retrieval.grid import GridArguments, grid, search_all_dims
 from starbucks_retrieval.grid.arguments import EncodingArguments
-from starbucks_retrieval.grid.truncate import cut_taps
+from starbucks_retrieval.grid.truncate import truncated_views
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import NestedEncoder
@@ -67,7 +67,7 @@ def ranking_of(work: Path, size: Size, normalize: bool) -> dict[str, list[tuple[
     wide = Size(size.layer, 32)
     queries, passages = open_store(work / "queries-test", wide), open_store(work / "passages", wide)
     every = np.arange(queries.count)
-    found = sweep(queries.vectors(every), passages, [4, 8, 32], 20, normalize=normalize)
+    found = search_all_dims(queries.vectors(every), passages, [4, 8, 32], 20, normalize=normalize)
     [own] = [one for one in found if one.dim == size.dim]
     ids = queries.ids(every)
     return {
@@ -92,7 +92,7 @@ def test_queries_of_every_layer_against_passages_of_every_layer(tiny_bert, beir,
             ids[kind], taps[kind, layer] = store.ids(every), store.vectors(every)
     for layer, other, dim in [(1, 4, 32), (4, 1, 8), (2, 2, 8), (4, 4, 32)]:
         sides = taps["queries-test", layer], taps["passages", other]
-        left, right = (cut_taps(side, dim, normalize).astype(float) for side in sides)
+        left, right = (truncated_views(side, dim, normalize).astype(float) for side in sides)
         scores = (left @ right.T).astype(np.float32).astype(float)  # passages of one text tie
         run = {query_id: dict(zip(ids["passages"], line)) for query_id, line in zip(ids["queries-test"], scores)}
         expected = score(qrels, run, [m for m in measures if m.params["cutoff"] == 10]).mean

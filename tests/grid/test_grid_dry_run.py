@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.grid.__main__ import main
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import info
@@ -16,12 +16,12 @@ from starbucks_retrieval.models import info
 def here(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1e-3)
     return tmp_path / "here"
 
 
 def previewed(capsys, *argv):
-    assert run_door(main, [*map(str, argv), "--dry_run", "--json", "--quiet"]) == 0
+    assert run_command(main, [*map(str, argv), "--dry_run", "--json", "--quiet"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -34,7 +34,7 @@ def test_what_it_says_is_what_is_done(tiny_bert, beir, here, capsys):
     assert told["seconds"] == pytest.approx(
         sum(part["texts"] * part["mean_tokens"] * 3 * 1e-3 for part in texts.values()), rel=0.01
     )
-    assert run_door(main, [*map(str, argv), "--quiet", "--keep_work_dir"]) == 0
+    assert run_command(main, [*map(str, argv), "--quiet", "--keep_work_dir"]) == 0
     capsys.readouterr()
     assert len(read_results("grid.json").cells) == told["cells"]
     vectors = sum(path.stat().st_size - 128 for path in here.rglob("*.vectors.npy"))
@@ -54,8 +54,8 @@ def test_scored_pairs(tiny_bert, here, capsys):
 
 def test_text_for_a_terminal_and_refusals(tiny_bert, beir, capsys):
     argv = ["--model_name_or_path", str(tiny_bert), "--dataset_path", str(beir), "--dry_run"]
-    assert run_door(main, [*argv, "--measure_cost"]) == 0
+    assert run_command(main, [*argv, "--measure_cost"]) == 0
     out = capsys.readouterr().out
     assert "removed at the end" in out and "scoring and timing (--measure_cost) come on top" in out
-    assert run_door(main, [*argv, "--layers", "9"]) == 2
-    assert run_door(main, ["--input", "a.json", "--dry_run"]) == 2
+    assert run_command(main, [*argv, "--layers", "9"]) == 2
+    assert run_command(main, ["--input", "a.json", "--dry_run"]) == 2

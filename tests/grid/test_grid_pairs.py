@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.grid.__main__ import main
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.sts import StsArguments, sts
@@ -26,7 +26,7 @@ def pairs(tmp_path, monkeypatch):
 
 def test_costs_are_measured_on_sentences(tiny_bert):
     argv = ["--task", "sts", "--model_name_or_path", str(tiny_bert), "--data", "mine.tsv", "--measure_cost"]
-    assert run_door(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
+    assert run_command(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
     found = read_results("grid.json")
     assert found.layout == "grid"
     assert {size: cost["bytes_per_passage"] for size, cost in found.more["costs"].items()} == {
@@ -42,7 +42,7 @@ def test_costs_are_measured_on_sentences(tiny_bert):
 @pytest.mark.parametrize("measure", ["spearman", "pearson"])
 def test_the_grid_of_scored_pairs(tiny_bert, capsys, measure):
     argv = ["--task", "sts", "--model_name_or_path", str(tiny_bert), "--data", "mine.tsv", "--measures", measure]
-    assert run_door(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
+    assert run_command(main, [*argv, "--layers", "2,4", "--dims", "8,32"]) == 0
     found = read_results("grid.json")
     expected = sts(
         StsArguments(str(tiny_bert), data=["mine.tsv"], measure=measure, sizes="2:8,2:32,4:8,4:32", output=None)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.grid import sweep
-from starbucks_retrieval.grid.truncate import cut_taps
+from starbucks_retrieval.grid import search_all_dims
+from starbucks_retrieval.grid.truncate import truncated_views
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
@@ -61,10 +61,10 @@ def taps(kind: str, rows: int, seed: int) -> np.ndarray:
 def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize):
     passages, queries = taps(kind, 700, 2), taps(kind, 37, 3)
     store = write(tmp_path / "taps", passages)
-    found = list(sweep(queries, store, DIMS, 15, normalize=normalize, max_memory="120KB"))
+    found = list(search_all_dims(queries, store, DIMS, 15, normalize=normalize, max_memory="120KB"))
     for dim in DIMS:
-        cut = write(tmp_path / f"{dim}", cut_taps(passages, dim, normalize))
-        expected = list(exact_search(cut_taps(queries, dim, normalize), cut, 15))
+        cut = write(tmp_path / f"{dim}", truncated_views(passages, dim, normalize))
+        expected = list(exact_search(truncated_views(queries, dim, normalize), cut, 15))
         rows, scores = (np.concatenate(parts) for parts in zip(*expected))
         own = [one for one in found if one.dim == dim]
         assert [one.start for one in own] == np.cumsum([0, *(len(one.rows) for one in own)])[:-1].tolist()
@@ -81,11 +81,11 @@ def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
     pieces = module.pieces
     monkeypatch.setattr(module, "pieces", lambda s, rows, *rest: seen.append(rows) or pieces(s, rows, *rest))
     queries = taps("plain", 300, 3)
-    small = list(sweep(queries, store, DIMS, 10, normalize=True, max_memory="1MB"))
+    small = list(search_all_dims(queries, store, DIMS, 10, normalize=True, max_memory="1MB"))
     assert len(seen) > 1 and 256 <= max(seen) < 1500
     largest = max(len(one.rows) for one in small)
     assert largest * 43 * 100 * len(DIMS) <= 250_000  # a quarter for the lists, as search plans them
-    large = list(sweep(queries, store, DIMS, 10, normalize=True, max_memory="1GB"))
+    large = list(search_all_dims(queries, store, DIMS, 10, normalize=True, max_memory="1GB"))
     assert len(large) == len(DIMS) < len(small)
     for dim in DIMS:
         parts = [np.concatenate([one.rows for one in found if one.dim == dim]) for found in (small, large)]
@@ -94,7 +94,7 @@ def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
 
 def test_a_corpus_smaller_than_depth_gives_all_of_it(tmp_path):
     store = write(tmp_path, taps("plain", 5, 2))
-    for one in sweep(taps("plain", 2, 3), store, DIMS, 100, normalize=True):
+    for one in search_all_dims(taps("plain", 2, 3), store, DIMS, 100, normalize=True):
         assert sorted(one.rows[0].tolist()) == [0, 1, 2, 3, 4]
 
 
@@ -103,19 +103,19 @@ def test_what_cannot_be_searched(tmp_path):
     broken = taps("plain", 2, 3)
     broken[1, 3] = np.nan
     with pytest.raises(UserError, match="NaN"):
-        list(sweep(broken, store, DIMS, 3, normalize=True))
+        list(search_all_dims(broken, store, DIMS, 3, normalize=True))
     with pytest.raises(UserError, match="cannot be cut"):
-        list(sweep(taps("plain", 2, 3), store, [8, 64], 3, normalize=True))
+        list(search_all_dims(taps("plain", 2, 3), store, [8, 64], 3, normalize=True))
 
 
 def test_normalised_embeddings_are_those_of_the_encoder(tmp_path):
     import torch
 
-    from starbucks_retrieval.grid.truncate import Cut
+    from starbucks_retrieval.grid.truncate import TruncatedView
     from starbucks_retrieval.models.pooling import embedding
 
     vectors = taps("plain", 150, 4)
-    store = Cut(write(tmp_path, vectors), 8, True)
+    store = TruncatedView(write(tmp_path, vectors), 8, True)
     expected = embedding(torch.from_numpy(vectors), 8, True).numpy()
     assert np.array_equal(store.vectors(np.arange(150)), expected)
     assert np.array_equal(np.concatenate([block.copy() for _, block in store.blocks(64)]), expected)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import open_corpus, open_groups, scan
 from starbucks_retrieval.mine.__main__ import main
 from starbucks_retrieval.mine.docids import Docids
@@ -67,7 +67,7 @@ def run_mine(capfd):
     """Open the door; gives (exit status, figures or None, what went to standard error)."""
 
     def call(*arguments):
-        status = run_door(main, [*map(str, arguments), "--json"])
+        status = run_command(main, [*map(str, arguments), "--json"])
         printed = capfd.readouterr()
         return status, json.loads(printed.out) if printed.out else None, printed.err
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import open_corpus, open_groups
 from starbucks_retrieval.mine import MineArguments, mine, rows
 from starbucks_retrieval.mine.__main__ import main
@@ -294,7 +294,7 @@ def test_the_door_opens_without_heavy_libraries():
 
 def test_help_names_the_flags(capsys):
     with pytest.raises(SystemExit) as caught:
-        run_door(main, ["--help"])
+        run_command(main, ["--help"])
     assert caught.value.code == 0
     printed = capsys.readouterr().out
     names = ("bm25_backend", "ratio", "margin", "range", "save_scores", "seed", "teacher_name_or_path")

@@ -28,7 +28,7 @@ def test_bm25(beir, run_mine, tmp_path):
 
 
 def test_a_model_is_timed_and_a_run_is_not(beir, run_mine, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1e-3)
     argv = ["--dataset_path", beir, "--output_path", tmp_path / "rows.jsonl", "--dry_run"]
     status, told, _ = run_mine(*argv, "--model_name_or_path", tiny_bert, "--size", "2:16")
     assert status == 0 and told["candidates_from"].endswith("at 2:16")
@@ -41,7 +41,7 @@ def test_a_model_is_timed_and_a_run_is_not(beir, run_mine, tiny_bert, tmp_path, 
 
 
 def test_text_for_a_terminal(beir, tmp_path, capsys):
-    from starbucks_retrieval.cli import run_door
+    from starbucks_retrieval.cli import run_command
     from starbucks_retrieval.mine.__main__ import main
 
     (tmp_path / "r.trec").write_text("q Q0 d 1 1 t\n")
@@ -53,6 +53,6 @@ def test_text_for_a_terminal(beir, tmp_path, capsys):
         "--run",
         str(tmp_path / "r.trec"),
     ]
-    assert run_door(main, [*argv, "--dry_run"]) == 0
+    assert run_command(main, [*argv, "--dry_run"]) == 0
     out = capsys.readouterr().out
     assert "before gzip" in out and "60 passages" in out and json.dumps(out)

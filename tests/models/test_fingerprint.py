@@ -8,7 +8,7 @@ import pytest
 from conftest import FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.search.__main__ import main as search
 from starbucks_retrieval.store import open_store
@@ -93,9 +93,9 @@ def test_search_refuses_queries_of_the_model_before_its_settings_were_edited(tin
     for model, name in ((tiny_bert, "own"), (other, "edited")):
         encode(EncodeArguments(str(model), str(tmp_path / name), encode_is_query=True, **common))
     flags = ["--passage_reps", str(tmp_path / "p"), "--save_ranking_to", str(tmp_path / "run")]
-    assert run_door(search, ["--query_reps", str(tmp_path / "edited"), *flags]) == 2
+    assert run_command(search, ["--query_reps", str(tmp_path / "edited"), *flags]) == 2
     assert "different models" in capsys.readouterr().err and not (tmp_path / "run").exists()
-    assert run_door(search, ["--query_reps", str(tmp_path / "own"), *flags]) == 0
+    assert run_command(search, ["--query_reps", str(tmp_path / "own"), *flags]) == 0
     exact = (tmp_path / "run").read_bytes()
 
     # A store of version 0.1 knows the weights alone; it is searched as far as that tells.
@@ -103,10 +103,10 @@ def test_search_refuses_queries_of_the_model_before_its_settings_were_edited(tin
     content = json.loads(manifest.read_text())
     content["spec"]["fingerprint"] = content["spec"]["fingerprint"].split(":")[0]
     manifest.write_text(json.dumps(content))
-    assert run_door(search, ["--query_reps", str(tmp_path / "own"), *flags]) == 0
+    assert run_command(search, ["--query_reps", str(tmp_path / "own"), *flags]) == 0
     assert (tmp_path / "run").read_bytes() == exact
     typed = ["--model_name_or_path", str(tiny_bert), "--passage_reps", str(tmp_path / "p"), "--query", "w1"]
-    assert run_door(search, typed) == 0
+    assert run_command(search, typed) == 0
     # The same job goes on with it, and claims no more for it than it did.
     encode(EncodeArguments(str(tiny_bert), str(tmp_path / "p"), **common))
     assert ":" not in read_manifest(manifest.parent).spec.fingerprint == open_store(tmp_path / "p").spec.fingerprint

@@ -20,11 +20,11 @@ from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
 from starbucks_retrieval.models.backends import base as runtime_module
 from starbucks_retrieval.models.backends import graph as graphs
 from starbucks_retrieval.models.backends import onnx, openvino
-from starbucks_retrieval.models.backends.base import TorchRuntime, choose_runtime, open_runtime
+from starbucks_retrieval.models.backends.base import TorchBackend, choose_backend, open_backend
 from starbucks_retrieval.models.backends.graph import (
     CONVERTIBLE,
     EmbeddingGraph,
-    TapsGraph,
+    PooledLayersGraph,
     write_onnx,
     write_openvino,
 )
@@ -86,7 +86,7 @@ def runtimes(encoder):
     def get(backend, dtype="fp32"):
         needs(backend)
         if (backend, dtype) not in made:
-            made[backend, dtype] = open_runtime(backend, encoder, SIZES, dtype, token_rows(16))
+            made[backend, dtype] = open_backend(backend, encoder, SIZES, dtype, token_rows(16))
         return made[backend, dtype]
 
     return get
@@ -120,7 +120,7 @@ def test_fewer_sizes_and_no_rows_are_fine_and_a_layer_that_was_not_converted_is_
 
 
 def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
-    runtime = onnx.OnnxRuntime(encoder, Sizes.parse("2:8"), session=None)
+    runtime = onnx.OnnxBackend(encoder, Sizes.parse("2:8"), session=None)
     with pytest.raises(UserError, match="layer 1 asked of onnx-fp32, made for 2"):
         runtime.embed(token_rows(5), Sizes.parse("1:8"), max_tokens=100)
 
@@ -174,11 +174,11 @@ def test_int8_reports_its_drift_and_exact_runtimes_report_none(encoder, runtimes
 
 
 def test_drift_counts_shared_neighbours(encoder):
-    class Flipped(TorchRuntime):
+    class Flipped(TorchBackend):
         def embed(self, rows, sizes, **options):
             return {size: -vectors for size, vectors in super().embed(rows, sizes, **options).items()}
 
-    figures = drift(TorchRuntime(encoder), encoder, token_rows(30), SIZES)
+    figures = drift(TorchBackend(encoder), encoder, token_rows(30), SIZES)
     assert all(f["cosine"] == pytest.approx(1) and f["top10"] == 1 for f in figures.values())
     figures = drift(Flipped(encoder), encoder, token_rows(30), SIZES)
     # Scores of pairs do not change when both change sign.
@@ -190,7 +190,7 @@ def test_drift_counts_shared_neighbours(encoder):
 
 def check(encoder, backend):
     """Same numbers as torch, from a text of one token to one of all, and no NaN from padding."""
-    runtime = open_runtime(backend, encoder, SIZES, "fp32")
+    runtime = open_backend(backend, encoder, SIZES, "fp32")
     rows = token_rows(20)
     found = runtime.embed(rows, SIZES, max_tokens=400)
     for size, expected in encoder.embed(rows, SIZES).items():
@@ -235,7 +235,7 @@ def test_an_architecture_that_was_not_checked_is_refused_with_those_that_were(en
     assert set(CONVERTIBLE) == set(FAMILIES)
     monkeypatch.setattr(graphs, "CONVERTIBLE", ("electra", "mpnet"))
     with pytest.raises(UserError, match=r"'bert' has not been checked.*\n.*electra, mpnet"):
-        graphs.trace(TapsGraph(encoder, [1]))
+        graphs.trace(PooledLayersGraph(encoder, [1]))
 
 
 # ------------------------------------------------------------------ files
@@ -309,28 +309,28 @@ def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch
 )
 def test_refuses_what_a_backend_lacks(encoder, backend, dtype, message):
     with pytest.raises(UserError, match=message):
-        open_runtime(backend, encoder, SIZES, dtype)
+        open_backend(backend, encoder, SIZES, dtype)
 
 
 def test_int8_needs_calibration(encoder):
     needs("openvino")
     for nothing in (None, []):
         with pytest.raises(UserError, match="calibrate"):
-            open_runtime("openvino", encoder, SIZES, "int8", nothing)
+            open_backend("openvino", encoder, SIZES, "int8", nothing)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_refuses_a_model_that_is_not_on_the_cpu(tmp_path, backend):
     encoder = load(tmp_path).to("meta")
     with pytest.raises(UserError, match=f"{backend} runs on CPUs, and the model is on meta"):
-        open_runtime(backend, encoder, SIZES)
+        open_backend(backend, encoder, SIZES)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_absent_package_is_named_with_its_extra(encoder, backend, monkeypatch):
     monkeypatch.setitem(sys.modules, {"onnx": "onnxruntime"}.get(backend, backend), None)
     with pytest.raises(UserError, match=r"is not installed") as caught:
-        open_runtime(backend, encoder, SIZES)
+        open_backend(backend, encoder, SIZES)
     assert f"starbucks-retrieval[{backend}]" in caught.value.hint
 
 
@@ -370,7 +370,7 @@ def test_the_fastest_of_equal_arithmetic_is_chosen_on_equal_work(clocked):
         Timed("openvino-int8", 0),
     ]
     rows = token_rows(400, 50)
-    best, rates = choose_runtime(candidates, rows, SIZES, 2000)
+    best, rates = choose_backend(candidates, rows, SIZES, 2000)
     assert best is candidates[1]
     assert set(rates) == {"fp32", "onnx-fp32", "openvino-fp32"}
     assert rates["onnx-fp32"] == pytest.approx(2 * rates["fp32"]) == pytest.approx(4 * rates["openvino-fp32"])
@@ -382,15 +382,15 @@ def test_the_fastest_of_equal_arithmetic_is_chosen_on_equal_work(clocked):
 
 def test_nothing_is_timed_where_there_is_no_choice():
     only = Timed("bf16", 0)
-    assert choose_runtime([only, Timed("onnx-fp32", 0)], token_rows(), SIZES, 100) == (only, {})
+    assert choose_backend([only, Timed("onnx-fp32", 0)], token_rows(), SIZES, 100) == (only, {})
     assert not only.seen
     with pytest.raises(UserError, match="no backend"):
-        choose_runtime([], token_rows(), SIZES, 100)
+        choose_backend([], token_rows(), SIZES, 100)
 
 
 def test_real_candidates(encoder, runtimes, ticking):
     candidates = [runtimes("torch"), runtimes("onnx")]
-    best, rates = choose_runtime(candidates, token_rows(), SIZES, 400)
+    best, rates = choose_backend(candidates, token_rows(), SIZES, 400)
     assert best is candidates[0]  # a second each, so the first of equals
     assert set(rates) == {"fp32", "onnx-fp32"}
     assert rates["fp32"] == rates["onnx-fp32"]
@@ -398,7 +398,7 @@ def test_real_candidates(encoder, runtimes, ticking):
 
 def test_a_clock_that_stands_still_gives_rates_too(encoder, runtimes, monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 5.0))
-    _, rates = choose_runtime([runtimes("torch"), runtimes("onnx")], token_rows(), SIZES, 400)
+    _, rates = choose_backend([runtimes("torch"), runtimes("onnx")], token_rows(), SIZES, 400)
     assert all(0 < rate < math.inf for rate in rates.values())
 
 
@@ -406,7 +406,7 @@ def test_compiled_torch_gives_the_same_numbers(encoder, tmp_path):
     calls = []
     other = load(tmp_path, pooling="mean", normalize=True)
     other.compile_layers = lambda: calls.append(1)  # compiling itself takes a C++ compiler and half a minute
-    found = TorchRuntime(other, compiled=True).embed(token_rows(), SIZES, max_tokens=300)
+    found = TorchBackend(other, compiled=True).embed(token_rows(), SIZES, max_tokens=300)
     assert calls == [1]
     for size, expected in encoder.embed(token_rows(), SIZES, max_tokens=300).items():
         assert np.array_equal(found[size], expected)
@@ -416,8 +416,8 @@ def test_compiled_torch_gives_the_same_numbers(encoder, tmp_path):
 def test_signals_arrive_after_models_of_openvino_are_gone(encoder):
     # Python handles signals on the stack that pytest's fault handler set up, and a core moves that.
     needs("openvino")
-    first = open_runtime("openvino", encoder, SIZES, "fp32")
-    second = open_runtime("openvino", encoder, SIZES, "fp32")
+    first = open_backend("openvino", encoder, SIZES, "fp32")
+    second = open_backend("openvino", encoder, SIZES, "fp32")
     del first
     gc.collect()
     del second

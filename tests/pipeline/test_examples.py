@@ -79,13 +79,13 @@ def test_every_flag_in_the_scripts_is_one_of_its_stage(known_flags):
 
 
 def test_every_preset_in_the_scripts_is_one():
-    from starbucks_retrieval.pretrain.arguments import RECIPES as PRETRAINING
-    from starbucks_retrieval.train.presets import RECIPES
+    from starbucks_retrieval.pretrain.arguments import PRESETS as PRETRAINING
+    from starbucks_retrieval.train.presets import PRESETS
 
     texts = [script.read_text("utf-8") for script in SCRIPTS]
     named = [word for text in texts for word in re.findall(r"(?:--preset|_preset=) ?\"?([\w-]+)", text)]
     named += [f"{word}-released" for text in texts for word in re.findall(r"--preset \"([\w-]+)\$released", text)]
-    assert len(named) > 15 and set(named) <= RECIPES.keys() | PRETRAINING.keys()
+    assert len(named) > 15 and set(named) <= PRESETS.keys() | PRETRAINING.keys()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(EXAMPLES)))

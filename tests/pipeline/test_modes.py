@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.export.__main__ import main as export
 from starbucks_retrieval.pretrain.__main__ import main as pretrain
 from starbucks_retrieval.provenance import usual_modes
@@ -35,15 +35,15 @@ def test_backbone_model_checkpoints_adapter_and_export(tiny_bert, tmp_path):
         f"--dataset_path {tmp_path}/data.jsonl --max_steps 1 --save_steps 1 --per_device_train_batch_size 2 --use_cpu"
     )
     words = f"--model_name_or_path {tiny_bert} --output_dir {tmp_path}/backbone --text_column text {fixed}"
-    assert run_door(pretrain, words.split()) == 0
+    assert run_command(pretrain, words.split()) == 0
     more = "--train_group_size 1 --sizes 2:8,4:32 --lora"
     assert (
-        run_door(train, f"--model_name_or_path {tmp_path}/backbone --output_dir {tmp_path}/m {more} {fixed}".split())
+        run_command(train, f"--model_name_or_path {tmp_path}/backbone --output_dir {tmp_path}/m {more} {fixed}".split())
         == 0
     )
     for to in ("sentence-transformers", "transformers"):
         words = f"--model_name_or_path {tmp_path}/m --size 2:8 --to {to} --output_dir {tmp_path}/{to}"
-        assert run_door(export, words.split()) == 0
+        assert run_command(export, words.split()) == 0
     names = {path.name for path in (tmp_path / "m").rglob("*.safetensors")}
     assert names == {"model.safetensors", "adapter.safetensors"}
     assert private(tmp_path) == {}

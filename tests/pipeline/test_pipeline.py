@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import join_text, open_corpus, open_queries, read_qrels, read_run
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.evaluate.__main__ import main as evaluate
@@ -17,7 +17,7 @@ from starbucks_retrieval.search.__main__ import main as search
 
 
 def run(door, *argv):
-    assert run_door(door, [str(word) for word in argv] + ["--quiet"]) == 0
+    assert run_command(door, [str(word) for word in argv] + ["--quiet"]) == 0
 
 
 def pipeline(model, folder, out, size, *encode_flags):
@@ -96,7 +96,7 @@ def test_stores_of_different_models_or_sizes_are_refused(tiny_bert, folder, tmp_
     pairs.append((tmp_path / "q3" / "L2-D8", tmp_path / "p" / "L2-D8", "pooling"))
     for queries, passages, difference in pairs:
         argv = ["--query_reps", queries, "--passage_reps", passages, *where]
-        assert run_door(search, [str(word) for word in argv]) == 2
+        assert run_command(search, [str(word) for word in argv]) == 2
         assert difference in capfd.readouterr().err
         assert not (tmp_path / "bad.trec").exists()
 
@@ -105,7 +105,7 @@ def test_a_typed_query_answers_from_the_cut_model(tiny_bert, folder, tmp_path, c
     pipeline(tiny_bert, folder, tmp_path, "2:8", "--sizes", "2:8,4:32")
     argv = ["--model_name_or_path", tiny_bert, "--passage_reps", tmp_path / "p", "--size", "2:8"]
     argv += ["--corpus_path", folder, "--query", "w1 w2", "--hits", 3, "--json"]
-    assert run_door(search, [str(word) for word in argv]) == 0
+    assert run_command(search, [str(word) for word in argv]) == 0
     hits = json.loads(capfd.readouterr().out.splitlines()[-1])["hits"]
     texts = {passage.docid: passage.text for passage in open_corpus(str(folder))}
     assert len(hits) == 3 and all(hit["text"] == texts[hit["docid"]] for hit in hits)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.evaluate.__main__ import main as evaluate
@@ -23,7 +23,7 @@ PAIRS = {"1:8": "4:8", "2:16": "4:16", "4:32": "4:32"}
 
 
 def did(door, *words):
-    assert run_door(door, [*map(str, words), "--quiet"]) == 0
+    assert run_command(door, [*map(str, words), "--quiet"]) == 0
 
 
 def texts(data, name):
@@ -135,7 +135,7 @@ def test_search_finds_what_the_model_says(made, expected, tmp_path):
 def test_what_was_not_trained_together_is_refused(made, tiny_bert, tmp_path, capsys):
     def refused(queries, passages, *more):
         words = ["--query_reps", queries, "--passage_reps", passages, "--save_ranking_to", tmp_path / "run", *more]
-        assert run_door(search, [*map(str, words)]) == 2
+        assert run_command(search, [*map(str, words)]) == 2
         assert not (tmp_path / "run").exists()
         return capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_typed_queries(made, expected, tmp_path, capsys):
     did(search, *words, "--funnel", "1:8@30,2:16")
     # Passages at 4:16 alone do not say which of their queries are meant.
     words[3] = made / "p" / "L4-D16"
-    assert run_door(search, [*map(str, words)]) == 2
+    assert run_command(search, [*map(str, words)]) == 2
     assert "are searched at 1:16, 2:16, 4:16" in capsys.readouterr().err
 
 
@@ -252,5 +252,5 @@ def test_a_map_that_cannot_be_read(made, tmp_path, capsys):
         (tmp_path / name).symlink_to(made / "model" / name)
     (tmp_path / "starbucks.json").write_text(json.dumps(content | {"passage_layers": {"2": "deep"}}))
     where = ["--model_name_or_path", tmp_path, "--dataset_path", made / "data", "--encode_output_path", tmp_path / "x"]
-    assert run_door(encode, [*map(str, where)]) == 2
+    assert run_command(encode, [*map(str, where)]) == 2
     assert "passage_layers is {'2': 'deep'}" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import torch
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import layers_of, layout_of
 from starbucks_retrieval.pretrain import decoders
-from starbucks_retrieval.pretrain.decoders import Rows, new_decoder, sampled_labels
+from starbucks_retrieval.pretrain.decoders import DecoderRows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.options import PretrainOptions
 from starbucks_retrieval.pretrain.states import embedded, position_embeddings
 
@@ -28,7 +28,7 @@ def prepared(family="bert", **settings):
 def test_reading_only_some_rows_equals_running_the_whole_layer(family, monkeypatch):
     backbone, decoder, first = prepared(family)
     batch = masked_batch()
-    rows = Rows.labelled(batch["decoder_labels"][None])
+    rows = DecoderRows.labelled(batch["decoder_labels"][None])
     inputs = backbone, first, embedded(backbone, batch["decoder_ids"]), batch["attention_mask"].bool(), rows
     short = decoder(*inputs)
     monkeypatch.setattr(decoders, "FAMILIES", ())
@@ -46,7 +46,9 @@ def test_when_all_is_visible_enhanced_decoding_is_the_layer_itself(family):
     labels = torch.full((1, 2, 6), 9)
     labels[:, :, 0] = -100
     queries = position_embeddings(backbone, 6).expand(2, -1, -1)
-    found = decoder(backbone, first, tokens, torch.ones(2, 6, 6, dtype=torch.bool), Rows.labelled(labels), queries)
+    found = decoder(
+        backbone, first, tokens, torch.ones(2, 6, 6, dtype=torch.bool), DecoderRows.labelled(labels), queries
+    )
     own = decoder._whole(backbone, first, tokens, torch.ones(2, 6, dtype=torch.bool))[:, :, 1:].flatten(1, 2)
     torch.testing.assert_close(found, own)
 
@@ -56,7 +58,7 @@ def test_a_token_reaches_its_own_prediction_only_through_the_vector(family):
     backbone, decoder, first = prepared(family, decoder="enhanced")
     batch = masked_batch(enhanced=True)
     queries = position_embeddings(backbone, 12).expand(4, -1, -1)
-    rows = Rows.labelled(torch.where(batch["attention_mask"].bool(), batch["ids"], -100)[None])
+    rows = DecoderRows.labelled(torch.where(batch["attention_mask"].bool(), batch["ids"], -100)[None])
 
     def states(ids, vector=first):
         return decoder(backbone, vector, embedded(backbone, ids), batch["visible"], rows, queries)
@@ -109,7 +111,7 @@ def test_labelled_rows_hold_every_target_once():
     labels = torch.full((1, 3, 6), -100)
     labels[0, 0, [2, 5]] = torch.tensor([12, 15])
     labels[0, 2, 1] = 21
-    rows = Rows.labelled(labels)
+    rows = DecoderRows.labelled(labels)
     assert rows.count == 3 and rows.index.shape == (1, 3, 2)
     assert rows.targets[rows.valid].tolist() == [12, 15, 21]
     assert rows.of(torch.arange(18).view(3, 6))[rows.valid].tolist() == [2, 5, 13]

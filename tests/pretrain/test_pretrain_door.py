@@ -12,9 +12,9 @@ from conftest import save_model
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.pretrain.__main__ import main
-from starbucks_retrieval.pretrain.arguments import RECIPES
+from starbucks_retrieval.pretrain.arguments import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def text(tmp_path_factory):
 def door(model, text, output, *words):
     fixed = "--max_steps 4 --per_device_train_batch_size 4 --logging_steps 1 --save_strategy no --max_length 32 --quiet"
     flags = ["--model_name_or_path", str(model), "--dataset_path", str(text), "--output_dir", str(output)]
-    return run_door(main, [*flags, *fixed.split(), *map(str, words)])
+    return run_command(main, [*flags, *fixed.split(), *map(str, words)])
 
 
 def history(output):
@@ -57,7 +57,7 @@ def test_every_objective_trains_a_backbone_that_train_takes(tiny_bert, text, tmp
     (tmp_path / "rows.jsonl").write_text('{"query": "w1", "positive": "w1 w2"}\n{"query": "w5", "positive": "w5 w6"}\n')
     words = f"--model_name_or_path {tmp_path}/m --dataset_path {tmp_path}/rows.jsonl --output_dir {tmp_path}/trained"
     fixed = "--train_group_size 1 --max_steps 1 --save_strategy no --quiet"
-    assert run_door(train, f"{words} {fixed}".split()) == 0
+    assert run_command(train, f"{words} {fixed}".split()) == 0
     trained = NestedEncoder.from_pretrained(tmp_path / "trained")
     assert trained.sizes == NestedEncoder.from_pretrained(tmp_path / "m").sizes or objective in (
         "mlm",
@@ -154,7 +154,7 @@ def test_short_documents_are_dropped_and_counted_and_the_text_wraps(tiny_bert, t
     assert figures["tokens"] > 20 * 4 * 10
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_trains(tiny_bert, text, tmp_path, name):
     words = (
         "--preset",
@@ -177,11 +177,11 @@ def test_a_preset_in_a_file_is_taken(tiny_bert, text, tmp_path, capsys):
         "max_steps: 1\nper_device_train_batch_size: 4\nmax_length: 32\nsave_strategy: 'no'\n"
     )
     words = [str(tmp_path / "run.yaml"), "--fp16", "false", "--weight_decay", "default", "--quiet"]
-    assert run_door(main, [*words, "--print_config", "--json"]) == 0
+    assert run_command(main, [*words, "--print_config", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["configuration"]
     assert told["encoder_mlm_probability"] == {"value": 0.3, "source": "preset retromae-stage2"}
     assert not (tmp_path / "m").exists()
-    assert run_door(main, words) == 0
+    assert run_command(main, words) == 0
     record = json.loads((tmp_path / "m" / "training.json").read_text())["configuration"]
     assert (record["pretrain"]["objective"], record["pretrain"]["max_length"]) == ("retromae", 32)
     assert (record["transformers"]["learning_rate"], record["transformers"]["weight_decay"]) == (1e-4, 0.0)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.pretrain.__main__ import main
 
 
@@ -32,11 +32,11 @@ def job(tiny_bert, tmp_path, monkeypatch):
 @pytest.mark.parametrize("objective", ["smae", "retromae"])
 def test_what_it_says_is_what_the_run_does(job, tmp_path, capsys, objective):
     more = ["--objective", objective, "--gradient_accumulation_steps", "2", "--quiet", "--json"]
-    assert run_door(main, [*job, *more, "--dry_run"]) == 0
+    assert run_command(main, [*job, *more, "--dry_run"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert not list((tmp_path / "here").iterdir())
     assert (told["steps"], told["rows_per_step"], told["max_length"], told["state"]) == (2, 8, 60, "new")
-    assert run_door(main, [*job, *more]) == 0
+    assert run_command(main, [*job, *more]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
@@ -52,10 +52,10 @@ def test_what_it_says_is_what_the_run_does(job, tmp_path, capsys, objective):
     ],
 )
 def test_refusals(job, capsys, more, what):
-    assert run_door(main, [*job, *more, "--dry_run"]) == 2
+    assert run_command(main, [*job, *more, "--dry_run"]) == 2
     assert what in capsys.readouterr().err
 
 
 def test_text_for_a_terminal(job, capsys):
-    assert run_door(main, [*job, "--dry_run"]) == 0
+    assert run_command(main, [*job, "--dry_run"]) == 0
     assert "2 of 4 sequences of up to 60 tokens" in capsys.readouterr().out

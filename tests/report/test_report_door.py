@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report import report
 from starbucks_retrieval.report.__main__ import main
@@ -65,7 +65,7 @@ def test_a_note_stands_under_every_table(files, tmp_path):
 def test_everything_is_written(files, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "out" / "deeper"
-    assert run_door(main, ["--input", *files, "--output_dir", str(out), "--baseline", "old", "--json"]) == 0
+    assert run_command(main, ["--input", *files, "--output_dir", str(out), "--baseline", "old", "--json"]) == 0
     printed, summary = capsys.readouterr()
     found = json.loads(printed)
     tables = [f"{name}.{kind}" for name in ("averages", "by_size", "ablation") for kind in ("md", "tex", "csv")]
@@ -118,10 +118,10 @@ def test_the_page_says_where_figures_come_from(files, tmp_path):
 def test_missing_matplotlib_is_a_user_error_and_tables_do_without(files, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     flags = ["--input", *files, "--output_dir", str(tmp_path / "out")]
-    assert run_door(main, flags) == 2
+    assert run_command(main, flags) == 2
     assert "pip install matplotlib, or pass --no_figures" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    assert run_door(main, [*flags, "--no_figures"]) == 0
+    assert run_command(main, [*flags, "--no_figures"]) == 0
     assert (tmp_path / "out" / "averages.tex").is_file()
 
 
@@ -137,19 +137,19 @@ def test_missing_matplotlib_is_a_user_error_and_tables_do_without(files, tmp_pat
 )
 def test_bad_flags_write_nothing(flags, what, two_methods, tmp_path, capsys):
     out = tmp_path / "out"
-    assert run_door(main, ["--input", *two_methods, "--output_dir", str(out), "--no_figures", *flags]) == 2
+    assert run_command(main, ["--input", *two_methods, "--output_dir", str(out), "--no_figures", *flags]) == 2
     assert what in capsys.readouterr().err
     assert not out.exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(two_methods, tmp_path):
     (tmp_path / "out").write_text("")
-    assert run_door(main, ["--input", *two_methods, "--output_dir", str(tmp_path / "out"), "--no_figures"]) == 2
+    assert run_command(main, ["--input", *two_methods, "--output_dir", str(tmp_path / "out"), "--no_figures"]) == 2
 
 
 def test_serious_findings_stand_on_top(write, tmp_path, capsys):
     path = write("a.json", [Cell("web", "RR@10", Size(2, 8), 0.5, 4)], findings={"web": {"2:8": ["hub documents"]}})
-    assert run_door(main, ["--input", path, "--output_dir", str(tmp_path / "out"), "--no_figures"]) == 0
+    assert run_command(main, ["--input", path, "--output_dir", str(tmp_path / "out"), "--no_figures"]) == 0
     assert "the preflight's findings: 1" in capsys.readouterr().err
     text = (tmp_path / "out" / "index.html").read_text()
     assert text.index("ours, web at 2:8: hub documents") < text.index("<section")

@@ -10,10 +10,10 @@ pytest.importorskip("matplotlib")
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.cost_figures import latency, pareto
 from starbucks_retrieval.report.costs import front
-from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, image, inline, looks
+from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, image, inline, series_styles
 from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.size_list import choose_ladder
+from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid
@@ -42,7 +42,7 @@ def test_the_front_keeps_what_nothing_beats():
 
 def test_a_line_a_method_with_a_gap_where_a_size_is_missing(two_methods):
     inputs = read_inputs(two_methods)
-    drawing = effectiveness(inputs, choose_ladder(inputs, None))
+    drawing = effectiveness(inputs, choose_report_sizes(inputs, None))
     assert drawing is not None
     assert [panel.title for panel in drawing.panels] == ["STS-B Spearman", "web nDCG@10", "docs nDCG@10"]
     old, new = drawn(drawing.panels[2]).get_lines()  # the first method is drawn last, on top
@@ -127,13 +127,13 @@ def test_labels_are_no_mathematics(write):
     label = "_$x$ & <b>"
     cells = [Cell("web", "RR@10", size, 0.5, 9) for size in (Size(2, 8), Size(4, 16))]
     inputs = read_inputs([write("x.json", cells, label), write("y.json", cells, "y")])
-    drawing = effectiveness(inputs, choose_ladder(inputs, None))
+    drawing = effectiveness(inputs, choose_report_sizes(inputs, None))
     assert drawing is not None
     assert b"&lt;b&gt;" in image(drawing, "svg")
 
 
 def test_looks_repeat_when_colours_run_out_and_published_ones_are_hollow():
-    found = looks([str(i) for i in range(9)], ["paper"])
+    found = series_styles([str(i) for i in range(9)], ["paper"])
     assert found["8"].colour == COLOURS[0]
     assert found["paper"].published
     assert not found["0"].published

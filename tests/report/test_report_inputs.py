@@ -9,7 +9,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column, grouped
 from starbucks_retrieval.report.inputs import is_grid, read_inputs
-from starbucks_retrieval.report.size_list import choose_ladder
+from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 
 from .conftest import grid
@@ -169,14 +169,14 @@ def test_the_ladder_is_that_of_files_that_hold_one(write):
         write("grid.json", grid(0.1), kind="grid"),
         write("a.json", [cell(0.5, Size(1, 8)), cell(0.6, Size(3, 32))]),
     ]
-    ladder = choose_ladder(read_inputs(files), None)
+    ladder = choose_report_sizes(read_inputs(files), None)
     assert list(ladder) == [Size(1, 8), Size(3, 32)]
     assert ladder.name(Size(1, 8)) == "1:8"
 
 
 def test_a_grid_alone_gives_the_default_rungs_that_lie_on_it(write):
     cells = grid(0.0, layers=(2, 4, 6, 8, 10, 12), dims=(8, 16, 32, 64, 128, 256, 512, 768))
-    ladder = choose_ladder(read_inputs([write("grid.json", cells, kind="grid")]), None)
+    ladder = choose_report_sizes(read_inputs([write("grid.json", cells, kind="grid")]), None)
     assert tuple(ladder) == tuple(Sizes.default(12, 768))
     assert [ladder.name(size) for size in ladder][:2] == ["Demi 2:32", "Short 4:64"]
 
@@ -196,41 +196,41 @@ DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
 )
 def test_grids_of_one_layer_each_are_a_grid_when_they_are_laid_together(write, said):
     files = [write(f"{n}.json", grid(0.0, (n,), DIMS), **said) for n in (2, 4, 6, 8, 10, 12)]
-    assert tuple(choose_ladder(read_inputs(files), None)) == tuple(Sizes.default(12, 768))
+    assert tuple(choose_report_sizes(read_inputs(files), None)) == tuple(Sizes.default(12, 768))
 
 
 def test_a_grid_of_one_layer_is_shown_whole_where_it_stands_alone(write):
     inputs = read_inputs([write("2.json", grid(0.0, (2,), DIMS), kind="sts", layout="grid")])
-    assert list(choose_ladder(inputs, None)) == [Size(2, dim) for dim in DIMS]
+    assert list(choose_report_sizes(inputs, None)) == [Size(2, dim) for dim in DIMS]
 
 
 def test_lists_of_one_size_each_stay_a_list_beside_a_grid(write):
     sizes = list(Sizes.default(6, 384))
     files = [write(f"{size.layer}.json", [cell(0.5, size)]) for size in sizes]
     files.append(write("grid.json", grid(0.0, (2,), DIMS), "theirs", kind="sts", layout="grid"))
-    assert list(choose_ladder(read_inputs(files), None)) == sizes
+    assert list(choose_report_sizes(read_inputs(files), None)) == sizes
 
 
 def test_sizes_that_were_asked_for_as_a_list_are_one_although_they_cross(write):
     crossing = [Size(2, 8), Size(2, 16), Size(4, 8), Size(4, 16)]
     inputs = read_inputs([write("a.json", [cell(0.5, size) for size in crossing], kind="sts", layout="list")])
-    assert list(choose_ladder(inputs, None)) == crossing
+    assert list(choose_report_sizes(inputs, None)) == crossing
 
 
 def test_sizes_asked_for_may_lie_off_the_ladder(write):
     files = [write("grid.json", grid(0.1), kind="grid"), write("a.json", [cell(0.5, Size(1, 8))])]
-    assert list(choose_ladder(read_inputs(files), "2:8,3:16")) == [Size(2, 8), Size(3, 16)]
+    assert list(choose_report_sizes(read_inputs(files), "2:8,3:16")) == [Size(2, 8), Size(3, 16)]
     with pytest.raises(UserError, match="nothing was measured at 5:8"):
-        choose_ladder(read_inputs(files), "5:8")
+        choose_report_sizes(read_inputs(files), "5:8")
 
 
 def test_cup_names_need_six_rungs_in_proportion(write):
     six = [cell(0.5, size) for size in Sizes.default(6, 384)]
     inputs = read_inputs([write("a.json", six)])
-    assert list(choose_ladder(inputs, "demi,trenta")) == [Size(1, 16), Size(6, 384)]
-    assert choose_ladder(inputs, "demi").name(Size(1, 16)) == "Demi 1:16"
+    assert list(choose_report_sizes(inputs, "demi,trenta")) == [Size(1, 16), Size(6, 384)]
+    assert choose_report_sizes(inputs, "demi").name(Size(1, 16)) == "Demi 1:16"
     other = [cell(0.5, Size(layer, 8 * layer)) for layer in range(1, 7)]
-    assert choose_ladder(read_inputs([write("b.json", other)]), None).cups == {}
+    assert choose_report_sizes(read_inputs([write("b.json", other)]), None).cups == {}
 
 
 def test_forums_are_one_data_set(write):

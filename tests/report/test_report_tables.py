@@ -9,9 +9,9 @@ import pytest
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.significance import Comparison, Marker
-from starbucks_retrieval.report.size_list import choose_ladder
-from starbucks_retrieval.report.tables import Block, Entry, Heading, Row, Table, with_best
+from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
+from starbucks_retrieval.report.size_list import choose_report_sizes
+from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow, with_best
 from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
 from starbucks_retrieval.sizes import Size
 
@@ -19,9 +19,13 @@ from starbucks_retrieval.sizes import Size
 def laid_out(files, baseline=None, correction="none", sizes=None):
     """(averages, by_size, ablation) of the files."""
     inputs = read_inputs(files)
-    ladder = choose_ladder(inputs, sizes)
+    ladder = choose_report_sizes(inputs, sizes)
     reference = next((method for method in inputs.methods if method.label == baseline), None)
-    return averages(inputs, ladder), by_size(inputs, ladder, Marker(reference, correction)), ablation(inputs, ladder)
+    return (
+        averages(inputs, ladder),
+        by_size(inputs, ladder, SignificanceMarks(reference, correction)),
+        ablation(inputs, ladder),
+    )
 
 
 def test_averages_over_sizes_as_markdown(two_methods):
@@ -163,9 +167,10 @@ def test_cells_off_the_ladder_stay_out_unless_asked_for(two_methods, write):
 
 def test_the_best_are_all_that_print_as_the_best():
     rows = [
-        Row(name, (Entry(value), Entry(other))) for name, value, other in (("a", 0.50004, 0.1), ("b", 0.50001, None))
+        TableRow(name, (Entry(value), Entry(other)))
+        for name, value, other in (("a", 0.50004, 0.1), ("b", 0.50001, None))
     ]
-    best = with_best([*rows, Row("paper", (Entry(0.9), Entry(0.9)), published=True)])
+    best = with_best([*rows, TableRow("paper", (Entry(0.9), Entry(0.9)), published=True)])
     assert [[entry.best for entry in row.entries] for row in best] == [[True, False], [True, False], [False, False]]
 
 
@@ -173,7 +178,7 @@ NASTY = 'a_b & 50% $x$ #1 {q} ~ ^ \\ <script>alert("x")</script> | *b* `c` [d](e
 
 
 def nasty() -> Table:
-    return Table("t", NASTY, "", (Heading(NASTY, "m_1"),), (Block("", (Row(NASTY, (Entry(0.5),)),)),), [NASTY])
+    return Table("t", NASTY, "", (Heading(NASTY, "m_1"),), (Block("", (TableRow(NASTY, (Entry(0.5),)),)),), [NASTY])
 
 
 def test_labels_are_escaped_in_latex():
@@ -201,8 +206,8 @@ def test_labels_survive_csv():
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1", "-x", "@SUM(A1)", " =1", "＝1"])
 def test_csv_holds_no_formulas(label):
     """Text that a spreadsheet would compute is marked as text, numbers below zero stay numbers."""
-    difference = Comparison(-0.25, 0.5, 0.5, "t")
-    row = Row(label, (Entry(-0.5, comparison=difference),))
+    difference = CellComparison(-0.25, 0.5, 0.5, "t")
+    row = TableRow(label, (Entry(-0.5, comparison=difference),))
     table = Table("t", "t", "size", (Heading(label, label),), (Block(label, (row,)),))
     head, figures = csv.reader(io.StringIO(csv_text(table)))
     assert head[3] == "'" + f"{label} {label}".strip() and figures == [f"'{label}", f"'{label}", "measured", "-0.5"]
@@ -211,5 +216,5 @@ def test_csv_holds_no_formulas(label):
 
 
 def test_csv_leaves_other_text_as_it_is():
-    table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (Row("x-y", (Entry(1.0),)),)),))
+    table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (TableRow("x-y", (Entry(1.0),)),)),))
     assert csv_text(table).splitlines() == ["size,method,source,a=b", "2:8,x-y,measured,1.0"]

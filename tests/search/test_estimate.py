@@ -14,7 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.search.estimate import (
     Growth,
-    Line,
+    LinearCost,
     Machine,
     PlanArguments,
     Rates,
@@ -31,7 +31,7 @@ from starbucks_retrieval.sizes import Size, Sizes
 faiss = pytest.importorskip("faiss")
 
 SIZES = Sizes.parse("2:32,6:128,12:768")
-FREE = Line(0.0, 0.0)
+FREE = LinearCost(0.0, 0.0)
 GROWTH = Growth(nodes=8192, fresh=1300.0, power=0.6, slope=0.2)
 NOTHING = Rates(scan=FREE, choose=0.0, code=FREE, keep=0.0, visit=FREE, hop=0.0)
 IDLE = Machine(
@@ -48,14 +48,14 @@ IDLE = Machine(
     rates={1: NOTHING, 64: NOTHING},
     growth=GROWTH,
 )
-USUAL = Rates(Line(1e-9, 2e-10), 5e-8, Line(4e-9, 4e-10), 6e-8, Line(3e-8, 4e-10), 1e-6)
+USUAL = Rates(LinearCost(1e-9, 2e-10), 5e-8, LinearCost(4e-9, 4e-10), 6e-8, LinearCost(3e-8, 4e-10), 1e-6)
 MACHINE = replace(
     IDLE,
     call=1e-4,
     opening=1e-4,
     reading=1e-9,
-    fetching=Line(1e-7, 3e-9),
-    rescoring=Line(1e-7, 2e-9),
+    fetching=LinearCost(1e-7, 3e-9),
+    rescoring=LinearCost(1e-7, 2e-9),
     rates={1: USUAL, 64: USUAL},
 )
 
@@ -150,7 +150,7 @@ def test_fits_means_this_machines_memory():
 
 
 def test_a_scan_takes_each_passage_once_a_query():
-    rows = rows_of(only(scan=Line(1e-9, 1e-10)), 1e6)
+    rows = rows_of(only(scan=LinearCost(1e-9, 1e-10)), 1e6)
     assert rows["flat", "6:128"].milliseconds == pytest.approx({1: 13.8, 64: 13.8})
     assert rows["funnel", "12:768"].milliseconds[1] == pytest.approx(4.2)
     assert rows["IVF", "6:128"].milliseconds[1] == pytest.approx((8192 + 256) * 13.8e-6)
@@ -180,12 +180,12 @@ def test_lists_of_the_best_cost_the_logarithm_of_what_was_seen():
     pq = rows_of(only(keep=1e-6), 1e6)["IVF", "2:32"]
     assert pq.milliseconds[1] == pytest.approx(1e-3 * 400 * (1 + math.log(codes / 400)))
     assert pq.settings == "nprobe=128"
-    every = rows_of(only(code=Line(1e-6, 0)), 1e6)["IVF", "2:32"]
+    every = rows_of(only(code=LinearCost(1e-6, 0)), 1e6)["IVF", "2:32"]
     assert every.milliseconds[1] == pytest.approx(1e-3 * codes)
 
 
 def test_fetched_rows_are_scored_once():
-    rows = rows_of(replace(IDLE, fetching=Line(0, 1e-9), rescoring=Line(0, 1e-6)), 1e6)
+    rows = rows_of(replace(IDLE, fetching=LinearCost(0, 1e-9), rescoring=LinearCost(0, 1e-6)), 1e6)
     assert rows["HNSW", "6:128"].milliseconds[64] == pytest.approx(400 * 128e-6)
     assert rows["flat", "6:128"].milliseconds[1] == pytest.approx(135 * 128e-6)
     assert rows["funnel", "6:128"].milliseconds[1] == pytest.approx(1000 * 128e-3 + 1035 * 32e-6, rel=0.01)
@@ -220,9 +220,9 @@ def test_very_few_passages(passages):
 
 
 def test_lines_go_through_both_points_and_never_below_nothing():
-    line = Line.through((32, 1.0), (512, 10.6))
+    line = LinearCost.through((32, 1.0), (512, 10.6))
     assert (line(32), line(512), line(128)) == pytest.approx((1.0, 10.6, 2.92))
-    steep, falling = Line.through((32, 0.0), (512, 10.0)), Line.through((32, 2.0), (512, 1.0))
+    steep, falling = LinearCost.through((32, 0.0), (512, 10.0)), LinearCost.through((32, 2.0), (512, 1.0))
     assert steep(0) == 0
     assert steep(512) == pytest.approx(10)
     assert (falling.each, falling.number) == (1.0, 0.0)

@@ -6,7 +6,7 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import exact as exact_module
-from starbucks_retrieval.search.engines.exact import make_proposer
+from starbucks_retrieval.search.engines.exact import make_candidate_generator
 
 
 def named(store, found):
@@ -193,5 +193,5 @@ def test_damaged_passages_are_told(open_written, store_dtype, value, engine, max
     np.save(path, held)
     for queries in (vectors[:1], vectors[:40], np.zeros((2, 8), np.float32)):
         with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
-            options = {"proposer": make_proposer(*engine), "max_memory": max_memory}
+            options = {"proposer": make_candidate_generator(*engine), "max_memory": max_memory}
             list(exact_search(queries, store, 5, **options))

@@ -3,7 +3,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, Step, funnel_search
+from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, funnel_search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -66,7 +66,7 @@ def reference(queries, ids, vectors, steps):
 @pytest.mark.parametrize("keeps", [(100, 30, 10), (7, 7, 7), (600, 50, 20), (9000, 1000, 600), (1, 1, 1)])
 def test_three_steps_are_what_their_definition_says(corpus, queries, keeps):
     ids, vectors, stores = corpus
-    funnel = Funnel(tuple(map(Step, SIZES, keeps)))
+    funnel = Funnel(tuple(map(FunnelStep, SIZES, keeps)))
     rows, scores = joined(funnel_search(queries, stores, funnel))
     found = [list(zip(*line)) for line in zip(rows.tolist(), scores)]
     assert found == reference(queries, ids, vectors, list(zip(SIZES, keeps)))
@@ -160,7 +160,7 @@ def test_an_index_that_finds_too_little_is_helped_out(corpus, queries, padded):
 
 def test_reading_and_writing_a_funnel():
     funnel = Funnel.parse(" 2:32@1000, 6:128@100 ,12:768")
-    assert funnel == Funnel((Step(Size(2, 32), 1000), Step(Size(6, 128), 100), Step(Size(12, 768))))
+    assert funnel == Funnel((FunnelStep(Size(2, 32), 1000), FunnelStep(Size(6, 128), 100), FunnelStep(Size(12, 768))))
     assert str(funnel) == "2:32@1000,6:128@100,12:768"
     assert [str(size) for size in funnel.sizes] == ["2:32", "6:128", "12:768"]
     assert (funnel.depth, funnel.last) == (None, Size(12, 768))

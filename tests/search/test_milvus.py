@@ -12,7 +12,7 @@ from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, mi
 from starbucks_retrieval.search.engines.milvus import connection as connection_module
 from starbucks_retrieval.search.engines.milvus import loading as load_module
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import Card
+from starbucks_retrieval.search.engines.milvus.metadata import CollectionMetadata
 from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.sizes import Size
 
@@ -286,8 +286,8 @@ def test_a_connection_that_is_lost_is_made_again(stores, tmp_path, monkeypatch):
 
 
 def test_a_card_reads_back(stores):
-    card = Card.of(stores[0])
-    assert Card.loads({"starbucks": card.dumps()}, "") == card
+    card = CollectionMetadata.of(stores[0])
+    assert CollectionMetadata.loads({"starbucks": card.dumps()}, "") == card
     assert card.id_bytes == len("dok-é299".encode())
     assert [stop for _, _, stop in card.partitions()] == [64, 128, 192, 256, 300]
 

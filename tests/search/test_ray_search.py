@@ -5,7 +5,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines.ray import RaySearch, Rows, _shares
+from starbucks_retrieval.search.engines.ray import RaySearch, RemoteRows, _shares
 
 ray = pytest.importorskip("ray")
 
@@ -58,7 +58,7 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
 
 def test_rows_of_a_store(open_written, corpus):
     ids, vectors, queries = corpus
-    rows = Rows(open_written(ids, vectors), 100, 612)
+    rows = RemoteRows(open_written(ids, vectors), 100, 612)
     assert rows.ids(np.array([0, 511])) == [ids[100], ids[611]]
     assert rows.consecutive(3, 5)[0] == ids[103:105]
     assert np.array_equal(np.concatenate([block for _, block in rows.blocks(100)]), vectors[100:612])

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import api, search
@@ -58,8 +58,10 @@ def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
 
 def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
     asked = []
-    real = exact.make_proposer
-    monkeypatch.setattr(api, "make_proposer", lambda engine, *args: asked.append(engine) or real(engine, *args))
+    real = exact.make_candidate_generator
+    monkeypatch.setattr(
+        api, "make_candidate_generator", lambda engine, *args: asked.append(engine) or real(engine, *args)
+    )
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
         monkeypatch.setattr(exact, "_MUCH", much or exact._MUCH)
@@ -147,12 +149,12 @@ def test_a_forgotten_encode_is_query(tmp_path, stores, write_store, capsys):
     asked = ["--query_reps", str(tmp_path / "q" / "L6-D16"), "--passage_reps", str(tmp_path / "asked")]
     for words, what in [(plain, "--query_reps holds passages"), (asked, "--passage_reps holds queries")]:
         for more in ([], ["--dry_run"]):
-            assert run_door(main, [*words, "--save_ranking_to", str(run), *more]) == 2
+            assert run_command(main, [*words, "--save_ranking_to", str(run), *more]) == 2
             said = capsys.readouterr().err
             assert what in said and "--encode_is_query" in said and "--override" in said
         assert not run.exists()
         # Passages against passages is a fair thing to ask, where it is meant.
-        assert run_door(main, [*words, "--save_ranking_to", str(run), "--override"]) == 0
+        assert run_command(main, [*words, "--save_ranking_to", str(run), "--override"]) == 0
         run.unlink()
     capsys.readouterr()
 
@@ -181,7 +183,7 @@ def test_asked_sizes():
 def test_door(tmp_path, stores, capsys, ticking):
     stored = ["--query_reps", str(tmp_path / "q"), "--passage-reps", str(tmp_path / "p"), "--layer", "6", "--dim", "16"]
     run = ["--save_ranking_to", str(tmp_path / "run.trec"), "--depth", "5"]
-    assert run_door(main, [*stored, *run, "--json"]) == 0
+    assert run_command(main, [*stored, *run, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures == {
         "seconds": 1,
@@ -198,7 +200,7 @@ def test_door(tmp_path, stores, capsys, ticking):
         ([*stored, *run, "--depth", "0"], "--depth 0"),
         ([*stored[2:], "--query", "hello"], "--model_name_or_path is missing"),
     ]:
-        assert run_door(main, argv) == 2
+        assert run_command(main, argv) == 2
         assert f"error: {what}" in capsys.readouterr().err
 
 

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.search import dry_run, estimate
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.estimate import Growth, Line, Machine, Rates
+from starbucks_retrieval.search.estimate import Growth, LinearCost, Machine, Rates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import size_folder
 
@@ -34,7 +34,7 @@ FLAGS = ["--query_reps", "queries", "--passage_reps", "passages", "--save_rankin
 
 
 def previewed(capsys, *argv):
-    assert run_door(main, [*FLAGS, *argv, "--dry_run", "--json", "--quiet"]) == 0
+    assert run_command(main, [*FLAGS, *argv, "--dry_run", "--json", "--quiet"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -44,7 +44,7 @@ def test_the_run_has_the_lines_and_about_the_bytes_it_says(stores, capsys):
     assert (one["queries"], one["passages"], one["depth"], one["lines"], one["passes"]) == (9, 300, 20, 180, 1)
     assert one["sizes"] == {"6:16": 300 * 16 * 4} and told["seconds"] == 5.0 and not one["exists"]
     assert not (stores / "run.trec").exists()
-    assert run_door(main, [*FLAGS, "--size", "6:16", "--depth", "20", "--quiet"]) == 0
+    assert run_command(main, [*FLAGS, "--size", "6:16", "--depth", "20", "--quiet"]) == 0
     written = (stores / "run.trec").read_bytes()
     assert written.count(b"\n") == one["lines"]
     assert len(written) == pytest.approx(one["bytes"], rel=0.2)
@@ -92,7 +92,7 @@ def test_funnels_indexes_several_sizes_and_other_engines(stores, capsys):
 )
 def test_what_search_refuses_is_refused(stores, capsys, argv, what):
     for more in (["--dry_run"], []):
-        assert run_door(main, [*FLAGS, *argv, *more]) == 2
+        assert run_command(main, [*FLAGS, *argv, *more]) == 2
         assert what in capsys.readouterr().err
 
 
@@ -100,8 +100,8 @@ def test_a_time_for_exact_search(stores, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(stores)
     asked = []
-    scan = Line(0.0, 1e-3)  # a millisecond a number
-    free = Line(0.0, 0.0)
+    scan = LinearCost(0.0, 1e-3)  # a millisecond a number
+    free = LinearCost(0.0, 0.0)
     rates = Rates(scan, choose=0.0, code=free, keep=0.0, visit=free, hop=0.0)
 
     def measured(seconds, *, batches, store_dtype, **options):

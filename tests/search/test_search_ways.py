@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.search.__main__ import main
 from starbucks_retrieval.sizes import Size
@@ -38,7 +38,7 @@ def run(folder, *more, name="run.trec"):
 
 
 def ranked(folder, *more):
-    assert run_door(main, run(folder, *more)) == 0
+    assert run_command(main, run(folder, *more)) == 0
     return (folder / "run.trec").read_bytes()
 
 
@@ -62,11 +62,13 @@ def test_a_funnel_that_keeps_all_is_exact_search(stores, capfd):
 
 
 def test_the_funnel_is_chosen_by_judgements(stores, capfd):
-    assert run_door(main, run(stores, "--funnel", "auto", "--qrels", str(stores / "qrels.txt"), "--target", "0.5")) == 0
+    assert (
+        run_command(main, run(stores, "--funnel", "auto", "--qrels", str(stores / "qrels.txt"), "--target", "0.5")) == 0
+    )
     figures = json.loads(capfd.readouterr().out)
     assert figures["choice"]["score"] >= 0.5 * figures["choice"]["full_score"]
     assert figures["funnel"].startswith(figures["choice"]["funnel"].split("@")[0])
-    assert run_door(main, run(stores, "--funnel", "auto")) == 2
+    assert run_command(main, run(stores, "--funnel", "auto")) == 2
     assert "--qrels" in capfd.readouterr().err
 
 
@@ -81,7 +83,7 @@ def test_an_index_is_built_kept_and_opened(stores, capfd):
     figures = json.loads(capfd.readouterr().out)
     assert figures["index"] == "IVF8,SQ8" and figures["recall"] == {"recall@10": 1.0}
     assert ranked(stores, "--size", "6:16", "--load_index", str(stores / "index"), *all_of_it[:4]) == exact
-    assert run_door(main, run(stores, "--size", "4:8", "--load_index", str(stores / "index"))) == 2
+    assert run_command(main, run(stores, "--size", "4:8", "--load_index", str(stores / "index"))) == 2
     assert "4:8" in capfd.readouterr().err
 
 
@@ -92,7 +94,7 @@ def test_an_index_makes_the_shortlist_of_a_funnel(stores):
 
 
 def test_several_sizes_in_one_call(stores, capfd):
-    assert run_door(main, run(stores, "--sizes", "all", name="runs")) == 0
+    assert run_command(main, run(stores, "--sizes", "all", name="runs")) == 0
     assert [one["size"] for one in json.loads(capfd.readouterr().out)["runs"]] == ["2:4", "4:8", "6:16"]
     for size in SIZES:
         alone = ranked(stores, "--size", str(size))
@@ -136,6 +138,6 @@ def test_milvus_finds_the_same(stores):
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(stores, capfd, more, what):
-    assert run_door(main, run(stores, *more)) == 2
+    assert run_command(main, run(stores, *more)) == 2
     assert what in capfd.readouterr().err
     assert not (stores / "run.trec").exists()

@@ -6,8 +6,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
-from starbucks_retrieval.search.engines.exact import FaissProposer, make_proposer
-from starbucks_retrieval.search.engines.torch import torch_proposer
+from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator, make_candidate_generator
+from starbucks_retrieval.search.engines.torch import torch_candidate_generator
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PLACES = [
@@ -55,7 +55,9 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
         for depth in (1, 40, 1499, 1500):
             expected = as_bytes(exact_search(queries, store, depth))
             for options in ({}, {"batch_size": 6, "max_memory": "300KB"}):
-                found = exact_search(queries, store, depth, proposer=torch_proposer(device, dtype), **options)
+                found = exact_search(
+                    queries, store, depth, proposer=torch_candidate_generator(device, dtype), **options
+                )
                 assert as_bytes(found) == expected
 
 
@@ -68,7 +70,7 @@ def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
         ids, vectors, queries = corpus(name)
         calls.clear()
         store = open_written(ids, vectors, name=name)
-        list(exact_search(queries, store, 100, proposer=torch_proposer("cpu", dtype)))
+        list(exact_search(queries, store, 100, proposer=torch_candidate_generator("cpu", dtype)))
         assert least <= sum(calls) <= most
 
 
@@ -77,7 +79,7 @@ def test_nothing_outside_exceeds_the_ceiling(open_written, dtype):
     ids, vectors, queries = corpus("random")
     store = open_written(ids, vectors)
     plan = exact_module.make_plan(10**6, 100, 60, 1500, 48)
-    rows, ceiling = torch_proposer("cpu", dtype).propose(queries, store, plan, 30, "")
+    rows, ceiling = torch_candidate_generator("cpu", dtype).propose(queries, store, plan, 30, "")
     assert 30 <= rows.shape[1] <= plan.candidates
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
     for line, own, highest in zip(exact, rows, ceiling):
@@ -111,14 +113,14 @@ def test_other_precision_settings_are_left_alone(open_written):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        list(exact_search(queries, store, 5, proposer=torch_proposer("cpu", "fp32")))
+        list(exact_search(queries, store, 5, proposer=torch_candidate_generator("cpu", "fp32")))
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 def test_auto_finds_a_device():
-    proposer = torch_proposer()
+    proposer = torch_candidate_generator()
     assert proposer.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -130,14 +132,14 @@ def test_faiss_on_a_gpu(open_written):
     for name in ("random", "tied", "near ties"):
         ids, vectors, queries = corpus(name)
         store = open_written(ids, vectors, name=name)
-        found = exact_search(queries, store, 40, proposer=make_proposer("faiss", "cuda"))
+        found = exact_search(queries, store, 40, proposer=make_candidate_generator("faiss", "cuda"))
         assert as_bytes(found) == as_bytes(exact_search(queries, store, 40))
 
 
 def test_flags_make_a_proposer():
-    assert isinstance(make_proposer(), FaissProposer)
-    assert make_proposer("torch", "cpu", "bf16").half
-    assert not make_proposer("torch", "cpu", "fp32").half
+    assert isinstance(make_candidate_generator(), FaissCandidateGenerator)
+    assert make_candidate_generator("torch", "cpu", "bf16").half
+    assert not make_candidate_generator("torch", "cpu", "fp32").half
     for wrong, what in [
         (("scann",), "--engine scann"),
         (("faiss", "cpu", "bf16"), "FAISS does not multiply in bf16"),
@@ -146,11 +148,11 @@ def test_flags_make_a_proposer():
         (("torch", "cpu", "fp8"), "--dtype fp8"),
     ]:
         with pytest.raises(UserError, match=what):
-            make_proposer(*wrong)
+            make_candidate_generator(*wrong)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "meta"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(UserError, match=device) as caught:
-        torch_proposer(device)
+        torch_candidate_generator(device)
     assert caught.value.hint == "say --device cpu"

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import StoreSpec, convert, open_store
 from starbucks_retrieval.store.__main__ import main
@@ -100,8 +100,8 @@ def test_ids_that_no_line_can_hold(tmp_path, make_spec, rows_of):
 def test_the_export_door(tmp_path, store, capsys):
     argv = ["export", str(store), str(tmp_path / "out.parquet")]
     for more, what in [([], "--to is missing"), (["--to", "csv"], "invalid choice")]:
-        assert run_door(main, [*argv, *more]) == 2
+        assert run_command(main, [*argv, *more]) == 2
         assert what in capsys.readouterr().err
-    assert run_door(main, [*argv, "--to", "parquet", "--json"]) == 0
+    assert run_command(main, [*argv, "--to", "parquet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 23
-    assert run_door(main, ["export", str(store), "memory://bucket/x", "--to", "npy"]) == 2
+    assert run_command(main, ["export", str(store), "memory://bucket/x", "--to", "npy"]) == 2

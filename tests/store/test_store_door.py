@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreWriter, output_folder
 from starbucks_retrieval.store.__main__ import COMMANDS, main
@@ -19,7 +19,7 @@ def door(capsys):
     """Run the door: exit status, standard output, standard error."""
 
     def run(*argv):
-        status = run_door(main, list(map(str, argv)))
+        status = run_command(main, list(map(str, argv)))
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 

@@ -49,7 +49,7 @@ def test_a_store_in_memory_has_the_bytes_of_a_local_one(tmp_path, bucket, make_s
 
 
 def test_arrays_are_fetched_once_and_mapped(tmp_path, bucket, make_spec, write_store):
-    folder = write_store(storage.place("memory://bucket/s"), make_spec())
+    folder = write_store(storage.as_path("memory://bucket/s"), make_spec())
     store = EmbeddingStore.open(folder)
     assert not copies(tmp_path)
     next(store.blocks(4))
@@ -64,7 +64,7 @@ def test_arrays_are_fetched_once_and_mapped(tmp_path, bucket, make_spec, write_s
 
 
 def test_what_is_fetched_is_checked(tmp_path, bucket, make_spec, write_store):
-    folder = write_store(storage.place("memory://bucket/s"), make_spec())
+    folder = write_store(storage.as_path("memory://bucket/s"), make_spec())
     path = folder / "00001.vectors.npy"
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
@@ -81,7 +81,7 @@ def test_what_is_fetched_is_checked(tmp_path, bucket, make_spec, write_store):
 
 
 def test_verify_reads_what_is_there_and_not_the_copy(bucket, make_spec, write_store):
-    folder = write_store(storage.place("memory://bucket/s"), make_spec())
+    folder = write_store(storage.as_path("memory://bucket/s"), make_spec())
     store = EmbeddingStore.open(folder)
     store.vectors(np.arange(10))
     path = folder / "00000.vectors.npy"
@@ -91,7 +91,7 @@ def test_verify_reads_what_is_there_and_not_the_copy(bucket, make_spec, write_st
 
 
 def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path, bucket, make_spec, write_store, monkeypatch):
-    store = EmbeddingStore.open(write_store(storage.place("memory://bucket/s"), make_spec()))
+    store = EmbeddingStore.open(write_store(storage.as_path("memory://bucket/s"), make_spec()))
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match="00000") as caught:
@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path, bucket, make_
 
 
 def test_an_array_that_has_gone_is_named(bucket, make_spec, write_store):
-    folder = write_store(storage.place("memory://bucket/s"), make_spec())
+    folder = write_store(storage.as_path("memory://bucket/s"), make_spec())
     store = EmbeddingStore.open(folder)
     (folder / "00001.ids.npy").unlink()
     with pytest.raises(UserError, match=r"memory://bucket/s/00001\.ids\.npy is missing"):
@@ -108,7 +108,7 @@ def test_an_array_that_has_gone_is_named(bucket, make_spec, write_store):
 
 
 def test_resume_and_refusals_at_a_url(bucket, make_spec, write_store, rows_of, fill):
-    spec, folder = make_spec(), storage.place("memory://bucket/s")
+    spec, folder = make_spec(), storage.as_path("memory://bucket/s")
     ids, vectors = rows_of(spec)
     with StoreWriter.open(folder, spec) as writer:
         writer.write_shard(1, ids[4:8], vectors[4:8])
@@ -157,7 +157,7 @@ def test_no_lock_is_told_once(bucket, make_spec, caplog):
 def test_a_file_url_is_a_local_path(tmp_path, make_spec, write_store, contents):
     folder = write_store(output_folder(f"file://{tmp_path}/out", Size(6, 8)), make_spec())
     assert folder == tmp_path / "out" / "L6-D8" and not storage.is_remote(folder)
-    assert not storage.is_remote(storage.place(UPath(str(tmp_path))))
+    assert not storage.is_remote(storage.as_path(UPath(str(tmp_path))))
     with StoreWriter.open(f"file://{tmp_path}/t", make_spec()), pytest.raises(UserError, match="another process"):
         StoreWriter.open(tmp_path / "t", make_spec())
     assert open_store(f"file://{tmp_path}/out").folders == [folder]
@@ -166,12 +166,12 @@ def test_a_file_url_is_a_local_path(tmp_path, make_spec, write_store, contents):
 def test_json_has_the_same_bytes_everywhere(tmp_path, bucket):
     content = {"b": [1, 0.1], "a": "é中"}
     write_json(tmp_path / "x.json", content)
-    storage.write_json(storage.place("memory://bucket/s"), "x.json", content)
+    storage.write_json(storage.as_path("memory://bucket/s"), "x.json", content)
     assert UPath("memory://bucket/s/x.json").read_bytes() == (tmp_path / "x.json").read_bytes()
 
 
 def test_what_a_file_system_raises_names_the_url(bucket, make_spec, write_store, monkeypatch):
-    folder = write_store(storage.place("memory://bucket/s"), make_spec())
+    folder = write_store(storage.as_path("memory://bucket/s"), make_spec())
 
     def down(*_, **__):
         raise RuntimeError("connection reset")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store, output_folder
@@ -93,11 +93,11 @@ def test_a_store_is_not_cut_into_itself(wide, contents):
 def test_the_slice_door(tmp_path, wide, make_spec, write_store, capsys):
     write_store(output_folder(wide.parent, Size(2, 8)), make_spec(size=Size(2, 8)))
     argv = ["slice", str(wide.parent), str(tmp_path / "out"), "--dims", "2,4", "--dim", "3"]
-    assert run_door(main, argv) == 2
+    assert run_command(main, argv) == 2
     assert "several sizes: 2:8, 6:8" in capsys.readouterr().err
-    assert run_door(main, [*argv, "--size", "6:8", "--json"]) == 0
+    assert run_command(main, [*argv, "--size", "6:8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sizes"] == ["6:2", "6:3", "6:4"]
-    assert run_door(main, [*argv[:3], "--dims", "2,x"]) == 2
+    assert run_command(main, [*argv[:3], "--dims", "2,x"]) == 2
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ def test_merged_parts_have_the_bytes_of_one_job(tmp_path, parts, make_spec, writ
 
 def test_merge_takes_several_paths_and_one_size(tmp_path, parts, capsys):
     argv = ["merge", *(str(parts / f"part-0000{part}-of-00003") for part in (1, 2, 0)), str(tmp_path / "out")]
-    assert run_door(main, [*argv, "--size", "6:8"]) == 0
+    assert run_command(main, [*argv, "--size", "6:8"]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["L6-D8"]
     assert open_store(tmp_path / "out").count == 23
-    assert run_door(main, [*argv, "--size", "6:9"]) == 2
+    assert run_command(main, [*argv, "--size", "6:9"]) == 2
     assert "no size 6:9" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import check_same, open_store
@@ -217,17 +217,17 @@ def test_the_import_door(tmp_path, dump, capsys):
         (["--name", "x", "--dim", "16"], "has 8 dimensions, --dim says 16"),
         (["--name", "x", "--normalize"], "not normalised"),
     ]:
-        assert run_door(main, [*argv, *more]) == 2
+        assert run_command(main, [*argv, *more]) == 2
         assert what in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
-    assert run_door(main, [*argv, "--name", "bert", "--dim", "8", "--json"]) == 0
+    assert run_command(main, [*argv, "--name", "bert", "--dim", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprint"] == "imported-bert"
     argv = ["import", str(queries), str(tmp_path / "q"), "--layer", "12", "--encode_is_query"]
-    assert run_door(main, [*argv, "--name", "bert"]) == 0
+    assert run_command(main, [*argv, "--name", "bert"]) == 0
     passages, queries = open_store(tmp_path / "p"), open_store(tmp_path / "q")
     assert (passages.spec.kind, queries.spec.kind) == ("passages", "queries")
     check_same(queries.spec, passages.spec)
-    assert run_door(main, [*argv, "--fingerprint", "abc", "--overwrite"]) == 0
+    assert run_command(main, [*argv, "--fingerprint", "abc", "--overwrite"]) == 0
     with pytest.raises(UserError, match="different"):
         check_same(open_store(tmp_path / "q").spec, passages.spec)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.metrics.significance import fisher_z
@@ -78,10 +78,10 @@ def test_through_the_door(tiny_bert, tmp_path, monkeypatch, capsys):
     ]
     (tmp_path / "x.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     argv = ["--model_name_or_path", str(tiny_bert), "--data", "x.tsv", "--sizes", "2:8,4:32", "--quiet"]
-    assert run_door(main, [*argv, "--pooling", "mean", "--output", "plain.json"]) == 0
-    assert run_door(main, [*argv, "--pooling", "mean", "--output", "pairs.json", "--keep_pairs"]) == 0
+    assert run_command(main, [*argv, "--pooling", "mean", "--output", "plain.json"]) == 0
+    assert run_command(main, [*argv, "--pooling", "mean", "--output", "pairs.json", "--keep_pairs"]) == 0
     capsys.readouterr()
-    assert run_door(main, [*argv, "--baseline", "pairs.json", "--output", "out.json"]) == 0
+    assert run_command(main, [*argv, "--baseline", "pairs.json", "--output", "out.json"]) == 0
     table = capsys.readouterr().out.split("\n\n")[1].splitlines()
     assert table[0].split() == ["size", "x"] and "Williams" in table[-1]
     written = json.loads((tmp_path / "out.json").read_text())
@@ -91,10 +91,10 @@ def test_through_the_door(tiny_bert, tmp_path, monkeypatch, capsys):
         size = Size.parse(cell["size"])
         assert cell["difference"] == pytest.approx(ours[size] - theirs[size])
         assert 0 <= cell["p"] <= 1
-    assert run_door(main, [*argv, "--baseline", "plain.json"]) == 0
+    assert run_command(main, [*argv, "--baseline", "plain.json"]) == 0
     assert "Fisher" in capsys.readouterr().out
-    assert run_door(main, [*argv, "--baseline", "plain.json", "--test", "bootstrap"]) == 2
+    assert run_command(main, [*argv, "--baseline", "plain.json", "--test", "bootstrap"]) == 2
     assert "measure that model again with --keep_pairs" in capsys.readouterr().err
     write_results("grid.json", Results("grid", "g", []))
-    assert run_door(main, [*argv, "--baseline", "grid.json"]) == 2
-    assert run_door(main, [*argv, "--baseline", "nowhere.json"]) == 2
+    assert run_command(main, [*argv, "--baseline", "grid.json"]) == 2
+    assert run_command(main, [*argv, "--baseline", "nowhere.json"]) == 2

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
 from starbucks_retrieval.sts import StsArguments, sts
@@ -38,7 +38,7 @@ def sets(tmp_path, monkeypatch):
 
 
 def run(tiny_bert, *flags):
-    return run_door(main, ["--model_name_or_path", str(tiny_bert), "--data", "one.tsv", "two.tsv", *flags])
+    return run_command(main, ["--model_name_or_path", str(tiny_bert), "--data", "one.tsv", "two.tsv", *flags])
 
 
 @pytest.mark.parametrize(("measure", "theirs"), [("spearman", spearmanr), ("pearson", pearsonr)])
@@ -132,7 +132,7 @@ def test_a_size_without_correlation_is_missing_not_zero(tiny_bert, sets, tmp_pat
     rows = "".join(f"{i}\tw{i} w1\tw{i} w1\n" for i in range(4))
     (tmp_path / "same.tsv").write_text(rows)  # each sentence with itself: all cosines are 1
     argv = ["--model_name_or_path", str(tiny_bert), "--data", "one.tsv", "same.tsv", "--output", "s.json"]
-    assert run_door(main, argv) == 0
+    assert run_command(main, argv) == 0
     out, err = capsys.readouterr()
     row = out.splitlines()[1].split()
     assert row[0] == "4:32" and row[2:] == ["–", "–"]

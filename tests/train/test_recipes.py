@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import METHODS, srl
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_options
-from starbucks_retrieval.train.presets import CHANGED, RECIPES, RENAMED
+from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
 
 
 def options(name, **more):
@@ -18,12 +18,12 @@ def options(name, **more):
     from starbucks_retrieval.models import EncoderConfig
 
     fields = TrainArguments.__dataclass_fields__
-    ours = {key: value for key, value in RECIPES[name].items() if key in fields}
+    ours = {key: value for key, value in PRESETS[name].items() if key in fields}
     return build_options(TrainArguments("m", dataset_path=["d"], **ours, **more), EncoderConfig(), 12, False)
 
 
 def test_presets_have_one_policy_for_known_positives():
-    assert {recipe["false_negatives"] for recipe in RECIPES.values()} == {"keep"}
+    assert {recipe["false_negatives"] for recipe in PRESETS.values()} == {"keep"}
 
 
 @pytest.mark.parametrize("task", ["msmarco", "sts"])
@@ -46,14 +46,14 @@ def test_a_separate_model_trains_at_its_dim_unless_its_name_says_otherwise():
 def test_a_name_that_is_gone_is_answered_with_the_new_one(name):
     with pytest.raises(UserError, match=f"no preset {name}") as caught:
         TrainArguments("m", preset=name)
-    assert RENAMED[name] in caught.value.hint and RENAMED[name] in RECIPES
+    assert RENAMED[name] in caught.value.hint and RENAMED[name] in PRESETS
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_name_that_means_something_else_now_says_so_in_one_line(name, capsys):
     needed = ["--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o"]
-    assert run_door(main, ["--preset", name, "--bf16", "false", "--fp16", "false", *needed, "--print_config"]) == 0
+    assert run_command(main, ["--preset", name, "--bf16", "false", "--fp16", "false", *needed, "--print_config"]) == 0
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("preset ")]
     assert line == f"preset {name} {CHANGED[name]}"
     named = CHANGED[name].rpartition(" ")[2]
-    assert named in RECIPES or named == "mask"
+    assert named in PRESETS or named == "mask"

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
 
 
@@ -43,7 +43,7 @@ def flags(tiny_bert, dataset, output, *more):
 
 
 def train(*arguments):
-    assert run_door(main, flags(*arguments)) == 0
+    assert run_command(main, flags(*arguments)) == 0
 
 
 def test_writes_a_plain_folder_with_sizes_and_card(tiny_bert, dataset, tmp_path):
@@ -133,7 +133,7 @@ def test_old_flags_are_mapped(tiny_bert, dataset, tmp_path):
 def configured(capsys, *argv):
     """Name → value and source, as --print_config tells them of a job over a folder that nobody reads."""
     needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "never-written")
-    assert run_door(main, [*map(str, argv), *needed, "--print_config", "--json", "--quiet"]) == 0
+    assert run_command(main, [*map(str, argv), *needed, "--print_config", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)["configuration"]
     return {name: (entry["value"], entry["source"]) for name, entry in told.items()}
 
@@ -175,7 +175,7 @@ def test_the_warm_up_is_what_the_last_layer_says(capsys, flags, expected):
 
 def test_a_preset_is_shown_for_people(capsys):
     needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o")
-    assert run_door(main, ["--preset", "retromae-beir", *needed, "--print_config"]) == 0
+    assert run_command(main, ["--preset", "retromae-beir", *needed, "--print_config"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["learning_rate", "1e-05", "preset", "retromae-beir"] in lines and ["lora", "False", "default"] in lines
 
@@ -198,7 +198,7 @@ def test_a_preset_is_shown_for_people(capsys):
     ],
 )
 def test_bad_input_exits_with_2_and_leaves_no_model(tiny_bert, dataset, tmp_path, capfd, more, message):
-    assert run_door(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
+    assert run_command(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
     printed = capfd.readouterr().err
     assert message in printed and "Traceback" not in printed
     assert not (tmp_path / "m" / "model.safetensors").exists()
@@ -212,13 +212,13 @@ def test_a_dev_qrel_for_an_unknown_document_is_named(tiny_bert, dataset, tmp_pat
     with open(tmp_path / "set" / "qrels" / "dev.tsv", "a") as file:
         file.write("q41\tnowhere\t1\n")
     more = ("--eval_dataset_path", str(tmp_path / "set"), "--max_steps", "1")
-    assert run_door(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
+    assert run_command(main, flags(tiny_bert, dataset, tmp_path / "m", *more)) == 2
     assert "nowhere" in capfd.readouterr().err
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tiny_bert, dataset, tmp_path, capfd):
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert run_door(main, flags(tiny_bert, dataset, tmp_path)) == 2
+    assert run_command(main, flags(tiny_bert, dataset, tmp_path)) == 2
     assert "not empty" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.models import info
 from starbucks_retrieval.train.__main__ import main
 
@@ -23,7 +23,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1e-4)
+    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1e-4)
     return [
         *("--model_name_or_path", str(tiny_bert), "--dataset_path", str(folder), "--output_dir", "model"),
         *("--train_group_size", "1", "--per_device_train_batch_size", "6", "--use_cpu"),
@@ -31,7 +31,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
 
 
 def previewed(capsys, *argv):
-    assert run_door(main, [*argv, "--dry_run", "--json", "--quiet"]) == 0
+    assert run_command(main, [*argv, "--dry_run", "--json", "--quiet"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -51,7 +51,7 @@ def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
     assert (told["rows"], told["rows_per_step"], told["layers"], told["state"]) == (20, 18, 3, "new")
     assert told["tokens_per_step"] == 18 * (5 + 7)  # with the two special tokens of each text
     assert told["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 1e-4 * 3)
-    assert run_door(main, [*job, *more, "--json", "--quiet"]) == 0
+    assert run_command(main, [*job, *more, "--json", "--quiet"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
@@ -102,7 +102,7 @@ def test_scored_pairs_and_groups_with_texts(job, tmp_path, capsys):
     ],
 )
 def test_refusals(job, capsys, more, what):
-    assert run_door(main, [*job, *more, "--dry_run"]) == 2
+    assert run_command(main, [*job, *more, "--dry_run"]) == 2
     assert what in capsys.readouterr().err
 
 
@@ -148,7 +148,7 @@ def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spo
         del words[words.index("--dataset_path") : words.index("--output_dir")]
     errors = []
     for last in (["--dry_run"], []):
-        assert run_door(main, words + last) == 2
+        assert run_command(main, words + last) == 2
         errors.append(capsys.readouterr().err)
     assert message in errors[0] and errors[0] == errors[1] and "Traceback" not in errors[0]
     assert not list((tmp_path / "here").rglob("*.safetensors"))
@@ -160,18 +160,18 @@ def test_a_large_file_without_negatives_at_its_head_is_told_of(job, tmp_path, ca
     monkeypatch.setattr(data_sample, "SMALL", 0)
     rows = [{"query": "w1", "positive": "w2"}] * 120 + [{"query": "w1", "positive": "w2", "negative": "w3"}]
     job[3] = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert run_door(main, [*job, "--train_group_size", "2", "--max_steps", "1", "--dry_run"]) == 0
+    assert run_command(main, [*job, "--train_group_size", "2", "--max_steps", "1", "--dry_run"]) == 0
     assert "none in the first 100 rows" in capsys.readouterr().out
 
 
 def test_text_for_a_terminal(job, capsys):
-    assert run_door(main, [*job, "--max_steps", "7", "--dry_run"]) == 0
+    assert run_command(main, [*job, "--max_steps", "7", "--dry_run"]) == 0
     out, err = capsys.readouterr()
     assert "7 of 6 queries with 1 passages each" in out and "20 rows from" in out and "nothing was written" in err
 
 
 def test_the_time_of_a_long_step_is_told_without_an_exponent(job, capsys, monkeypatch):
-    monkeypatch.setattr(info.Outline, "layer_seconds", lambda *_: 1.0)
-    assert run_door(main, [*job, "--dry_run", "--quiet"]) == 0
+    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1.0)
+    assert run_command(main, [*job, "--dry_run", "--quiet"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("time")]
     assert line.endswith(" 864 s a step")

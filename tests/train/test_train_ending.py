@@ -7,7 +7,7 @@ import json
 import pytest
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
 from starbucks_retrieval.train.__main__ import main as train_main
 
@@ -28,7 +28,7 @@ def stage(request, tiny_bert, tmp_path):
         fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {tmp_path}/m {own}"
         steps = "--max_steps 2 --per_device_train_batch_size 2 --logging_steps 1 --save_strategy no --use_cpu"
         main = train_main if request.param == "train" else pretrain_main
-        return run_door(main, [*fixed.split(), *steps.split(), *words])
+        return run_command(main, [*fixed.split(), *steps.split(), *words])
 
     run.name = request.param
     return run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_a_gpu_follows_the_cpu(tiny_bert, tmp_path, flags, tolerance):
     losses = []
     for name, more in (("cpu", "--use_cpu true"), ("gpu", f"--use_cpu false {flags}")):
         words = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/rows.jsonl --output_dir {tmp_path}/{name}"
-        assert run_door(main, f"{words} {fixed} {more}".split()) == 0
+        assert run_command(main, f"{words} {fixed} {more}".split()) == 0
         history = json.loads((tmp_path / name / "training.json").read_text())["history"]
         losses.append([entry["loss"] for entry in history if "loss" in entry])
     np.testing.assert_allclose(losses[0], losses[1], rtol=tolerance)

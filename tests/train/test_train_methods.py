@@ -12,9 +12,9 @@ from conftest import save_model
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder, Size
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.presets import RECIPES
+from starbucks_retrieval.train.presets import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +51,30 @@ def data(tmp_path_factory):
 def door(model, output, *words):
     fixed = "--max_steps 2 --per_device_train_batch_size 4 --logging_steps 1 --save_strategy no --quiet"
     flags = ["--model_name_or_path", str(model), "--output_dir", str(output), *fixed.split(), *map(str, words)]
-    return run_door(main, flags)
+    return run_command(main, flags)
 
 
 def history(output):
     return json.loads((output / "training.json").read_text())["history"]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_trains(tiny_bert, data, tmp_path, name):
     words = ["--preset", name, "--bf16", "false", "--fp16", "false", "--gradient_accumulation_steps", "1"]
     words += ["--query_max_len", "16", "--passage_max_len", "16", "--warmup_steps", "0", "--save_strategy", "no"]
     if name == "starbucks-stsb-released":
         kind = ("pairs.tsv", "--dataset_split", "train")
     else:
-        kind = ("nli.jsonl",) if RECIPES[name].get("task") == "sts" else ("rows.jsonl",)
-    if RECIPES[name].get("objective") == "separate":
+        kind = ("nli.jsonl",) if PRESETS[name].get("task") == "sts" else ("rows.jsonl",)
+    if PRESETS[name].get("objective") == "separate":
         words += ["--sizes", "2:16"]
-    if "train_dims" in RECIPES[name]:
+    if "train_dims" in PRESETS[name]:
         words += ["--train_dims", "8,16,32"]
     assert door(tiny_bert, tmp_path / "m", "--dataset_path", data / kind[0], *kind[1:], *words) == 0
     losses = [entry["loss"] for entry in history(tmp_path / "m") if "loss" in entry]
     assert len(losses) == 2 and np.isfinite(losses).all()
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
-    expected = (RECIPES[name]["pooling"], RECIPES[name]["normalize"], RECIPES[name]["temperature"])
+    expected = (PRESETS[name]["pooling"], PRESETS[name]["normalize"], PRESETS[name]["temperature"])
     assert (encoder.config.pooling, encoder.config.normalize, encoder.config.temperature) == expected
     vectors = encoder.encode(["w1 w2"])
     assert set(vectors) == set(encoder.sizes)
@@ -131,10 +131,10 @@ def test_similarity_from_triples_with_a_dev_set(tiny_bert, data, tmp_path):
 def test_spearman_of_the_dev_set(tiny_bert, data):
     from scipy.stats import rankdata
 
-    from starbucks_retrieval.train.dev import PairSet
+    from starbucks_retrieval.train.dev import DevPairs
 
     encoder = NestedEncoder.from_pretrained(tiny_bert)
-    found = PairSet(str(data / "pairs.tsv"), "dev").score(encoder, encoder.sizes)
+    found = DevPairs(str(data / "pairs.tsv"), "dev").score(encoder, encoder.sizes)
     lines = [line.split("\t") for line in (data / "pairs.tsv").read_text().splitlines()[1:]]
     dev = [line for line in lines if line[0] == "dev"]
     size = Size(4, 32)

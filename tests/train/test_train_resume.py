@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
@@ -31,7 +31,7 @@ def stage(request, tiny_bert, tmp_path):
         fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {output} {own}"
         steps = "--max_steps 2 --per_device_train_batch_size 2 --save_steps 1 --use_cpu --quiet"
         main = train_main if request.param == "train" else pretrain_main
-        return run_door(main, [*fixed.split(), *steps.split(), *words])
+        return run_command(main, [*fixed.split(), *steps.split(), *words])
 
     return run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.transfer import cross_validate, train_and_test
@@ -39,7 +39,7 @@ def tasks(tmp_path, monkeypatch):
 
 
 def run(tiny_bert, *flags):
-    return run_door(main, ["--model_name_or_path", str(tiny_bert), "--folds", "3", "--pooling", "mean", *flags])
+    return run_command(main, ["--model_name_or_path", str(tiny_bert), "--folds", "3", "--pooling", "mean", *flags])
 
 
 def test_classes_apart_are_told_and_thrown_ones_are_not(tiny_bert, tasks, capsys):

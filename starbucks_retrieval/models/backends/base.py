@@ -21,19 +21,21 @@ from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.sizes import Size, Sizes
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-Rows = Sequence[Sequence[int]]
+TokenRows = Sequence[Sequence[int]]
 
 _PROBES = 5  # batches that each candidate is timed on
 _SECONDS = 1.5  # what the slowest candidate may take for them all, unless they are small
 _SMALL = 512  # tokens of a small batch
 
 
-class Runtime(Protocol):
+class Backend(Protocol):
     """Something that computes embeddings. `name` says what and in which arithmetic: "bf16" is torch, "onnx-fp32" is not."""
 
     name: str
 
-    def embed(self, rows: Rows, sizes: Sizes, *, max_tokens: int, label: str | None = None) -> dict[Size, np.ndarray]:
+    def embed(
+        self, rows: TokenRows, sizes: Sizes, *, max_tokens: int, label: str | None = None
+    ) -> dict[Size, np.ndarray]:
         """Embeddings {size: float32 [rows, dim]} of token rows, in their order, from one pass for all sizes.
 
         max_tokens bounds rows x longest of a batch. With a label, progress is shown under it. Equal calls give equal
@@ -42,7 +44,7 @@ class Runtime(Protocol):
         ...
 
 
-class TorchRuntime:
+class TorchBackend:
     """The encoder itself, under autocast with a dtype.
 
     `compiled` compiles the encoder's layers in place: whoever else holds the encoder runs them compiled, too.
@@ -55,12 +57,14 @@ class TorchRuntime:
         if compiled:
             encoder.compile_layers()
 
-    def embed(self, rows: Rows, sizes: Sizes, *, max_tokens: int, label: str | None = None) -> dict[Size, np.ndarray]:
+    def embed(
+        self, rows: TokenRows, sizes: Sizes, *, max_tokens: int, label: str | None = None
+    ) -> dict[Size, np.ndarray]:
         """See Runtime."""
         return self._encoder.embed(rows, sizes, max_tokens=max_tokens, dtype=self._dtype, label=label)
 
 
-class GraphRuntime(ABC):
+class GraphBackend(ABC):
     """A static graph that gives the taps of the layers it was made for; the encoder's pooling is part of the graph."""
 
     def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes) -> None:
@@ -72,7 +76,9 @@ class GraphRuntime(ABC):
     def runner(self) -> Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]:
         """A function from int64 ids and mask [batch, tokens] to the taps [batch, hidden], for use in one thread."""
 
-    def embed(self, rows: Rows, sizes: Sizes, *, max_tokens: int, label: str | None = None) -> dict[Size, np.ndarray]:
+    def embed(
+        self, rows: TokenRows, sizes: Sizes, *, max_tokens: int, label: str | None = None
+    ) -> dict[Size, np.ndarray]:
         """See Runtime. Raises UserError for a size whose layer the graph was not made for."""
         sizes.check(self._encoder.num_layers, self._encoder.hidden_size)
         for layer in sizes.layers:
@@ -103,13 +109,13 @@ def need(*modules: str, extra: str) -> None:
             ) from None
 
 
-def open_runtime(
+def open_backend(
     backend: str,
     encoder: NestedEncoder,
     sizes: Sizes,
     dtype: str = "auto",
-    calibration: Rows | None = None,
-) -> Runtime:
+    calibration: TokenRows | None = None,
+) -> Backend:
     """A runtime for an encoder at some sizes: "torch", or on CPUs "onnx" (fp32) or "openvino" (fp32, bf16, int8).
 
     auto is bf16 where the hardware multiplies it fast and the backend has it, else fp32; torch has fp16 on GPUs. int8
@@ -126,15 +132,15 @@ def open_runtime(
     return BACKENDS[backend](encoder, sizes, cast(Dtype, dtype), calibration)
 
 
-def _torch(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: Rows | None) -> Runtime:
+def _torch(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: TokenRows | None) -> Backend:
     if dtype == "int8":
         raise UserError("torch has no int8 here", "take --backend openvino for int8, or --dtype bf16")
     if dtype == "fp16" and encoder.device.type == "cpu":
         raise UserError("fp16 is for GPUs", "take --dtype bf16 or fp32 on a CPU")
-    return TorchRuntime(encoder, precision.choose(dtype, encoder.device))
+    return TorchBackend(encoder, precision.choose(dtype, encoder.device))
 
 
-def _onnx(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: Rows | None) -> Runtime:
+def _onnx(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: TokenRows | None) -> Backend:
     if dtype not in ("auto", "fp32"):
         raise UserError(f"onnx computes in fp32, not {dtype}", "take --backend openvino, or --dtype fp32")
     from starbucks_retrieval.models.backends.onnx import open_onnx
@@ -142,7 +148,7 @@ def _onnx(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: Rows 
     return open_onnx(encoder, sizes)
 
 
-def _openvino(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: Rows | None) -> Runtime:
+def _openvino(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: TokenRows | None) -> Backend:
     if dtype == "fp16":
         raise UserError("openvino computes in fp32, bf16 or int8, not fp16", "take --dtype bf16")
     from starbucks_retrieval.models.backends.openvino import open_openvino
@@ -151,16 +157,16 @@ def _openvino(encoder: NestedEncoder, sizes: Sizes, dtype: Dtype, calibration: R
     return open_openvino(encoder, sizes, chosen, calibration)
 
 
-BACKENDS: dict[str, Callable[[NestedEncoder, Sizes, Dtype, Rows | None], Runtime]] = {
+BACKENDS: dict[str, Callable[[NestedEncoder, Sizes, Dtype, TokenRows | None], Backend]] = {
     "torch": _torch,
     "onnx": _onnx,
     "openvino": _openvino,
 }
 
 
-def choose_runtime(
-    candidates: Sequence[Runtime], rows: Rows, sizes: Sizes, max_tokens: int
-) -> tuple[Runtime, dict[str, float]]:
+def choose_backend(
+    candidates: Sequence[Backend], rows: TokenRows, sizes: Sizes, max_tokens: int
+) -> tuple[Backend, dict[str, float]]:
     """The fastest of several runtimes on real token rows, and {name: texts per second} of those that were timed.
 
     Only those in the arithmetic of the first are: speed is no reason to change results. Each is warmed up, then all take
@@ -187,18 +193,18 @@ def choose_runtime(
     return alike[rates.index(max(rates))], {runtime.name: rate for runtime, rate in zip(alike, rates)}
 
 
-def _arithmetic(runtime: Runtime) -> str:
+def _arithmetic(runtime: Backend) -> str:
     return runtime.name.rpartition("-")[2]
 
 
-def _probes(rows: Rows, max_tokens: int, count: int) -> list[list[Sequence[int]]]:
+def _probes(rows: TokenRows, max_tokens: int, count: int) -> list[list[Sequence[int]]]:
     """`count` of the batches that all rows make, evenly spread from long texts to short ones, or all if they are fewer."""
     batches = token_batches([len(row) for row in rows], max_tokens)
     picked = np.linspace(0, len(batches) - 1, count + 2)[1:-1].round() if len(batches) > count else range(len(batches))
     return [[rows[i] for i in batches[int(position)]] for position in picked]
 
 
-def _seconds(runtime: Runtime, rows: Rows, sizes: Sizes, max_tokens: int) -> float:
+def _seconds(runtime: Backend, rows: TokenRows, sizes: Sizes, max_tokens: int) -> float:
     began = now()
     runtime.embed(rows, sizes, max_tokens=max_tokens)
     return seconds_since(began)

@@ -43,7 +43,7 @@ _SIMILAR = 0.8
 Run = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
 
 
-class TapsGraph(nn.Module):
+class PooledLayersGraph(nn.Module):
     """The pooled taps of some layers as one function of token ids and mask; it holds no weight above the deepest.
 
     Padding is to the right. A text without a token is read as its first padding token, so that no row gives NaN.
@@ -88,7 +88,7 @@ class EmbeddingGraph(nn.Module):
         check_size(size, encoder.num_layers, encoder.hidden_size)
         self.size = size
         self.outputs = [OUTPUT]
-        self.taps = TapsGraph(encoder, [size.layer])
+        self.taps = PooledLayersGraph(encoder, [size.layer])
 
     @property
     def encoder(self) -> NestedEncoder:
@@ -106,7 +106,7 @@ class EmbeddingGraph(nn.Module):
         return [embedding(tap, self.size.dim, self.encoder.config.normalize).numpy()]
 
 
-Graph = TapsGraph | EmbeddingGraph
+Graph = PooledLayersGraph | EmbeddingGraph
 
 
 class _EveryTokenSees(TorchFunctionMode):

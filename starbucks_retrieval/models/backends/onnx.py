@@ -9,23 +9,31 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import GraphRuntime, need
-from starbucks_retrieval.models.backends.graph import INPUTS, Graph, Run, TapsGraph, check_close, quiet_export, trace
+from starbucks_retrieval.models.backends.base import GraphBackend, need
+from starbucks_retrieval.models.backends.graph import (
+    INPUTS,
+    Graph,
+    PooledLayersGraph,
+    Run,
+    check_close,
+    quiet_export,
+    trace,
+)
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Sizes
 
 _LARGEST = 2_000_000_000  # bytes; an ONNX file is one protobuf message, which ends at 2 GiB
 
 
-def open_onnx(encoder: NestedEncoder, sizes: Sizes) -> GraphRuntime:
+def open_onnx(encoder: NestedEncoder, sizes: Sizes) -> GraphBackend:
     """The taps that `sizes` need, as an ONNX graph in memory, in fp32. Raises UserError for what cannot be converted."""
-    graph = TapsGraph(encoder, sizes.layers)
+    graph = PooledLayersGraph(encoder, sizes.layers)
     session = open_session(onnx_bytes(graph))
     check_close(graph, runner(session), "ONNX Runtime")
-    return OnnxRuntime(encoder, sizes, session)
+    return OnnxBackend(encoder, sizes, session)
 
 
-class OnnxRuntime(GraphRuntime):
+class OnnxBackend(GraphBackend):
     """A session runs in any number of threads at once."""
 
     def __init__(self, encoder: NestedEncoder, sizes: Sizes, session: Any) -> None:

@@ -16,12 +16,12 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import precision
-from starbucks_retrieval.models.backends.base import GraphRuntime, Rows, need
+from starbucks_retrieval.models.backends.base import GraphBackend, TokenRows, need
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
     Graph,
+    PooledLayersGraph,
     Run,
-    TapsGraph,
     check_close,
     check_similar,
     quiet_export,
@@ -34,7 +34,9 @@ from starbucks_retrieval.sizes import Sizes
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 
-def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Rows | None = None) -> GraphRuntime:
+def open_openvino(
+    encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None
+) -> GraphBackend:
     """The taps that `sizes` need, compiled for this CPU in fp32, bf16 or int8.
 
     int8 quantises weights and activations, whose ranges it reads off the calibration rows; what is left of the
@@ -43,7 +45,7 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
     """
     if dtype == "int8":
         check_calibration(calibration)  # before the seconds that converting takes
-    graph = TapsGraph(encoder, sizes.layers)
+    graph = PooledLayersGraph(encoder, sizes.layers)
     model = converted(graph)
     if dtype == "int8":
         model = quantised(model, calibration or [])
@@ -53,10 +55,10 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
         compiled = opened(model, dtype)
         check = check_close if dtype == "fp32" else check_similar
         check(graph, runner(compiled), f"OpenVINO in {dtype}")
-    return OpenVinoRuntime(f"openvino-{dtype}", encoder, sizes, compiled)
+    return OpenVinoBackend(f"openvino-{dtype}", encoder, sizes, compiled)
 
 
-class OpenVinoRuntime(GraphRuntime):
+class OpenVinoBackend(GraphBackend):
     """A compiled model; each call has an inference request of its own, so calls may come from any thread."""
 
     def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any) -> None:
@@ -78,7 +80,7 @@ def converted(graph: Graph) -> Any:
     return model
 
 
-def check_calibration(calibration: Rows | None) -> None:
+def check_calibration(calibration: TokenRows | None) -> None:
     """Raise UserError where int8 cannot be had: without rows to calibrate it, or without NNCF."""
     if not calibration:
         raise UserError("int8 needs texts to calibrate it", "give some hundred of the kind that will be encoded")
@@ -86,7 +88,7 @@ def check_calibration(calibration: Rows | None) -> None:
     need("nncf", extra="openvino")
 
 
-def quantised(model: Any, calibration: Rows) -> Any:
+def quantised(model: Any, calibration: TokenRows) -> Any:
     """A copy of the model with int8 weights and activations; see check_calibration."""
     check_calibration(calibration)
     import nncf

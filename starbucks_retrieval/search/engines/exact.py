@@ -20,7 +20,7 @@ _MUCH = 1e10  # multiplications that take FAISS longer than loading torch does
 Results = tuple[np.ndarray, np.ndarray]
 
 
-class Proposer(Protocol):
+class CandidateGenerator(Protocol):
     """What looks at every passage quickly. It decides how long a search takes, never what is found.
 
     `widening`: how many times `depth` candidates it wants to keep while it looks.
@@ -48,7 +48,7 @@ def exact_search(
     max_memory: str | int = "2GB",
     threads: int | None = None,
     label: str = "",
-    proposer: Proposer | None = None,
+    proposer: CandidateGenerator | None = None,
 ) -> Iterator[Results]:
     """The `depth` passages of highest inner product for each query, in batches of queries, in order.
 
@@ -61,7 +61,7 @@ def exact_search(
     queries = np.ascontiguousarray(queries, np.float32)
     check_queries(queries, store, depth, batch_size)
     depth = min(depth, store.count)
-    proposer = proposer or FaissProposer(threads)
+    proposer = proposer or FaissCandidateGenerator(threads)
     wanted = min(depth * proposer.widening, store.count)
     plan = make_plan(parse_bytes(max_memory), batch_size, wanted, store.count, store.spec.size.dim)
     return _batches(queries, store, depth, plan, proposer, label)
@@ -102,7 +102,7 @@ def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_
 
 
 def _batches(
-    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, proposer: Proposer, label: str
+    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, proposer: CandidateGenerator, label: str
 ) -> Iterator[Results]:
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
@@ -120,7 +120,7 @@ def _batches(
         yield rows, scores
 
 
-class FaissProposer:
+class FaissCandidateGenerator:
     """FAISS in single precision: its `plan.candidates` best rows for each query."""
 
     widening = 1
@@ -152,7 +152,7 @@ class FaissProposer:
         return self.faiss.knn(queries, block, count, metric=self.faiss.METRIC_INNER_PRODUCT)
 
 
-class GpuFaissProposer(FaissProposer):
+class GpuFaissCandidateGenerator(FaissCandidateGenerator):
     """The same on a GPU, by faiss-gpu, whose products are in single precision too. `index`: which GPU."""
 
     most = 2048  # what its selection can keep
@@ -191,13 +191,13 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
     return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= _MUCH else "faiss"
 
 
-def make_proposer(
+def make_candidate_generator(
     engine: str = "faiss",
     device: str | None = None,
     dtype: str = "auto",
     threads: int | None = None,
     dim: int | None = None,
-) -> Proposer:
+) -> CandidateGenerator:
     """What `--engine`, `--device`, `--dtype` and `--threads` ask for.
 
     `engine`: faiss or torch; `device`: cpu, cuda or cuda:1 (FAISS takes the CPU if none is given, torch a GPU when there
@@ -205,19 +205,19 @@ def make_proposer(
     Raises UserError for what is not known, not installed or not there.
     """
     if engine == "torch":
-        from starbucks_retrieval.search.engines.torch import torch_proposer
+        from starbucks_retrieval.search.engines.torch import torch_candidate_generator
 
-        return torch_proposer(device, dtype, threads, dim)
+        return torch_candidate_generator(device, dtype, threads, dim)
     if engine != "faiss":
         raise UserError(f"--engine {engine} is not known", "take auto, faiss or torch")
     if dtype not in ("auto", "fp32"):
         raise UserError(f"FAISS does not multiply in {dtype}", "take --engine torch")
     if device is None or device == "cpu":
-        return FaissProposer(threads)
+        return FaissCandidateGenerator(threads)
     match = re.fullmatch(r"cuda(?::(\d+))?", device)
     if match is None:
         raise UserError(f"no device {device}", "take cpu, cuda or cuda:1")
-    return GpuFaissProposer(int(match[1] or 0))
+    return GpuFaissCandidateGenerator(int(match[1] or 0))
 
 
 def shown_blocks(

@@ -15,7 +15,13 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
-from starbucks_retrieval.search.engines.exact import Proposer, Results, check_queries, exact_search, make_proposer
+from starbucks_retrieval.search.engines.exact import (
+    CandidateGenerator,
+    Results,
+    check_queries,
+    exact_search,
+    make_candidate_generator,
+)
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.search.scores import best
 from starbucks_retrieval.store import EmbeddingStore
@@ -27,7 +33,7 @@ class RaySearch:
     `folders`: a store, or all parts of one, at paths or URLs that every machine sees. `workers`: as many take equal
     shares of the shards, and `max_memory` each; one a machine if not given. `address`: a Ray cluster; if neither it nor
     the environment's RAY_ADDRESS is given, one that lives as long as this and that nobody else sees. `engine`, `device`,
-    `dtype`: what proposes, as in `make_proposer`. A worker that is lost is started again.
+    `dtype`: what proposes, as in `make_candidate_generator`. A worker that is lost is started again.
 
     Raises UserError for a Ray that is not installed or cannot be reached, and for all that `exact_search` refuses.
     """
@@ -114,7 +120,7 @@ class RaySearch:
         return [searcher.search.remote(batch) for searcher in self._searchers]
 
 
-class Rows(EmbeddingStore):
+class RemoteRows(EmbeddingStore):
     """The rows [start, stop) of a store as a store of their own, counted from 0."""
 
     def __init__(self, store: EmbeddingStore, start: int, stop: int) -> None:
@@ -160,12 +166,12 @@ class _Searcher:
         return np.concatenate(rows) + self.start, np.concatenate(scores)
 
     @functools.cached_property
-    def _rows(self) -> Rows:
-        return Rows(_open(self.folders), self.start, self.stop)
+    def _rows(self) -> RemoteRows:
+        return RemoteRows(_open(self.folders), self.start, self.stop)
 
     @functools.cached_property
-    def _proposer(self) -> Proposer:
-        return make_proposer(self.options["engine"], self.options["device"], self.options["dtype"])
+    def _proposer(self) -> CandidateGenerator:
+        return make_candidate_generator(self.options["engine"], self.options["device"], self.options["dtype"])
 
 
 def _open(folders: Sequence[str | Path]) -> EmbeddingStore:

@@ -22,9 +22,9 @@ _LONG = 512  # numbers of a vector
 _PIECE = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
 
 
-def torch_proposer(
+def torch_candidate_generator(
     device: str | None = None, dtype: str = "auto", threads: int | None = None, dim: int | None = None
-) -> TorchProposer:
+) -> TorchCandidateGenerator:
     """A proposer for `exact_search` that multiplies by torch.
 
     `device`: cpu, cuda or cuda:1; a GPU when there is one if not given. `dtype` auto: bf16 where it is
@@ -38,10 +38,10 @@ def torch_proposer(
         raise UserError(f"search runs on cpu or cuda, not on {device}", "say --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
-    return TorchProposer(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place, dim or 0)}[dtype])
+    return TorchCandidateGenerator(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place, dim or 0)}[dtype])
 
 
-class TorchProposer:
+class TorchCandidateGenerator:
     """The best rows by a product in bfloat16 (`half`) or float32; of a list kept while looking, those that may matter."""
 
     def __init__(self, device: torch.device, half: bool) -> None:

@@ -13,7 +13,7 @@ LEAST_EF = 64
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearCost:
     """Seconds of one thing of some width: `each` + `number` × width."""
 
     each: float
@@ -23,7 +23,7 @@ class Line:
         return self.each + self.number * width
 
     @classmethod
-    def through(cls, narrow: tuple[int, float], wide: tuple[int, float]) -> Line:
+    def through(cls, narrow: tuple[int, float], wide: tuple[int, float]) -> LinearCost:
         """The line through two measurements (width, seconds), neither of its numbers negative."""
         (left, low), (right, high) = narrow, wide
         number = min(max(0.0, (high - low) / (right - left)), high / right)
@@ -39,11 +39,11 @@ class Rates:
     fetches and scores, by its dim; `hop`: one node whose links HNSW follows.
     """
 
-    scan: Line
+    scan: LinearCost
     choose: float
-    code: Line
+    code: LinearCost
     keep: float
-    visit: Line
+    visit: LinearCost
     hop: float
 
 
@@ -88,8 +88,8 @@ class Machine:
     call: float
     opening: float
     reading: float
-    fetching: Line
-    rescoring: Line
+    fetching: LinearCost
+    rescoring: LinearCost
     rates: Mapping[int, Rates]
     growth: Growth
 

@@ -16,7 +16,16 @@ import numpy as np
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
-from starbucks_retrieval.search.estimate.machine import LEAST_EF, LINKS, RESCORE, Growth, Line, Machine, Rates, kept_of
+from starbucks_retrieval.search.estimate.machine import (
+    LEAST_EF,
+    LINKS,
+    RESCORE,
+    Growth,
+    LinearCost,
+    Machine,
+    Rates,
+    kept_of,
+)
 from starbucks_retrieval.search.funnel_rescore import rescore
 from starbucks_retrieval.search.plan import make_plan
 from starbucks_retrieval.search.scores import best, score_candidates
@@ -138,16 +147,18 @@ def _rates(
     choose = max(0.0, (short * many - long * few) / (entered * many - more * few))
     codes = [(width, code(width, 1)) for width in _BYTES]
     return Rates(
-        scan=Line.through(*((dim, _rest(taken, own * choose) / rows) for dim, (rows, taken, own) in scans.items())),
+        scan=LinearCost.through(
+            *((dim, _rest(taken, own * choose) / rows) for dim, (rows, taken, own) in scans.items())
+        ),
         choose=choose,
-        code=Line.through(*((width, taken / _CODES) for width, taken in codes)),
+        code=LinearCost.through(*((width, taken / _CODES) for width, taken in codes)),
         keep=max(0.0, code(_BYTES[0], wide) - codes[0][1]) / kept_of(_CODES, wide),
-        visit=Line.through(*((dim, visit(index)) for dim, index in flats.items())),
+        visit=LinearCost.through(*((dim, visit(index)) for dim, index in flats.items())),
         hop=max(0.0, timed(search) / some - visits * cached) / hops,
     )
 
 
-def _fetching(timed: Timed, stores: Mapping[int, EmbeddingStore], opening: float, score: Score) -> Line:
+def _fetching(timed: Timed, stores: Mapping[int, EmbeddingStore], opening: float, score: Score) -> LinearCost:
     """A line through the seconds of one of eight queries' own passages, scored from stores of one shard."""
     taken = []
     for dim, store in stores.items():
@@ -156,7 +167,7 @@ def _fetching(timed: Timed, stores: Mapping[int, EmbeddingStore], opening: float
         queries = rng.standard_normal((len(rows), dim), dtype=np.float32)
         seconds = _rest(timed(partial(score, queries, rows, count, store, 2**31)), opening)
         taken.append((dim, seconds / rows.size))
-    return Line.through(*taken)
+    return LinearCost.through(*taken)
 
 
 def _score(queries: np.ndarray, rows: np.ndarray, keep: int, store: EmbeddingStore, memory: int) -> object:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from starbucks_retrieval.search.estimate.machine import LEAST_EF, LINKS, RESCORE, Machine, Rates, kept_of
-from starbucks_retrieval.search.funnel.funnel import Funnel, Step, grows
+from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, grows
 from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
 from starbucks_retrieval.sizes import Size
 
@@ -39,7 +39,7 @@ GRAPH_BYTES = 2 * LINKS * _LINK + LINKS * _LINK / (LINKS - 1) + 8 + 4
 
 
 @dataclass(frozen=True)
-class Row:
+class EstimateRow:
     """One way to search at one size.
 
     `way`: what to give to --index, or to --funnel. `disk`: bytes of stores and index; `memory`: bytes that must stay in
@@ -63,7 +63,9 @@ class Row:
         return asdict(self) | {"size": str(self.size)}
 
 
-def estimate(machine: Machine, passages: float, sizes: Sequence[Size], *, max_memory: str | int = "2GB") -> list[Row]:
+def estimate(
+    machine: Machine, passages: float, sizes: Sequence[Size], *, max_memory: str | int = "2GB"
+) -> list[EstimateRow]:
     """Flat, IVF-PQ, HNSW and, from the smallest size on, a funnel: rows for each size, in the order of `sizes`.
 
     Depth, store type and batches are those that `machine` was measured for. Ids are taken to be row numbers.
@@ -95,7 +97,7 @@ class _Model:
         self.wide = min(RESCORE * machine.depth, passages)
         self.shards = -(-passages // SHARD)
 
-    def rows(self, size: Size, smallest: Size) -> Iterator[Row]:
+    def rows(self, size: Size, smallest: Size) -> Iterator[EstimateRow]:
         """Every way at one size."""
         yield self._flat(size)
         yield self._ivf_pq(size)
@@ -103,12 +105,12 @@ class _Model:
         if grows(smallest, size):
             yield self._funnel(smallest, size)
 
-    def _flat(self, size: Size) -> Row:
+    def _flat(self, size: Size) -> EstimateRow:
         vectors, disk = self._store_bytes(size)
         least, plan = min(vectors, self.limit), self._plan(size.dim, self.machine.depth)
         return self._row("flat", size, disk, vectors, least, plan.candidates, partial(self._scanned, size.dim, plan))
 
-    def _ivf_pq(self, size: Size) -> Row:
+    def _ivf_pq(self, size: Size) -> EstimateRow:
         lists, width = lists_for(self.passages), code_bytes(size.dim)
         probes = probes_for(lists, self.passages, self.wide)
         graph = lists >= _GRAPH_FROM
@@ -127,7 +129,7 @@ class _Model:
         disk = self._store_bytes(size)[1] + index
         return self._row(way, size, disk, index, index, found, seconds, f"nprobe={probes}")
 
-    def _hnsw(self, size: Size) -> Row:
+    def _hnsw(self, size: Size) -> EstimateRow:
         ef = max(LEAST_EF, self.wide)
         index = self.passages * (_SINGLE * size.dim + GRAPH_BYTES)
 
@@ -138,7 +140,7 @@ class _Model:
         disk = self._store_bytes(size)[1] + index
         return self._row(f"HNSW{LINKS}", size, disk, index, index, self.wide, seconds, f"efSearch={ef}")
 
-    def _funnel(self, small: Size, size: Size) -> Row:
+    def _funnel(self, small: Size, size: Size) -> EstimateRow:
         keep = min(max(SHORTLIST, self.machine.depth), self.passages)
         vectors, disk = self._store_bytes(small)
         plan = self._plan(small.dim, keep)
@@ -147,7 +149,7 @@ class _Model:
             rescored = keep * self.machine.rescoring(size.dim) + self._opened(keep, batch)
             return self._scanned(small.dim, plan, batch) + rescored
 
-        way = str(Funnel((Step(small, keep), Step(size))))
+        way = str(Funnel((FunnelStep(small, keep), FunnelStep(size))))
         disk += self._store_bytes(size)[1]
         return self._row(way, size, disk, vectors, min(vectors, self.limit), keep, seconds)
 
@@ -161,11 +163,11 @@ class _Model:
         fetched: int,
         seconds: Callable[[int], float],
         settings: str = "",
-    ) -> Row:
+    ) -> EstimateRow:
         call, batches = self.machine.call, self.machine.rates
         milliseconds = {batch: 1000 * (seconds(batch) + call / batch) for batch in batches}
         fits = memory <= self.machine.memory
-        return Row(way, size, round(disk), round(memory), round(least), milliseconds, fits, fetched, settings)
+        return EstimateRow(way, size, round(disk), round(memory), round(least), milliseconds, fits, fetched, settings)
 
     def _store_bytes(self, size: Size) -> tuple[int, int]:
         """Of the vectors of a store, and of all of it."""

@@ -10,7 +10,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.estimate.arguments import PlanArguments, ladder
 from starbucks_retrieval.search.estimate.machine import Machine
 from starbucks_retrieval.search.estimate.measure import measure_machine
-from starbucks_retrieval.search.estimate.model import Row, estimate
+from starbucks_retrieval.search.estimate.model import EstimateRow, estimate
 from starbucks_retrieval.store import open_store
 from starbucks_retrieval.store.info import readable
 
@@ -21,7 +21,7 @@ class Estimates:
 
     machine: Machine
     passages: int
-    rows: list[Row]
+    rows: list[EstimateRow]
 
     def __str__(self) -> str:
         machine, batches = self.machine, list(self.machine.rates)

@@ -16,8 +16,8 @@ import numpy as np
 from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import Proposer, Results, exact_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, Step, check_together, funnel_search, grows
+from starbucks_retrieval.search.engines.exact import CandidateGenerator, Results, exact_search
+from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, check_together, funnel_search, grows
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.sizes import Size
@@ -33,7 +33,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class FunnelChoice:
     """The funnel chosen and what it was chosen by.
 
     `score`, `full_score`: nDCG@10 over `queries` judged queries. `cost_ratio`: how many times cheaper than the full
@@ -83,8 +83,8 @@ def choose_funnel(
     max_steps: int = 3,
     max_memory: str | int = "2GB",
     threads: int | None = None,
-    proposer: Proposer | None = None,
-) -> Choice:
+    proposer: CandidateGenerator | None = None,
+) -> FunnelChoice:
     """The cheapest funnel of up to `max_steps` steps over the sizes of `stores` that keeps `target` of the quality.
 
     `queries`: {size: [queries, dim]} for the queries `query_ids`; those without judgements are left out. Quality is
@@ -135,13 +135,13 @@ def choose_funnel(
             totals[funnel] = totals.get(funnel, 0.0) + float((scores * grades.scale[batch]).sum())
 
     means = {funnel: total / len(judged) for funnel, total in totals.items()}
-    alone = Funnel((Step(full, depth),))
+    alone = Funnel((FunnelStep(full, depth),))
     if means[alone] == 0:
         raise UserError(f"at {full} no judged passage comes among the first {CUTOFF}", "check qrels and model")
     good = [funnel for funnel, mean in means.items() if mean >= target * means[alone] * (1 - 1e-12)]
     chosen = min(good, key=lambda funnel: (cost(funnel, count), -means[funnel], str(funnel)))
     full_ms = _milliseconds(lambda: funnel_search(own, stores, alone, **options), len(judged))
-    return Choice(
+    return FunnelChoice(
         funnel=chosen,
         full=full,
         target=target,
@@ -212,13 +212,13 @@ def _outcomes(
     `order`: for each size the columns of the pool [queries, pool] in the order in which that size ranks them.
     """
     ranks = {size: np.argsort(columns, axis=1) for size, columns in order.items()}
-    full = Funnel((Step(max(order), depth),))
+    full = Funnel((FunnelStep(max(order), depth),))
 
-    def after(path: tuple[Step, ...], left: np.ndarray | None) -> Iterator[tuple[Funnel, np.ndarray]]:
+    def after(path: tuple[FunnelStep, ...], left: np.ndarray | None) -> Iterator[tuple[Funnel, np.ndarray]]:
         for size in order:
             if path and not grows(path[-1].size, size):
                 continue
-            funnel = Funnel((*path, Step(size, depth)))
+            funnel = Funnel((*path, FunnelStep(size, depth)))
             if funnel != full and cost(funnel, count) >= cost(full, count):
                 continue
             if left is None:
@@ -231,7 +231,7 @@ def _outcomes(
             if len(path) + 1 < max_steps:
                 for keep in keeps:
                     if not path or keep < (path[-1].keep or 0):
-                        yield from after((*path, Step(size, keep)), ranked[:, :keep])
+                        yield from after((*path, FunnelStep(size, keep)), ranked[:, :keep])
 
     yield from after((), None)
 

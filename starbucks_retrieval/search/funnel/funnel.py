@@ -16,7 +16,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import Proposer, Results, check_queries, exact_search
+from starbucks_retrieval.search.engines.exact import CandidateGenerator, Results, check_queries, exact_search
 from starbucks_retrieval.search.funnel_rescore import rescore
 from starbucks_retrieval.search.plan import make_plan, parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
@@ -40,7 +40,7 @@ class Shortlister(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class FunnelStep:
     """One size, and how many passages of each query it lets through. None, for the last step: as many as are asked."""
 
     size: Size
@@ -54,7 +54,7 @@ class Step:
 class Funnel:
     """Steps of growing size and shrinking lists; a single one is a plain search. Raises UserError for other shapes."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FunnelStep, ...]
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -90,7 +90,7 @@ class Funnel:
             if at and not re.fullmatch(r"-?\d+", keep):
                 raise UserError(f"cannot read the step {word.strip()!r} of the funnel {text}", _SPELLING)
             try:
-                steps.append(Step(Size.parse(size), int(keep) if at else None))
+                steps.append(FunnelStep(Size.parse(size), int(keep) if at else None))
             except UserError as error:
                 raise UserError(f"{error.what}, in the funnel {text!r}", _SPELLING) from None
         return cls(tuple(steps))
@@ -148,7 +148,7 @@ def funnel_search(
     batch_size: int = 1024,
     max_memory: str | int = "2GB",
     threads: int | None = None,
-    proposer: Proposer | None = None,
+    proposer: CandidateGenerator | None = None,
     label: str = "",
 ) -> Iterator[Results]:
     """The passages that come out of a funnel for each query, in batches of queries, in order.
@@ -222,7 +222,7 @@ def _rescored(
     found: Iterable[Results],
     queries: Mapping[Size, np.ndarray],
     stores: Mapping[Size, EmbeddingStore],
-    steps: tuple[Step, ...],
+    steps: tuple[FunnelStep, ...],
     memory: int,
     threads: int | None,
 ) -> Iterator[Results]:

@@ -9,18 +9,18 @@ from typing import Any
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import CARD, INDEX, Card
+from starbucks_retrieval.search.engines.milvus.metadata import CARD, INDEX, CollectionMetadata
 from starbucks_retrieval.sizes import Size
 
 ROW, DOCID = "row", "docid"
 
 
 @dataclass(frozen=True)
-class Home:
+class Collection:
     """One Milvus collection. `index`: what everything on its card is indexed with; None before that is done."""
 
     name: str
-    card: Card
+    card: CollectionMetadata
     index: str | None
 
 
@@ -37,7 +37,7 @@ def check_name(collection: str) -> None:
         )
 
 
-def find_homes(connection: Connection, collection: str) -> list[Home]:
+def find_collections(connection: Connection, collection: str) -> list[Collection]:
     """The Milvus collections of a collection, none if there is none. Raises UserError for one that is not ours."""
     if connection.call("has_collection", collection):
         return [_read(connection, collection)]
@@ -46,9 +46,9 @@ def find_homes(connection: Connection, collection: str) -> list[Home]:
     return [_read(connection, name) for name in names]
 
 
-def make_homes(connection: Connection, collection: str, card: Card) -> list[Home]:
+def make_collections(connection: Connection, collection: str, card: CollectionMetadata) -> list[Collection]:
     """Find or create what the card describes. Raises UserError where something else is there."""
-    homes = find_homes(connection, collection)
+    homes = find_collections(connection, collection)
     if not homes:
         try:
             return [_create(connection, collection, card)]
@@ -72,19 +72,19 @@ def make_homes(connection: Connection, collection: str, card: Card) -> list[Home
     return [there.get(name) or _create(connection, name, own) for name, own in wanted.items()]
 
 
-def mark_complete(connection: Connection, home: Home, index: str) -> None:
+def mark_complete(connection: Connection, home: Collection, index: str) -> None:
     """Say on the collection that it can be searched, and by what."""
     if home.index != index:
         connection.call("alter_collection_properties", home.name, properties={INDEX: index})
 
 
-def _read(connection: Connection, name: str) -> Home:
+def _read(connection: Connection, name: str) -> Collection:
     properties: Any = connection.call("describe_collection", name).get("properties") or {}
-    card = Card.loads(properties, f"the collection {name} at {connection.shown}")
-    return Home(name, card, properties.get(INDEX))
+    card = CollectionMetadata.loads(properties, f"the collection {name} at {connection.shown}")
+    return Collection(name, card, properties.get(INDEX))
 
 
-def _create(connection: Connection, name: str, card: Card) -> Home:
+def _create(connection: Connection, name: str, card: CollectionMetadata) -> Collection:
     from pymilvus import DataType
 
     schema = connection.schema()
@@ -95,4 +95,4 @@ def _create(connection: Connection, name: str, card: Card) -> Home:
     connection.call(
         "create_collection", name, schema=schema, properties={CARD: card.dumps()}, consistency_level="Strong"
     )
-    return Home(name, card, None)
+    return Collection(name, card, None)

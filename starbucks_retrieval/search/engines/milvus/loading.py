@@ -14,14 +14,14 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines.milvus.collections import (
     DOCID,
     ROW,
-    Home,
+    Collection,
     check_name,
     field_name,
-    make_homes,
+    make_collections,
     mark_complete,
 )
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import Card
+from starbucks_retrieval.search.engines.milvus.metadata import CollectionMetadata
 from starbucks_retrieval.search.funnel.funnel import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
@@ -84,10 +84,10 @@ def load(
             raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
     if batch_rows is not None and batch_rows < 1:
         raise UserError(f"{batch_rows} rows per call are below 1", "leave it out")
-    card = Card.of(stores)
+    card = CollectionMetadata.of(stores)
     connection = Connection(uri, token, patience)
     try:
-        homes = make_homes(connection, collection, card)
+        homes = make_collections(connection, collection, card)
         loaded = 0
         for home in homes:
             own = {size: stores[size] for size in home.card.fields}
@@ -105,7 +105,9 @@ def load(
     )
 
 
-def _fill(connection: Connection, home: Home, stores: Mapping[Size, EmbeddingStore], batch_rows: int | None) -> int:
+def _fill(
+    connection: Connection, home: Collection, stores: Mapping[Size, EmbeddingStore], batch_rows: int | None
+) -> int:
     """Load every partition that is not whole. Returns how many rows were sent."""
     sent = 0
     for _ in range(_ROUNDS):
@@ -130,7 +132,7 @@ def _fill(connection: Connection, home: Home, stores: Mapping[Size, EmbeddingSto
     return sent
 
 
-def _broken(connection: Connection, home: Home) -> list[tuple[str, int, int]]:
+def _broken(connection: Connection, home: Collection) -> list[tuple[str, int, int]]:
     """Partitions that are absent, or hold more or fewer rows than they should."""
     connection.call("flush", home.name)  # rows are counted once they are written
     there = set(connection.call("list_partitions", home.name))
@@ -160,7 +162,7 @@ def _rows(
         ]
 
 
-def _index(connection: Connection, home: Home, kind: str, parameters: Mapping[str, Any]) -> None:
+def _index(connection: Connection, home: Collection, kind: str, parameters: Mapping[str, Any]) -> None:
     """Build the indexes unless they are there, hold the collection for search and say that it is complete."""
     # What the server describes is no help: Milvus Lite keeps quiet about parameters.
     wanted = " ".join([kind, *(f"{name}={value}" for name, value in sorted(parameters.items()))])

@@ -32,7 +32,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Card:
+class CollectionMetadata:
     """The passages of a collection and how they were encoded; one `Field` a size.
 
     `count` rows from row `first_row` of the corpus; partitions of `chunk` rows each; no docid has more than `id_bytes`
@@ -50,7 +50,7 @@ class Card:
     id_bytes: int
 
     @classmethod
-    def of(cls, stores: Mapping[Size, EmbeddingStore]) -> Card:
+    def of(cls, stores: Mapping[Size, EmbeddingStore]) -> CollectionMetadata:
         """Describe stores that hold the same passages."""
         store = next(iter(stores.values()))
         spec = store.spec
@@ -71,7 +71,7 @@ class Card:
             id_bytes=longest,
         )
 
-    def only(self, size: Size) -> Card:
+    def only(self, size: Size) -> CollectionMetadata:
         """The same passages at one size."""
         return dataclasses.replace(self, fields={size: self.fields[size]})
 
@@ -97,7 +97,7 @@ class Card:
                     "encode both with one model, and load the passages under another --collection",
                 )
 
-    def difference(self, other: Card) -> str | None:
+    def difference(self, other: CollectionMetadata) -> str | None:
         """The first thing in which two cards differ, in words."""
         for entry in dataclasses.fields(self):
             here, there = getattr(self, entry.name), getattr(other, entry.name)
@@ -121,7 +121,7 @@ class Card:
         return json.dumps(values, sort_keys=True)
 
     @classmethod
-    def loads(cls, properties: Any, where: str) -> Card:
+    def loads(cls, properties: Any, where: str) -> CollectionMetadata:
         """Read a collection's properties. Raises UserError for a collection that is not ours."""
         try:
             written = properties[CARD]

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.milvus.collections import DOCID, Home, check_name, field_name, find_homes
+from starbucks_retrieval.search.engines.milvus.collections import (
+    DOCID,
+    Collection,
+    check_name,
+    field_name,
+    find_collections,
+)
 from starbucks_retrieval.search.engines.milvus.connection import Connection
 from starbucks_retrieval.search.funnel.funnel import Funnel
 from starbucks_retrieval.search.scores import best, score_candidates
@@ -31,7 +37,7 @@ class MilvusCollection:
     def __init__(self, uri: str, collection: str, *, token: str | None = None, patience: float = 60.0) -> None:
         check_name(collection)
         self.connection = Connection(uri, token, patience)
-        homes = find_homes(self.connection, collection)
+        homes = find_collections(self.connection, collection)
         if not homes:
             raise UserError(
                 f"there is no collection {collection} at {self.connection.shown}", "load the passages first"
@@ -62,7 +68,7 @@ class MilvusCollection:
 class MilvusField:
     """The vectors of one size. Rows are those of the store that was loaded."""
 
-    def __init__(self, connection: Connection, home: Home, size: Size, params: Mapping[str, Any]) -> None:
+    def __init__(self, connection: Connection, home: Collection, size: Size, params: Mapping[str, Any]) -> None:
         self.home = home
         self.size = size
         self.count = home.card.count
