@@ -40,10 +40,10 @@ def main() -> None:
 
     texts, source = common.passages(settings.texts, settings.seed)
     with tempfile.TemporaryDirectory() as folder:
-        ladder = common.save_bert(
+        model_sizes = common.save_bert(
             Path(folder), settings.layers, settings.width, settings.seed, settings.passage_max_len
         )
-        sizes = Sizes.parse(settings.sizes, ladder)
+        sizes = Sizes.parse(settings.sizes, model_sizes)
         ours = _ours(folder, settings)
         all_layers = _published(folder, settings)
         rival = _sentence_transformers(folder, settings)

@@ -48,12 +48,12 @@ Results = tuple[np.ndarray, np.ndarray]
 
 
 class Corpus:
-    """`count` synthetic passages and their queries at any size of `ladder`. Shards are drawn one by one, by seed."""
+    """`count` synthetic passages and their queries at any size of `model_sizes`. Shards are drawn one by one, by seed."""
 
-    def __init__(self, count: int, seed: int, ladder: Sizes = LADDER) -> None:
-        self.count, self.ladder, self._seed = count, ladder, seed
+    def __init__(self, count: int, seed: int, model_sizes: Sizes = LADDER) -> None:
+        self.count, self.model_sizes, self._seed = count, model_sizes, seed
         rng = np.random.default_rng((seed, 0))
-        self._basis = _basis(sorted({size.dim for size in ladder}), rng)
+        self._basis = _basis(sorted({size.dim for size in model_sizes}), rng)
         self._centres = _draw(max(1, count // _TOPIC), self._basis, rng)
 
     def write(self, folder: Path, sizes: Iterable[Size], store_dtype: str = "float16") -> dict[Size, EmbeddingStore]:
@@ -75,7 +75,7 @@ class Corpus:
         """For the report."""
         return {
             "source": "synthetic, spectrum of all-MiniLM-L6-v2",
-            "variance": f"exp(-{_FALL} sqrt(rank / {self.ladder.full.dim}))",
+            "variance": f"exp(-{_FALL} sqrt(rank / {self.model_sizes.full.dim}))",
             "passages_per_topic": _TOPIC,
             "topic_share": _SHARED,
             "query_to_passage_cosine": _CLOSENESS,
@@ -102,7 +102,7 @@ class Corpus:
     def _cut(self, vectors: np.ndarray, size: Size, rng: np.random.Generator) -> np.ndarray:
         """The embeddings at `size` of what `vectors` [rows, full dim] are at the full size."""
         part = vectors[:, : size.dim]
-        noise = _NOISE * (1 - size.layer / self.ladder.full.layer)
+        noise = _NOISE * (1 - size.layer / self.model_sizes.full.layer)
         if noise > 0:
             spread = np.float32(noise * np.sqrt(np.square(part).mean()))
             part = part + spread * rng.standard_normal(part.shape, np.float32)
@@ -190,7 +190,7 @@ def plain_search(index: Any, queries: np.ndarray, depth: int, batch_size: int = 
     return np.concatenate([rows for _, rows in found]), np.concatenate([scores for scores, _ in found])
 
 
-def proposer(name: str, queries: int, store: EmbeddingStore) -> CandidateGenerator:
+def generator(name: str, queries: int, store: EmbeddingStore) -> CandidateGenerator:
     """An engine of ENGINES, on the CPU; auto is what `search` takes for so many queries at once."""
     engine, dtype = ENGINES[name]
     engine = choose_engine(engine, "cpu", dtype, queries, store)

@@ -57,7 +57,7 @@ def main() -> None:
 
     corpus = search_common.Corpus(settings.passages, settings.seed)
     report = common.Report("search_exact", settings, vectors=corpus.describe())
-    sizes = Sizes.parse(settings.sizes, corpus.ladder)
+    sizes = Sizes.parse(settings.sizes, corpus.model_sizes)
     vectors = corpus.queries(settings.queries, sizes)
     with tempfile.TemporaryDirectory() as folder:
         for size, store in corpus.write(Path(folder), sizes, settings.store_dtype).items():
@@ -112,16 +112,16 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
 
 def _ours(queries: np.ndarray, store: EmbeddingStore, name: str, settings: Any) -> search_common.Results:
     options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
-    options["proposer"] = search_common.proposer(name, len(queries), store)
+    options["generator"] = search_common.generator(name, len(queries), store)
     return search_common.together(exact_search(queries, store, settings.depth, **options))
 
 
 def _taken(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
     """The engine that works under this name, with torch's dtype."""
-    proposer = search_common.proposer(name, len(queries), store)
-    if not isinstance(proposer, TorchCandidateGenerator):
+    generator = search_common.generator(name, len(queries), store)
+    if not isinstance(generator, TorchCandidateGenerator):
         return "faiss"
-    return "torch-bf16" if proposer.half else "torch-fp32"
+    return "torch-bf16" if generator.half else "torch-fp32"
 
 
 def _arithmetic(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:

@@ -52,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stores = corpus.write(Path(folder), [first, last])
         options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
-        options["proposer"] = search_common.proposer(settings.engine, settings.queries, stores[first])
+        options["generator"] = search_common.generator(settings.engine, settings.queries, stores[first])
         index = search_common.plain_flat(stores[last])
         contenders: dict[str, Callable[[], Any]] = {
             "plain": partial(

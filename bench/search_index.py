@@ -43,7 +43,7 @@ def main() -> None:
     settings = flags.parse_args()
 
     corpus = search_common.Corpus(settings.passages, settings.seed)
-    sizes = Sizes.parse(settings.sizes, corpus.ladder)
+    sizes = Sizes.parse(settings.sizes, corpus.model_sizes)
     vectors = corpus.queries(settings.queries, sizes)
     report = common.Report("search_index", settings, vectors=corpus.describe())
     with tempfile.TemporaryDirectory() as name:

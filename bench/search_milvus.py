@@ -46,7 +46,7 @@ def main() -> None:
         return
 
     corpus = search_common.Corpus(settings.passages, settings.seed)
-    sizes = Sizes.parse(settings.sizes, corpus.ladder)
+    sizes = Sizes.parse(settings.sizes, corpus.model_sizes)
     queries = corpus.queries(settings.queries, sizes)
     report = common.Report("search_milvus", settings, vectors=corpus.describe())
     with tempfile.TemporaryDirectory() as name:

@@ -49,55 +49,55 @@ class Size:
 class Sizes(Sequence[Size]):
     """An ascending ladder: sizes in strictly increasing (layer, dim) order. Rungs need not lie on a diagonal."""
 
-    rungs: tuple[Size, ...]
+    members: tuple[Size, ...]
 
-    def __init__(self, rungs: Iterable[Size]) -> None:
-        object.__setattr__(self, "rungs", tuple(rungs))
-        if not self.rungs:
+    def __init__(self, members: Iterable[Size]) -> None:
+        object.__setattr__(self, "members", tuple(members))
+        if not self.members:
             raise UserError("no sizes given", "name at least one, for example --sizes 6:128")
-        ascending = sorted(set(self.rungs))
-        if list(self.rungs) != ascending:
-            problem = "twice the same size" if len(ascending) < len(self.rungs) else "sizes out of order"
+        ascending = sorted(set(self.members))
+        if list(self.members) != ascending:
+            problem = "twice the same size" if len(ascending) < len(self.members) else "sizes out of order"
             raise UserError(f"{problem} in {self}", f"write {','.join(map(str, ascending))}")
 
     def __getitem__(self, index):
-        return self.rungs[index]
+        return self.members[index]
 
     def __len__(self) -> int:
-        return len(self.rungs)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[Size]:
-        return iter(self.rungs)
+        return iter(self.members)
 
     def __str__(self) -> str:
-        return ",".join(map(str, self.rungs))
+        return ",".join(map(str, self.members))
 
     @property
     def layers(self) -> tuple[int, ...]:
         """The distinct layers, ascending."""
-        return tuple(sorted({size.layer for size in self.rungs}))
+        return tuple(sorted({size.layer for size in self.members}))
 
     @property
     def full(self) -> Size:
         """The largest layer with the largest dim; the teacher of SRL. It may be absent from an off-diagonal ladder."""
-        return Size(self.layers[-1], max(size.dim for size in self.rungs))
+        return Size(self.layers[-1], max(size.dim for size in self.members))
 
     def check(self, num_layers: int, hidden_size: int) -> Sizes:
         """Return self if every rung fits a backbone of that depth and width, else raise UserError."""
-        for size in self.rungs:
+        for size in self.members:
             check_size(size, num_layers, hidden_size)
         return self
 
     @classmethod
-    def parse(cls, text: str, ladder: Sizes | None = None) -> Sizes:
-        """Read `2:32,4:64`, `all`, or cup names (`demi,tall`); the last two need the model's own `ladder`."""
+    def parse(cls, text: str, model_sizes: Sizes | None = None) -> Sizes:
+        """Read `2:32,4:64`, `all`, or cup names (`demi,tall`); the last two need the model's own `model_sizes`."""
         words = [word.strip() for word in text.split(",") if word.strip()]
-        if any(word.lower() == "all" or word.lower() in SIZE_ALIASES for word in words) and ladder is None:
+        if any(word.lower() == "all" or word.lower() in SIZE_ALIASES for word in words) and model_sizes is None:
             raise UserError(f"--sizes {text} needs a model that stores its ladder", "spell the sizes: 2:32,4:64")
         if [word.lower() for word in words] == ["all"]:
-            assert ladder is not None
-            return ladder
-        return cls([_rung(word, ladder) for word in words])
+            assert model_sizes is not None
+            return model_sizes
+        return cls([_rung(word, model_sizes) for word in words])
 
     @classmethod
     def default(cls, num_layers: int, hidden_size: int) -> Sizes:
@@ -108,13 +108,13 @@ class Sizes(Sequence[Size]):
         """
         count = min(len(_DIM_FRACTIONS), num_layers)
         grain = 8 if hidden_size >= 192 else 1  # multiples of 8 keep vector instructions full
-        rungs: list[Size] = []
+        members: list[Size] = []
         for i in range(1, count + 1):
             fraction = _DIM_FRACTIONS[_round(len(_DIM_FRACTIONS) * i / count) - 1]
             dim = hidden_size if i == count else max(1, _round(hidden_size * fraction / grain) * grain)
-            if not rungs or dim >= rungs[-1].dim:
-                rungs.append(Size(_round(num_layers * i / count), dim))
-        return cls(rungs)
+            if not members or dim >= members[-1].dim:
+                members.append(Size(_round(num_layers * i / count), dim))
+        return cls(members)
 
 
 def pair_name(size: Size, passage_size: Size | None = None) -> str:
@@ -142,16 +142,16 @@ def _no_size(layer: int | str, dim: int | str) -> UserError:
     return UserError(f"{layer}:{dim} is not a size: layer and dim start at 1", "write layer:dim, for example 6:128")
 
 
-def _rung(word: str, ladder: Sizes | None) -> Size:
+def _rung(word: str, model_sizes: Sizes | None) -> Size:
     if word.lower() not in SIZE_ALIASES:
         return Size.parse(word)
-    assert ladder is not None
-    if len(ladder) != len(SIZE_ALIASES):
+    assert model_sizes is not None
+    if len(model_sizes) != len(SIZE_ALIASES):
         raise UserError(
-            f"{word!r} names a rung of a six-step ladder, but this model has {len(ladder)} sizes",
-            f"name one of {ladder}",
+            f"{word!r} names a rung of a six-step ladder, but this model has {len(model_sizes)} sizes",
+            f"name one of {model_sizes}",
         )
-    return ladder[SIZE_ALIASES.index(word.lower())]
+    return model_sizes[SIZE_ALIASES.index(word.lower())]
 
 
 def _round(x: float) -> int:

@@ -19,10 +19,10 @@ def test_the_default_ladder_of_minilm():
 
 @given(st.integers(1, 80), st.integers(1, 8192))
 def test_default_ladders_are_valid_and_end_at_the_full_size(layers, width):
-    ladder = Sizes.default(layers, width)
-    assert ladder[-1] == ladder.full == Size(layers, width)
-    assert len(ladder) <= min(6, layers)
-    ladder.check(layers, width)
+    model_sizes = Sizes.default(layers, width)
+    assert model_sizes[-1] == model_sizes.full == Size(layers, width)
+    assert len(model_sizes) <= min(6, layers)
+    model_sizes.check(layers, width)
 
 
 @given(st.sets(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=9))
@@ -32,10 +32,10 @@ def test_text_form_round_trips(pairs):
 
 
 def test_cup_names_and_all_follow_the_ladder():
-    ladder = Sizes.parse(PAPER)
-    assert str(Sizes.parse("demi,Trenta", ladder)) == "2:32,12:768"
-    assert Sizes.parse("all", ladder) is ladder
-    assert str(Sizes.parse("short, 6:128", ladder)) == "4:64,6:128"
+    model_sizes = Sizes.parse(PAPER)
+    assert str(Sizes.parse("demi,Trenta", model_sizes)) == "2:32,12:768"
+    assert Sizes.parse("all", model_sizes) is model_sizes
+    assert str(Sizes.parse("short, 6:128", model_sizes)) == "4:64,6:128"
 
 
 def test_off_diagonal_ladders_are_allowed_and_have_a_full_size():

@@ -98,8 +98,8 @@ def browse(
     questions = compare(found, query_ids, judged, values, depth=depth, relevance=relevance)
     shown = _picked(questions, max_queries, pick, seed)
     passages = read_passages(corpus, {docid for question in shown for docid in question.docids})
-    standing = run_summaries(questions, len(found))
-    columns = [ChartColumn(name, path, file.size, one) for name, path, file, one in zip(labels, paths, files, standing)]
+    summary = run_summaries(questions, len(found))
+    columns = [ChartColumn(name, path, file.size, one) for name, path, file, one in zip(labels, paths, files, summary)]
     page = BrowsePage(
         title=title or "Runs side by side",
         measure=str(parsed) if judged is not None else None,
@@ -132,7 +132,7 @@ def browse(
 
 
 def _figures(column: ChartColumn) -> dict[str, Any]:
-    one: RunSummary = column.standing
+    one: RunSummary = column.summary
     return {
         "label": column.label,
         "path": column.path,
@@ -197,7 +197,7 @@ def _query_ids(runs: Sequence[Run], qrels: Qrels | None, texts: Mapping[str, str
 
 def _picked(questions: Sequence[QueryComparison], most: int, pick: Pick, seed: int) -> list[QueryComparison]:
     if pick == "changed":  # what changes most comes first even where all are shown
-        ordered = sorted(range(len(questions)), key=lambda place: [-part for part in questions[place].stir])
+        ordered = sorted(range(len(questions)), key=lambda place: [-part for part in questions[place].max_change])
         return [questions[place] for place in ordered[:most]]
     if pick == "random" and len(questions) > most:
         chosen = np.random.default_rng(seed).choice(len(questions), most, replace=False)

@@ -63,7 +63,7 @@ class QueryComparison:
         return shown | {row[0].docid for row in self.missed}
 
     @property
-    def stir(self) -> tuple[float, float]:
+    def max_change(self) -> tuple[float, float]:
         """How much the runs differ: by the measure, then by the passages that they do not share."""
         changes = [abs(answer.change or 0.0) for answer in self.answers[1:]]
         apart = [1 - answer.share for answer in self.answers[1:]]

@@ -22,7 +22,7 @@ class ChartColumn:
     label: str
     path: str
     size: Size | None
-    standing: RunSummary
+    summary: RunSummary
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def _lead(page: BrowsePage) -> str:
 
 
 def _columns(page: BrowsePage) -> str:
-    largest = max((abs(c) for column in page.columns for c in column.standing.changes), default=0.0)
+    largest = max((abs(c) for column in page.columns for c in column.summary.changes), default=0.0)
     cards = "".join(_column(page, column, place, largest) for place, column in enumerate(page.columns))
     return f"<div class='tiles'>{cards}</div>"
 
 
 def _column(page: BrowsePage, column: ChartColumn, place: int, largest: float) -> str:
-    one, base = column.standing, page.columns[0].standing
+    one, base = column.summary, page.columns[0].summary
     big, lines = "", list[str]()
     if one.mean is not None and base.mean is not None:
         delta = one.mean - base.mean

@@ -37,8 +37,8 @@ def main(argv: Sequence[str]) -> None:
     choice = choose(flags.pop("input"), **flags)
     if not common.json:
         print(choice.table())
-        if choice.ladder is not None:
-            print(f"--sizes {choice.ladder}")
+        if choice.model_sizes is not None:
+            print(f"--sizes {choice.model_sizes}")
     over = f", averaged over {len(choice.datasets)} data sets" if len(choice.datasets) > 1 else ""
     summary = (
         f"* {choice.best.size}: {choice.reason}, {choice.best.quality:.4f}{over}; "

@@ -18,7 +18,7 @@ from starbucks_retrieval.sizes import Sizes
 
 @dataclass(frozen=True)
 class SizeChoice:
-    """`best` under the budget, and why; the whole `front`, cheapest first; its `knee`; a `ladder` if one was asked for."""
+    """`best` under the budget, and why; the whole `front`, cheapest first; its `knee`; a `model_sizes` if one was asked for."""
 
     best: Candidate
     reason: str
@@ -26,7 +26,7 @@ class SizeChoice:
     knee: Candidate
     measure: str
     datasets: list[str]
-    ladder: Sizes | None = None
+    model_sizes: Sizes | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready mapping."""
@@ -37,7 +37,7 @@ class SizeChoice:
             "reason": self.reason,
             "knee": self.knee.to_json(),
             "front": [one.to_json() for one in self.front],
-            **({"sizes": str(self.ladder)} if self.ladder is not None else {}),
+            **({"sizes": str(self.model_sizes)} if self.model_sizes is not None else {}),
         }
 
     def table(self) -> str:
@@ -83,8 +83,8 @@ def choose(
     if budget_ms is not None:
         _warn_of_a_busy_machine(files)
     names = list(some[0].by_dataset)
-    ladder = propose_sizes(some, auto_sizes) if auto_sizes is not None else None
-    return SizeChoice(best, reason, front(some), knee(some), measure, names, ladder)
+    model_sizes = propose_sizes(some, auto_sizes) if auto_sizes is not None else None
+    return SizeChoice(best, reason, front(some), knee(some), measure, names, model_sizes)
 
 
 def _warn_of_a_busy_machine(files: Mapping[str, Results]) -> None:

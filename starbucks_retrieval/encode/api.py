@@ -40,7 +40,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
     log.info("sizes: %s; %s on %s", ",".join(str(s.size) for s in specs), plan["runtime"], job.encoder.device)
     with contextlib.ExitStack() as stack:
         writers = {}
-        if team.leads:
+        if team.is_leader:
             writers = {
                 spec.size: stack.enter_context(StoreWriter.open(job.folder(spec), spec, arguments.overwrite))
                 for spec in specs
@@ -48,26 +48,26 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         missing = team.told("missing", lambda: sorted({s for w in writers.values() for s in w.missing_shards()}))
         if len(missing) < specs[0].shards:
             log.info("%d of %d shards are there already", specs[0].shards - len(missing), specs[0].shards)
-        drift = job.drift(plan["runtime"]) if team.leads and missing else {}
-        tally = EncodeStats()
+        drift = job.drift(plan["runtime"]) if team.is_leader and missing else {}
+        stats = EncodeStats()
         if arguments.engine == "ray":
             from starbucks_retrieval.encode.ray_engine import encode_with_ray
 
-            encode_with_ray(arguments, plan, missing, tally)
+            encode_with_ray(arguments, plan, missing, stats)
         elif missing:
             writers = writers or {spec.size: StoreWriter.join(job.folder(spec), spec) for spec in specs}
             worker = job.worker(plan, writers)
             for other in team.report(dataclasses.asdict(worker.run(team.share(missing)))):
-                tally.add(other or dataclasses.asdict(EncodeStats()))
-        if team.leads:
+                stats.add(other or dataclasses.asdict(EncodeStats()))
+        if team.is_leader:
             for writer in writers.values():
                 writer.collect()
             left = sorted({shard for writer in writers.values() for shard in writer.missing_shards()})
             if left:  # of processes that were lost
-                tally.add(dataclasses.asdict(job.worker(plan, writers).run(left)))
+                stats.add(dataclasses.asdict(job.worker(plan, writers).run(left)))
             for writer in writers.values():
                 writer.finish()
-        team.dismiss()
+        team.shutdown()
     seconds = seconds_since(began)
     return {
         "output": arguments.encode_output_path,
@@ -75,12 +75,12 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
         "runtime": plan["runtime"],
         "processes": team.size,
         "texts": specs[0].data_count,
-        "encoded": tally.texts,
+        "encoded": stats.texts,
         "empty": plan["empty"],
         "seconds": round(seconds, 3),
-        "texts_per_second": round(tally.texts / seconds, 1),
-        "tokens_per_second": round(tally.tokens / seconds, 1),
-        "seconds_by_part": {name: round(value, 3) for name, value in tally.seconds.items()},
+        "texts_per_second": round(stats.texts / seconds, 1),
+        "tokens_per_second": round(stats.tokens / seconds, 1),
+        "seconds_by_part": {name: round(value, 3) for name, value in stats.seconds.items()},
         "bytes_per_text": {str(s.size): s.size.dim * (2 if arguments.store_dtype == "float16" else 4) for s in specs},
         **plan["measured"],
         **({"drift": drift} if drift else {}),

@@ -101,7 +101,7 @@ class EncodeArguments:
             raise UserError(f"{len(named)} collections to encode, one is needed", "name it with --dataset_path")
         return named[0]
 
-    def wanted(self, num_layers: int, hidden_size: int, ladder: Sizes, config: EncoderConfig) -> Sizes:
+    def wanted(self, num_layers: int, hidden_size: int, model_sizes: Sizes, config: EncoderConfig) -> Sizes:
         """The sizes to write, checked against the model.
 
         A rung that is not spelled but named, as all of them are by default, stands for the size of its passages where
@@ -116,7 +116,7 @@ class EncodeArguments:
             size = Size(layer, hidden_size if self.dim is None else self.dim)
             check_size(size, num_layers, hidden_size)
             return Sizes([size])
-        chosen = Sizes.parse(self.sizes, ladder) if self.sizes else ladder
+        chosen = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
         if not self.encode_is_query:
             spelled = {Size.parse(word) for word in (self.sizes or "").split(",") if ":" in word}
             chosen = Sizes(sorted({size if size in spelled else config.passage_size(size) for size in chosen}))

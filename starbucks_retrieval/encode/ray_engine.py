@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def encode_with_ray(
-    arguments: EncodeArguments, plan: Mapping[str, Any], shards: Sequence[int], tally: EncodeStats
+    arguments: EncodeArguments, plan: Mapping[str, Any], shards: Sequence[int], stats: EncodeStats
 ) -> None:
     """Encode shards of a planned job by a pool of Ray workers, which write them where this process would.
 
@@ -48,7 +48,7 @@ def encode_with_ray(
         )
         try:
             for row in progress(done.iter_rows(), len(shards), "shards", "encode"):
-                tally.add(json.loads(row["tally"]))
+                stats.add(json.loads(row["tally"]))
         except Exception as error:
             raise user_error(error) or error from None
 
@@ -65,7 +65,7 @@ class _Encoder:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         shards = [int(shard) for shard in batch["shard"]]
-        self.worker.tally = EncodeStats()
+        self.worker.stats = EncodeStats()
         return {"tally": [json.dumps(dataclasses.asdict(self.worker.run(shards)))] * len(shards)}
 
 

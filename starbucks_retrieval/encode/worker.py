@@ -64,11 +64,11 @@ class Worker:
         self.max_tokens = max_tokens
         self.sizes = Sizes(sorted(writers))
         self.spec = next(iter(writers.values())).spec
-        self.tally = EncodeStats()
+        self.stats = EncodeStats()
 
     def run(self, shards: Iterable[int]) -> EncodeStats:
         """Encode shards as they come; while one is computed, the next is tokenised and the last one written."""
-        seconds = self.tally.seconds
+        seconds = self.stats.seconds
         texts = self._tokenised(shards)
         writing: Future[None] | None = None
         with ThreadPoolExecutor(1, "tokenise") as reader, ThreadPoolExecutor(1, "write") as writer:
@@ -84,8 +84,8 @@ class Worker:
                 label = f"shard {tokenised.shard + 1} of {self.spec.shards}"
                 vectors = self.runtime.embed(tokenised.rows, self.sizes, max_tokens=self.max_tokens, label=label)
                 seconds["compute"] += -lap + (lap := time.perf_counter())
-                self.tally.texts += len(tokenised.ids)
-                self.tally.tokens += sum(map(len, tokenised.rows))
+                self.stats.texts += len(tokenised.ids)
+                self.stats.tokens += sum(map(len, tokenised.rows))
                 if writing is not None:
                     writing.result()
                 seconds["wait"] += time.perf_counter() - lap
@@ -95,17 +95,17 @@ class Worker:
                 lap = time.perf_counter()
                 writing.result()
                 seconds["wait"] += time.perf_counter() - lap
-        return self.tally
+        return self.stats
 
     def _write(self, shard: int, ids: list[str], vectors: Mapping[Size, np.ndarray]) -> None:
         lap = time.perf_counter()
         for size, writer in self.writers.items():
             if shard not in writer.done_shards():
                 writer.write_shard(shard, ids, vectors[size])
-        self.tally.seconds["write"] += time.perf_counter() - lap
+        self.stats.seconds["write"] += time.perf_counter() - lap
 
     def _tokenised(self, shards: Iterable[int]) -> Iterator[_Tokenised]:
-        seconds = self.tally.seconds
+        seconds = self.stats.seconds
         lap = time.perf_counter()
         for shard, records in self._read(shards):
             ids, texts = texts_of(records, self.encoder.config)

@@ -54,7 +54,7 @@ class WorkerGroup:
             self._store.set_timeout(_FOREVER)
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process plans the job and declares it complete."""
         return self.rank == 0
 
@@ -62,7 +62,7 @@ class WorkerGroup:
         """The result of `work`, done by the leader alone and told to the others as JSON."""
         if self._store is None:
             return work()
-        if self.leads:
+        if self.is_leader:
             value = work()
             self._store.set(what, json.dumps(value))
             return value
@@ -81,14 +81,14 @@ class WorkerGroup:
         if self._store is None:
             return [value]
         self._store.set(f"report/{self.rank}", json.dumps(value))
-        if not self.leads:
+        if not self.is_leader:
             self._store.get("done")  # whoever serves the store must outlive those that ask it
             return [value]
         return [json.loads(self._store.get(f"report/{rank}")) for rank in range(self.size)]
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """The leader lets the others go."""
-        if self._store is not None and self.leads:
+        if self._store is not None and self.is_leader:
             self._store.set("done", "")
             if not (os.environ.get(PORT) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE")):
                 time.sleep(1)  # no launcher serves the store but this process: let the others read it

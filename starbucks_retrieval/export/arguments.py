@@ -57,11 +57,11 @@ class ExportArguments:
         if (self.hub_model_id or self.hub_private) and not self.push_to_hub:
             raise UserError("--hub_model_id and --hub_private do nothing without --push_to_hub", "add --push_to_hub")
 
-    def wanted(self, num_layers: int, hidden_size: int, ladder: Sizes) -> Size:
+    def wanted(self, num_layers: int, hidden_size: int, model_sizes: Sizes) -> Size:
         """The size to export. Raises UserError, naming the model's own sizes, where none or an impossible one is asked."""
-        own = f"the model's own sizes: {ladder}"
+        own = f"the model's own sizes: {model_sizes}"
         if self.size:
-            asked = Sizes.parse(self.size, ladder)
+            asked = Sizes.parse(self.size, model_sizes)
             if len(asked) > 1:
                 raise UserError(f"--size {self.size} names {len(asked)} sizes, an export has one", own)
             size = asked[0]

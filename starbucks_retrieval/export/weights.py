@@ -20,8 +20,8 @@ def write_transformers(encoder: NestedEncoder, size: Size, folder: Path) -> None
     `AutoModel.from_pretrained` finds every weight it looks for, and so do our own encode and train. The sizes in
     starbucks.json are the model's own up to that layer, and `size` among them.
     """
-    rungs = {size, *(encoder.config.sizes or ())}  # loading kept only those that it can reach
-    encoder.config = dataclasses.replace(encoder.config, sizes=Sizes(sorted(rungs)))
+    members = {size, *(encoder.config.sizes or ())}  # loading kept only those that it can reach
+    encoder.config = dataclasses.replace(encoder.config, sizes=Sizes(sorted(members)))
     prepare_tokenizer(encoder.tokenizer)
     encoder.save_pretrained(folder, _with_pooler(encoder))
 

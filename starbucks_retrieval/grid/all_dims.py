@@ -66,9 +66,9 @@ def search_all_dims(
         for dim in dims:
             rows, scores = proposals.pop(dim)
             cut = truncated_views(some, dim, normalize)
-            proposer = _Proposed(rows, scores, single_error(cut, stores[dim].largest_norm), normalize)
+            generator = _Proposed(rows, scores, single_error(cut, stores[dim].largest_norm), normalize)
             at = start
-            for found in exact_search(cut, stores[dim], depth, batch_size=-1, max_memory=memory, proposer=proposer):
+            for found in exact_search(cut, stores[dim], depth, batch_size=-1, max_memory=memory, generator=generator):
                 yield RowsByDim(dim, at, *found)
                 at += len(found[0])
 
@@ -76,7 +76,7 @@ def search_all_dims(
 class _Proposed:
     """A proposer of what one pass has found for all dims. It is asked for one batch of queries after another."""
 
-    widening = 1
+    overfetch = 1
 
     def __init__(self, rows: np.ndarray, scores: np.ndarray, error: np.ndarray, normalize: bool) -> None:
         """`error` [queries]: how far a product in single precision can be from the exact one.
@@ -130,11 +130,11 @@ def _propose(
     return {dim: (rows, scores * own[i][:, None]) for i, (dim, (scores, rows)) in enumerate(found.items())}
 
 
-def _inverse_lengths(taps: Tensor, dims: Sequence[int]) -> Tensor:
+def _inverse_lengths(pooled_layers: Tensor, dims: Sequence[int]) -> Tensor:
     """1 / length of the first d numbers of each tap, for each dim: [dims, taps] float32."""
-    squares = taps.new_zeros(len(taps), dtype=torch.float64)
+    squares = pooled_layers.new_zeros(len(pooled_layers), dtype=torch.float64)
     lengths = []
     for low, high in pairwise((0, *dims)):
-        squares = squares + taps[:, low:high].double().square().sum(dim=1)
+        squares = squares + pooled_layers[:, low:high].double().square().sum(dim=1)
         lengths.append(squares.sqrt().clamp(min=_SMALLEST).reciprocal().float())
     return torch.stack(lengths)

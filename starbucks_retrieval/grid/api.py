@@ -76,11 +76,11 @@ def grid(asked: GridArguments, encoding: EncodingArguments | None = None, seed: 
     made: list[Stores] = []
     for dataset, name in names.items():
         lap = time.perf_counter()
-        taps = encode_layers(base, asked, dataset, asked.work_folder / name, layers, dims[-1])
-        made += taps.values()
+        pooled_layers = encode_layers(base, asked, dataset, asked.work_folder / name, layers, dims[-1])
+        made += pooled_layers.values()
         seconds["encode"] += -lap + (lap := time.perf_counter())
-        rows = _judged_rows(taps[layers[0]], judged[dataset], name)
-        for own, serious in scoring.cells(name, taps, judged[dataset], rows):
+        rows = _judged_rows(pooled_layers[layers[0]], judged[dataset], name)
+        for own, serious in scoring.cells(name, pooled_layers, judged[dataset], rows):
             cells += own if asked.keep_values else [dataclasses.replace(cell, values=None) for cell in own]
             if serious:
                 findings.setdefault(name, {})[_place(own[0])] = serious

@@ -72,17 +72,17 @@ def tap_jobs(
 ) -> tuple[EncodeArguments, EncodeArguments]:
     """What `encode` is told for the queries and for the passages of a data set."""
     sizes = Sizes(Size(layer, dim) for layer in layers)
-    taps = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
+    pooled_layers = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
     split = asked.query_split
     queries, passages = folder / (f"queries-{split}" if split else "queries"), folder / "passages"
     of_queries = dataclasses.replace(
-        taps,
+        pooled_layers,
         dataset_path=asked.queries or dataset,
         dataset_split=split,
         encode_is_query=True,
         encode_output_path=str(queries),
     )
-    return of_queries, dataclasses.replace(taps, dataset_path=dataset, encode_output_path=str(passages))
+    return of_queries, dataclasses.replace(pooled_layers, dataset_path=dataset, encode_output_path=str(passages))
 
 
 def remove_layers(stores: Sequence[Stores], root: Path) -> None:

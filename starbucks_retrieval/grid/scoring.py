@@ -32,16 +32,16 @@ class Scoring:
     device: str = "cpu"
 
     def cells(
-        self, dataset: str, taps: Mapping[int, Stores], qrels: Qrels, rows: np.ndarray
+        self, dataset: str, pooled_layers: Mapping[int, Stores], qrels: Qrels, rows: np.ndarray
     ) -> Iterator[tuple[list[Cell], list[str]]]:
         """For each size, or pair of sizes, a cell a measure, and the kinds of serious findings about its rankings.
 
         `rows`: of the stores of queries, those that are judged.
         """
-        for layer, stores in taps.items():
+        for layer, stores in pooled_layers.items():
             # Queries of several layers are one long list to a pass over the passages of one.
-            sides = list(taps) if self.asymmetric else [layer]
-            vectors = np.concatenate([taps[side].queries.vectors(rows).astype(np.float32) for side in sides])
+            sides = list(pooled_layers) if self.asymmetric else [layer]
+            vectors = np.concatenate([pooled_layers[side].queries.vectors(rows).astype(np.float32) for side in sides])
             query_ids = stores.queries.ids(rows)
             places = list(itertools.product(sides, self.dims))
             count = stores.passages.count

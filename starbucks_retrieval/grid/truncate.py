@@ -20,8 +20,8 @@ class TruncatedView(Slice):
     at that size gives. Nothing is copied. Raises UserError for a dim that the store does not hold.
     """
 
-    def __init__(self, taps: EmbeddingStore, dim: int, normalize: bool) -> None:
-        super().__init__(taps, dim)
+    def __init__(self, pooled_layers: EmbeddingStore, dim: int, normalize: bool) -> None:
+        super().__init__(pooled_layers, dim)
         self.spec = dataclasses.replace(self.spec, normalize=normalize, store_dtype="float32")
         if normalize:
             kind = np.finfo(np.float32)
@@ -31,7 +31,7 @@ class TruncatedView(Slice):
         return truncated_views(wide, self.spec.size.dim, self.spec.normalize)
 
 
-def truncated_views(taps: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
+def truncated_views(pooled_layers: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
     """Embeddings [rows, dim] in float32 of taps [rows, width]."""
-    part = np.array(taps[:, :dim], dtype=np.float32)  # a copy: what is mapped may not be written to
+    part = np.array(pooled_layers[:, :dim], dtype=np.float32)  # a copy: what is mapped may not be written to
     return embedding(torch.from_numpy(part), dim, normalize).numpy()

@@ -84,7 +84,7 @@ class SRL(Objective[SRLOptions]):
     def __init__(self, sizes: Sizes, full: Size, options: SRLOptions) -> None:
         super().__init__(sizes, full, options)
         self.top = sizes.full
-        if self.top not in sizes.rungs:
+        if self.top not in sizes.members:
             raise UserError(f"the ladder {sizes} lacks its full size {self.top}, the teacher", f"add {self.top}")
         if options.size_weights is not None and len(options.size_weights) != len(sizes):
             raise UserError(f"{len(options.size_weights)} size weights for {len(sizes)} sizes", "give one per size")
@@ -105,7 +105,7 @@ class SRL(Objective[SRLOptions]):
 
     def visited(self, drawn: Sizes | None) -> tuple[Size, ...]:
         """The sizes of one step."""
-        return (drawn or self.sizes).rungs
+        return (drawn or self.sizes).members
 
     def loss(self, views: Views, drawn: Any) -> Loss:
         """See the class."""

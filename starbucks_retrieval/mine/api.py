@@ -91,11 +91,9 @@ def check_output(output: Path, overwrite: bool) -> None:
         raise UserError(f"{output} is a folder", "name a file with --output_path")
     if output.exists() and not overwrite:
         raise UserError(f"{output} exists", "add --overwrite, or name another --output_path")
-    standing = next(parent for parent in output.absolute().parents if parent.exists())
-    if not standing.is_dir() or not os.access(standing, os.W_OK):
-        raise UserError(
-            f"{output} cannot be written: {standing} is no folder to write in", "name another --output_path"
-        )
+    summary = next(parent for parent in output.absolute().parents if parent.exists())
+    if not summary.is_dir() or not os.access(summary, os.W_OK):
+        raise UserError(f"{output} cannot be written: {summary} is no folder to write in", "name another --output_path")
 
 
 def open_data(arguments: MineArguments) -> tuple[Records[Group], Records[Passage]]:

@@ -58,9 +58,9 @@ class DenseEngine:
         by_row = np.argsort(topics.rows, kind="stable")
         pair_rows = topics.rows[by_row]
         start = 0
-        for window in _windows(itertools.chain(corpus, topics.strays)):
+        for window in _windows(itertools.chain(corpus, topics.out_of_corpus)):
             stop = start + len(window)
-            label = f"passages {start + 1} to {stop} of {len(docids) + len(topics.strays)}"
+            label = f"passages {start + 1} to {stop} of {len(docids) + len(topics.out_of_corpus)}"
             vectors = self.model.passages(window, label)
             first, last = np.searchsorted(pair_rows, (start, stop))
             for pairs in np.array_split(by_row[first:last], max(1, (last - first) // 8192)):

@@ -117,7 +117,7 @@ class _Maker:
         return row
 
     def _known(self, row: int) -> Passage:
-        return self.passages[row] if row < self.corpus_length else self.topics.strays[row - self.corpus_length]
+        return self.passages[row] if row < self.corpus_length else self.topics.out_of_corpus[row - self.corpus_length]
 
     def _own(self, group: Group, docid: str, known: Passage) -> Passage:
         """The positive as its group has it, else as the corpus has it."""

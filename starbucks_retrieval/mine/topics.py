@@ -18,7 +18,7 @@ class Topics:
 
     query_ids, texts: [topics]. of_group: int32 [groups], the topic of each group, -1 for one without any positive whose
     text is known. starts: int64 [topics + 1], the pairs of topic i being starts[i] to starts[i + 1]. rows: int64
-    [pairs], the positive's row in the corpus, or the corpus' length plus its place in `strays`. docids: [pairs].
+    [pairs], the positive's row in the corpus, or the corpus' length plus its place in `out_of_corpus`. docids: [pairs].
     strays: positives that are not in the corpus but whose groups carry their text. outside: groups that have a positive
     outside the corpus. with_negatives: groups that came with negatives of their own.
     """
@@ -29,7 +29,7 @@ class Topics:
     starts: np.ndarray
     rows: np.ndarray
     docids: list[str]
-    strays: list[Passage]
+    out_of_corpus: list[Passage]
     outside: int
     with_negatives: int
 
@@ -50,7 +50,7 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
     numbers: dict[tuple[str, str], int] = {}
     positives: list[dict[str, int]] = []
     of_group = array("i")
-    strays: dict[str, Passage] = {}
+    out_of_corpus: dict[str, Passage] = {}
     stray_rows: dict[str, int] = {}
     outside = with_negatives = 0
     for group in groups:
@@ -62,7 +62,7 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
             if group.passages is None:
                 del rows[docid]
             else:
-                strays.setdefault(docid, group.passages[docid])
+                out_of_corpus.setdefault(docid, group.passages[docid])
                 rows[docid] = stray_rows.setdefault(docid, len(docids) + len(stray_rows))
         if not rows:
             of_group.append(-1)
@@ -83,7 +83,7 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
         np.cumsum([0, *map(len, positives)]),
         np.array([row for own in positives for row in own.values()], np.int64),
         [docid for own in positives for docid in own],
-        list(strays.values()),
+        list(out_of_corpus.values()),
         outside,
         with_negatives,
     )

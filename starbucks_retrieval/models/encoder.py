@@ -155,9 +155,9 @@ class NestedEncoder(nn.Module):
         finish = partial(self._finish, pooled)
         with self._asked.collect(below, finish) as states:
             output = model(**inputs)
-        taps = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
-        taps[deepest] = pooled(output.last_hidden_state)
-        return {layer: taps[layer] for layer in sorted(set(layers))}
+        pooled_layers = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
+        pooled_layers[deepest] = pooled(output.last_hidden_state)
+        return {layer: pooled_layers[layer] for layer in sorted(set(layers))}
 
     def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:
         if 0 in self._asked.layers:
@@ -226,11 +226,13 @@ class NestedEncoder(nn.Module):
             for batch in steps:
                 some = [rows[i] for i in batch]
                 if end_to_end:
-                    taps = self.forward_unpadded(some, sizes.layers)
+                    pooled_layers = self.forward_unpadded(some, sizes.layers)
                 else:
-                    taps = self(**pad(some, pad_id, self.device), layers=sizes.layers)
+                    pooled_layers = self(**pad(some, pad_id, self.device), layers=sizes.layers)
                 for size in sizes:
-                    results[size][batch] = embedding(taps[size.layer], size.dim, self.config.normalize).cpu().numpy()
+                    results[size][batch] = (
+                        embedding(pooled_layers[size.layer], size.dim, self.config.normalize).cpu().numpy()
+                    )
         return results
 
     def encode(
@@ -261,12 +263,12 @@ class NestedEncoder(nn.Module):
         return self.embed(rows, asked, max_tokens=max_tokens, dtype=dtype, label=label)
 
 
-def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, ladder: Sizes) -> Sizes:
-    """Whatever names sizes, as a ladder; None means `ladder` itself."""
+def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Sizes) -> Sizes:
+    """Whatever names sizes, as a ladder; None means `model_sizes` itself."""
     if sizes is None:
-        return ladder
+        return model_sizes
     if isinstance(sizes, str):
-        return Sizes.parse(sizes, ladder)
+        return Sizes.parse(sizes, model_sizes)
     if isinstance(sizes, Size):
         return Sizes([sizes])
     return sizes if isinstance(sizes, Sizes) else Sizes(sorted(sizes))

@@ -84,8 +84,8 @@ def load_backbone(
 
 
 def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
-    rungs = [size for size in config.sizes or () if size.layer <= layers]
-    return dataclasses.replace(config, sizes=Sizes(rungs) if rungs else None)
+    members = [size for size in config.sizes or () if size.layer <= layers]
+    return dataclasses.replace(config, sizes=Sizes(members) if members else None)
 
 
 @contextlib.contextmanager

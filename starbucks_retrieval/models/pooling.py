@@ -26,11 +26,11 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return pooled.to(torch.promote_types(pooled.dtype, torch.float32))
 
 
-def embedding(tap: Tensor, dim: int, normalize: bool) -> Tensor:
+def embedding(pooled: Tensor, dim: int, normalize: bool) -> Tensor:
     """The embedding [batch, dim] of a pooled tap [batch, hidden]: its first `dim` numbers, then L2-normalised if asked.
 
     Cutting after normalising would leave vectors of different lengths whose dot product is not a cosine.
     Source: Starbucks (arXiv 2410.13230), eq. 1.
     """
-    cut = tap[:, :dim]
+    cut = pooled[:, :dim]
     return torch.nn.functional.normalize(cut, dim=-1) if normalize else cut

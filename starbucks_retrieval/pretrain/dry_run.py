@@ -36,8 +36,8 @@ def preview(arguments: PretrainArguments, settings: TrainingArguments) -> Previe
         )
     depth, width = model.num_layers, model.hidden_size
     asked = Sizes.parse(arguments.sizes) if arguments.sizes else None
-    ladder = asked or model.config.sizes or Sizes.default(depth, width)
-    sizes = visited_sizes(options, ladder, depth, width)
+    model_sizes = asked or model.config.sizes or Sizes.default(depth, width)
+    sizes = visited_sizes(options, model_sizes, depth, width)
     length = min(arguments.max_length, model.token_limit)
     steps, rows = int(settings.max_steps), rows_per_step(settings)
     kept = count_checkpoints(settings, steps)

@@ -52,8 +52,8 @@ class PretrainingModule(GradientCheckpointing):
         self.head = head_of(model)
         self.layout = layout_of(model.config)
         depth, width = int(model.config.num_hidden_layers), int(model.config.hidden_size)
-        ladder = sizes or encoder_config.sizes or Sizes.default(depth, width)
-        self.sizes = visited_sizes(options, ladder, depth, width)
+        model_sizes = sizes or encoder_config.sizes or Sizes.default(depth, width)
+        self.sizes = visited_sizes(options, model_sizes, depth, width)
         self.encoder_config = stored_config(encoder_config, self.sizes, options)
         self.decoder: Decoder | None = new_decoder(self.backbone, self.layout, options, seed) if options.mae else None
         self.max_logits: int | None = None  # logits that may exist at once; None: a default by device

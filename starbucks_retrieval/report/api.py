@@ -83,14 +83,14 @@ def report(
     if not no_figures:
         import_matplotlib()
     found = read_inputs(specs)
-    ladder = choose_report_sizes(found, sizes)
+    model_sizes = choose_report_sizes(found, sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
-    laid_out = _tables(found, ladder, SignificanceMarks(reference, correction), printed)
+    laid_out = _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)
     tables = [replace(table, notes=[*table.notes, *(note or ())]) for table in laid_out]
-    drawings = [] if no_figures else list(_drawings(found, ladder, reference, printed))
+    drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
     page = ReportPage(
-        title, lead(found, ladder), kpis(found, ladder), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, ladder), __version__
+        title, lead(found, model_sizes), kpis(found, model_sizes), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, model_sizes), __version__
     )  # fmt: skip
     files = {name: text.encode("utf-8") for table in tables for name, text in _texts(table)}
     files |= {f"{drawing.name}.{kind}": image(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
@@ -109,20 +109,22 @@ def _baseline(inputs: Inputs, label: str | None) -> MethodResults | None:
     raise UserError(f"no input has the label {label!r}", f"--baseline takes one of: {labels}")
 
 
-def _tables(inputs: Inputs, ladder: ReportSizes, marker: SignificanceMarks, published: Published) -> Iterable[Table]:
+def _tables(
+    inputs: Inputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published
+) -> Iterable[Table]:
     known = {size for method in inputs.methods for _, size in method.cells}
-    if len(ladder):
-        yield averages(inputs, ladder, published)
-    if len(ladder) or None in known:
-        yield by_size(inputs, ladder, marker, published)
-    if len(ladder) > 1:
-        yield ablation(inputs, ladder, published)
+    if len(model_sizes):
+        yield averages(inputs, model_sizes, published)
+    if len(model_sizes) or None in known:
+        yield by_size(inputs, model_sizes, marker, published)
+    if len(model_sizes) > 1:
+        yield ablation(inputs, model_sizes, published)
 
 
-def _left_out(inputs: Inputs, ladder: ReportSizes) -> list[str]:
+def _left_out(inputs: Inputs, model_sizes: ReportSizes) -> list[str]:
     """Sentences about cells that no table shows."""
     off = sum(
-        1 for method in inputs.methods for _, size in method.cells if size is not None and size not in ladder.sizes
+        1 for method in inputs.methods for _, size in method.cells if size is not None and size not in model_sizes.sizes
     )
     notes = []
     if off:
@@ -133,10 +135,10 @@ def _left_out(inputs: Inputs, ladder: ReportSizes) -> list[str]:
 
 
 def _drawings(
-    inputs: Inputs, ladder: ReportSizes, baseline: MethodResults | None, published: Published
+    inputs: Inputs, model_sizes: ReportSizes, baseline: MethodResults | None, published: Published
 ) -> Iterable[Drawing]:
     drawn = (
-        effectiveness(inputs, ladder, published),
+        effectiveness(inputs, model_sizes, published),
         grid_deltas(inputs, baseline),
         grid_values(inputs),
         latency(inputs),

@@ -36,41 +36,45 @@ def headline(group: ColumnGroup, column: Column) -> str:
     return f"{column.dataset} {measure_name(column.measure)}"
 
 
-def effectiveness(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Drawing | None:
+def effectiveness(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Drawing | None:
     """Fig. 1: a line a method over the sizes; missing sizes leave gaps. None where no method has two sizes."""
-    printed = list(dict.fromkeys(row.name for rows in _printed(inputs, ladder, published).values() for row in rows))
+    printed = list(
+        dict.fromkeys(row.name for rows in _printed(inputs, model_sizes, published).values() for row in rows)
+    )
     known = series_styles([method.label for method in inputs.methods], printed)
     panels: list[Any] = []
     used: set[Any] = set()
     for group, column in headlines(inputs):
-        series = {method.label: [figure(method, group, column, size) for size in ladder] for method in inputs.methods}
-        for row in _printed(inputs, ladder, published)[column]:
+        series = {
+            method.label: [figure(method, group, column, size) for size in model_sizes] for method in inputs.methods
+        }
+        for row in _printed(inputs, model_sizes, published)[column]:
             series[row.name] = [entry.value for entry in row.entries[:-1]]
         series = {label: values for label, values in series.items() if any(value is not None for value in values)}
-        if len(ladder) > 1 and series:
+        if len(model_sizes) > 1 and series:
             used |= series.keys()
             title = headline(group, column)
-            panels.append(Panel(title, f"{title} over sizes: {', '.join(series)}", _lines(series, known, ladder)))
+            panels.append(Panel(title, f"{title} over sizes: {', '.join(series)}", _lines(series, known, model_sizes)))
     legend = {label: look for label, look in known.items() if label in used}
     notes = ["Published lines may leave a panel: its scale is made for what was measured here."] if printed else []
     return Drawing("effectiveness", "Effectiveness against size", panels, (4.3, 3.3), legend, notes) if panels else None
 
 
-def _printed(inputs: Inputs, ladder: ReportSizes, published: Published) -> dict[Column, list[Any]]:
+def _printed(inputs: Inputs, model_sizes: ReportSizes, published: Published) -> dict[Column, list[Any]]:
     """The published rows of every panel; ablations are left to their table."""
     return {
-        column: Published(published.methods, (), published.sizes).over_sizes(group, column, ladder)
+        column: Published(published.methods, (), published.sizes).over_sizes(group, column, model_sizes)
         for group, column in headlines(inputs)
     }
 
 
-def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle], ladder: ReportSizes) -> Any:
+def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle], model_sizes: ReportSizes) -> Any:
     def draw(axes: Axes) -> None:
         for label, values in reversed(series.items()):
             found = [math.nan if value is None else value for value in values]
             printed = known[label].published
             axes.plot(range(len(found)), found, clip_on=printed, zorder=2 if printed else 3, **line(known[label]))
-        names = [ladder.name(size).replace(" ", "\n") for size in ladder]
+        names = [model_sizes.name(size).replace(" ", "\n") for size in model_sizes]
         axes.set_xticks(range(len(names)), names, fontsize=9.5)
         axes.margins(x=0.04)
         axes.set_ylim(*_limits(series, known))

@@ -56,7 +56,7 @@ class MethodResults:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Methods in the order they were named; `rungs` are the sizes of files that hold a list of sizes, not a grid.
+    """Methods in the order they were named; `members` are the sizes of files that hold a list of sizes, not a grid.
 
     Cells whose passages have another depth stand at the size of the queries, and a note says so; those of a grid, and
     those beside a figure of one depth, have no place in any layout and are counted: `asymmetric`.
@@ -65,7 +65,7 @@ class Inputs:
 
     methods: list[MethodResults]
     sources: list[Source]
-    rungs: set[Size]
+    members: set[Size]
     asymmetric: int
     notes: list[str]
     warnings: list[str]

@@ -16,19 +16,19 @@ from starbucks_retrieval.sizes import Size
 _NO_SIZE = "†"
 
 
-def averages(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
+def averages(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
     """Table 1: a row a method, a column a data set; every figure is the mean over the sizes of the ladder (one at least)."""
     groups = grouped(inputs.columns)
     rows = []
     for method in inputs.methods:
         sized = _sized(method)
         values = {
-            column: mean([method.value(column, size) for size in ladder]) if sized else method.value(column, None)
+            column: mean([method.value(column, size) for size in model_sizes]) if sized else method.value(column, None)
             for column in inputs.columns
         }
         rows.append(TableRow(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
     block = Block("", (*with_best(rows), *published.averages(groups)))
-    notes = [f"Means over the sizes {ladder}."]
+    notes = [f"Means over the sizes {model_sizes}."]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
     notes += _missing(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)
@@ -36,11 +36,11 @@ def averages(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBL
 
 
 def by_size(
-    inputs: Inputs, ladder: ReportSizes, marker: SignificanceMarks, published: Published = NO_PUBLISHED
+    inputs: Inputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published = NO_PUBLISHED
 ) -> Table:
     """Table 4: a block a size, a row a method, marks where a method differs from the baseline."""
     groups = grouped(inputs.columns)
-    sizes: list[Size | None] = [*ladder]
+    sizes: list[Size | None] = [*model_sizes]
     if any(size is None for method in inputs.methods for _, size in method.cells):
         sizes.append(None)
     blocks = []
@@ -53,7 +53,7 @@ def by_size(
             # A method whose files name no size is not missing at one, nor is a method of sizes missing without.
             if (size is not None and _sized(method)) or any(entry.value is not None for entry in entries):
                 rows.append(TableRow(method.label, entries, baseline=method is marker.baseline))
-        blocks.append(Block(ladder.name(size), (*with_best(rows), *published.at_size(groups, size))))
+        blocks.append(Block(model_sizes.name(size), (*with_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
         notes.append("Averages are not tested: they have no number of queries or pairs.")
@@ -62,12 +62,14 @@ def by_size(
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)
 
 
-def ablation(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
+def ablation(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
     """Tables 2 and 3: a block a data set (or a measure's average over them), sizes as columns, their mean last."""
     blocks = []
     for group in grouped(inputs.columns):
         for column in [*group.columns, *([Column(AVERAGE, group.measure)] if group.averaged else [])]:
-            series = [(method, [figure(method, group, column, size) for size in ladder]) for method in inputs.methods]
+            series = [
+                (method, [figure(method, group, column, size) for size in model_sizes]) for method in inputs.methods
+            ]
             rows = [
                 TableRow(method.label, (*map(Entry, values), Entry(mean(values))))
                 for method, values in series
@@ -75,8 +77,8 @@ def ablation(inputs: Inputs, ladder: ReportSizes, published: Published = NO_PUBL
             ]
             if rows:
                 title = f"{column.dataset} {measure_name(column.measure)}"
-                blocks.append(Block(title, (*with_best(rows), *published.over_sizes(group, column, ladder))))
-    headings = (*(Heading(ladder.name(size)) for size in ladder), Heading(AVERAGE, average=True))
+                blocks.append(Block(title, (*with_best(rows), *published.over_sizes(group, column, model_sizes))))
+    headings = (*(Heading(model_sizes.name(size)) for size in model_sizes), Heading(AVERAGE, average=True))
     every = [row for block in blocks for row in block.rows]
     notes = _missing(every, "A mean over sizes or data sets") + published.notes(every, inputs.columns)
     return Table("ablation", "Sizes side by side", "data set", headings, tuple(blocks), notes)

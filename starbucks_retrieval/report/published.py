@@ -56,13 +56,13 @@ class Published:
             return []
         return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
 
-    def over_sizes(self, group: ColumnGroup, column: Column, ladder: ReportSizes) -> list[TableRow]:
+    def over_sizes(self, group: ColumnGroup, column: Column, model_sizes: ReportSizes) -> list[TableRow]:
         """Rows of one data set, or of its measure's average, over the ladder; the last figure is their average."""
         key = _average_key(group) if column.dataset == AVERAGE else _key(column)
 
         def figures(method: PublishedMethod) -> list[float | None]:
-            average = method.averages.get(key) if tuple(ladder) == self.sizes else None
-            return [*(method.sized.get((key, size)) for size in ladder), average]
+            average = method.averages.get(key) if tuple(model_sizes) == self.sizes else None
+            return [*(method.sized.get((key, size)) for size in model_sizes), average]
 
         return _rows((*self.methods, *self.ablations), figures)
 
@@ -102,10 +102,10 @@ def _parse(paper: Mapping[str, Any]) -> Published:
     sizes = {cup: Size.parse(text.replace(",", ":")) for cup, text in paper["sizes"].items()}
     beir = paper.get("readme_tableA2", {})
     methods = []
-    for label, by_cup in paper["table4"].items():
+    for label, by_alias in paper["table4"].items():
         sized = {}
         for cup, size in sizes.items():
-            figures = _printed(by_cup[cup]) | _printed(beir.get(label, {}).get(cup, {}), "ndcg@10")
+            figures = _printed(by_alias[cup]) | _printed(beir.get(label, {}).get(cup, {}), "ndcg@10")
             sized.update({(key, size): value for key, value in figures.items()})
         methods.append(PublishedMethod(label, sized, _printed(paper["table1"].get(label, {}))))
     ablations = []

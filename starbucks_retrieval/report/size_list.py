@@ -42,17 +42,17 @@ def choose_report_sizes(inputs: Inputs, asked: str | None) -> ReportSizes:
     cannot be read or that nothing was measured at.
     """
     measured = {size for method in inputs.methods for _, size in method.cells if size is not None}
-    rungs = sorted(inputs.rungs or (_default(measured) & measured if is_grid(measured) else measured))
-    cups = _cups(set(rungs) or measured)
+    members = sorted(inputs.members or (_default(measured) & measured if is_grid(measured) else measured))
+    cups = _cups(set(members) or measured)
     if asked is not None:
-        whole = Sizes(rungs) if rungs else None
+        whole = Sizes(members) if members else None
         sizes = tuple(Sizes.parse(asked, whole))
         cups = cups or _cups(measured)
         if not measured & set(sizes):
             known = ", ".join(map(str, sorted(measured))) or "no size"
             raise UserError(f"nothing was measured at {asked}", f"the files hold {known}")
         return ReportSizes(sizes, cups)
-    return ReportSizes(tuple(rungs), cups)
+    return ReportSizes(tuple(members), cups)
 
 
 def _default(measured: set[Size]) -> set[Size]:
@@ -63,7 +63,7 @@ def _default(measured: set[Size]) -> set[Size]:
 
 def _cups(sizes: set[Size]) -> dict[Size, str]:
     """Names of the six rungs in the papers' proportions, if all six are among `sizes`."""
-    rungs = sorted(_default(sizes))
-    if len(rungs) != len(SIZE_ALIASES) or not set(rungs) <= sizes:
+    members = sorted(_default(sizes))
+    if len(members) != len(SIZE_ALIASES) or not set(members) <= sizes:
         return {}
-    return {rung: cup.capitalize() for rung, cup in zip(rungs, SIZE_ALIASES)}
+    return {rung: cup.capitalize() for rung, cup in zip(members, SIZE_ALIASES)}

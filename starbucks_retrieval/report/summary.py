@@ -25,40 +25,44 @@ class Kpi:
     more: str
 
 
-def lead(inputs: Inputs, ladder: ReportSizes) -> str:
+def lead(inputs: Inputs, model_sizes: ReportSizes) -> str:
     """How much was measured, in a sentence."""
     sets = len({column.dataset for column in inputs.columns})
     many = [_count(len(inputs.methods), "method"), f"on {_count(sets, 'data set')}"]
-    if len(ladder):
-        first, last = ladder.sizes[0], ladder.sizes[-1]
+    if len(model_sizes):
+        first, last = model_sizes.sizes[0], model_sizes.sizes[-1]
         many.append(
-            f"at {_count(len(ladder), 'size')}, {first} to {last}" if len(ladder) > 1 else f"at the size {first}"
+            f"at {_count(len(model_sizes), 'size')}, {first} to {last}"
+            if len(model_sizes) > 1
+            else f"at the size {first}"
         )
-    if not len(ladder):
+    if not len(model_sizes):
         return f"{' '.join(many)}."
     return f"{' '.join(many)}. A size is layer:dim, the embedding after that layer, cut to that many dimensions."
 
 
-def kpis(inputs: Inputs, ladder: ReportSizes) -> list[Kpi]:
+def kpis(inputs: Inputs, model_sizes: ReportSizes) -> list[Kpi]:
     """Of every headline, the method with the highest mean over the sizes, and what it keeps at the smallest."""
-    return list(_tiles(inputs, ladder))[:_TILES] if len(ladder) else []
+    return list(_tiles(inputs, model_sizes))[:_TILES] if len(model_sizes) else []
 
 
-def _tiles(inputs: Inputs, ladder: ReportSizes) -> Iterator[Kpi]:
+def _tiles(inputs: Inputs, model_sizes: ReportSizes) -> Iterator[Kpi]:
     for group, column in headlines(inputs):
         means = []
         for method in inputs.methods:
-            value = mean([figure(method, group, column, size) for size in ladder])
+            value = mean([figure(method, group, column, size) for size in model_sizes])
             if value is not None:
                 means.append((value, method))
         if not means:
             continue
         value, method = max(means, key=lambda pair: pair[0])
-        whole, small = (figure(method, group, column, size) for size in (ladder.sizes[-1], ladder.sizes[0]))
+        whole, small = (figure(method, group, column, size) for size in (model_sizes.sizes[-1], model_sizes.sizes[0]))
         what = "mean" if len(means) == 1 else f"highest mean of {len(means)} methods"
-        more = f"{what} over {_count(len(ladder), 'size')}" if len(ladder) > 1 else f"at {ladder.sizes[0]}"
-        if len(ladder) > 1 and whole and small is not None and whole > 0:
-            more += f"; {small / whole:.0%} of the largest size's figure is left at {ladder.sizes[0]}"
+        more = (
+            f"{what} over {_count(len(model_sizes), 'size')}" if len(model_sizes) > 1 else f"at {model_sizes.sizes[0]}"
+        )
+        if len(model_sizes) > 1 and whole and small is not None and whole > 0:
+            more += f"; {small / whole:.0%} of the largest size's figure is left at {model_sizes.sizes[0]}"
         yield Kpi(headline(group, column), f"{value:.{DIGITS}f}", method.label, more)
 
 

@@ -146,13 +146,15 @@ def search(
         ray = {"workers": ray_workers, "address": ray_address, "engine": inner, "device": device, "dtype": dtype}
         way = ray_retriever(last, passages[last], kept, batch_size=batch_size, max_memory=memory, **ray)
     elif steps is not None:
-        proposer = make_candidate_generator(engine, device, dtype, threads, first.spec.size.dim)
-        way = funnel_retriever(passages, steps, saved, parameters, proposer=proposer, batch_size=batch_size, **options)
+        generator = make_candidate_generator(engine, device, dtype, threads, first.spec.size.dim)
+        way = funnel_retriever(
+            passages, steps, saved, parameters, generator=generator, batch_size=batch_size, **options
+        )
     elif saved is not None:
         way = index_retriever(last, saved, kept, rescore, parameters, **options)
     else:
-        proposer = make_candidate_generator(engine, device, dtype, threads, last.dim)
-        way = exact_retriever(last, passages[last], kept, proposer, batch_size=batch_size, **options)
+        generator = make_candidate_generator(engine, device, dtype, threads, last.dim)
+        way = exact_retriever(last, passages[last], kept, generator, batch_size=batch_size, **options)
     try:
         # What tells evaluate the size of a run.
         tag = f"starbucks-{steps or pair_name(last, passages[last].spec.size)}"

@@ -41,12 +41,12 @@ class Retriever:
 
 
 def exact_retriever(
-    size: Size, store: EmbeddingStore, depth: int, proposer: CandidateGenerator | None, **options: Any
+    size: Size, store: EmbeddingStore, depth: int, generator: CandidateGenerator | None, **options: Any
 ) -> Retriever:
     """By exact search of one store; `size` is that of the queries, here and below."""
 
     def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        return exact_search(queries[size], store, depth, proposer=proposer, label=label, **options)
+        return exact_search(queries[size], store, depth, generator=generator, label=label, **options)
 
     return Retriever((size,), store, find)
 

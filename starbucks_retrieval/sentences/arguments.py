@@ -68,14 +68,14 @@ class SentenceArguments:
         words = [word.strip() for word in (self.sizes or "").split(",") if word.strip()]
         return max((Size.parse(word).layer for word in words), default=None) if all(":" in w for w in words) else None
 
-    def wanted(self, num_layers: int, hidden_size: int, ladder: Sizes) -> Sizes:
+    def wanted(self, num_layers: int, hidden_size: int, model_sizes: Sizes) -> Sizes:
         """The sizes to measure. Raises UserError for those that the model does not have."""
         if self.is_grid:
             layers = _numbers("layers", self.layers) or grid_layers(num_layers)
             dims = _numbers("dims", self.dims) or grid_dims(hidden_size)
             sizes = Sizes([Size(layer, dim) for layer in layers for dim in dims])
         else:
-            sizes = Sizes.parse(self.sizes, ladder) if self.sizes else ladder
+            sizes = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
         return sizes.check(num_layers, hidden_size)
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:

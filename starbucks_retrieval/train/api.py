@@ -173,7 +173,7 @@ def _encoder_and_objective(arguments: TrainArguments, pairs: bool) -> tuple[Nest
         return build_objective(arguments, sizes, Size(encoder.num_layers, encoder.hidden_size), options)
 
     encoder = load()
-    sizes = arguments.ladder(encoder.num_layers, encoder.hidden_size, encoder.config.sizes)
+    sizes = arguments.model_sizes(encoder.num_layers, encoder.hidden_size, encoder.config.sizes)
     objective = build(encoder)
     if objective.depth < encoder.num_layers:
         log.info("layers above %d are left out: no size uses them", objective.depth)

@@ -196,13 +196,13 @@ class TrainArguments:
             raise UserError("no training data", "name it with --dataset_path or --dataset_name")
         return found
 
-    def ladder(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
+    def model_sizes(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
         """The sizes that the model stores: asked for, else the backbone's stored ones, else the paper's proportions."""
         full = Size(num_layers, hidden_size)
         default = stored or Sizes.default(num_layers, hidden_size)
         if self.sizes is not None:
             sizes = Sizes.parse(self.sizes, default).check(num_layers, hidden_size)
-            if self.objective == "full" and sizes.rungs != (full,):
+            if self.objective == "full" and sizes.members != (full,):
                 raise UserError(f"--objective full trains {full} alone, not {sizes}", "drop --sizes")
             return sizes
         if self.objective == "separate":

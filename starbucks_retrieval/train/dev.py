@@ -98,5 +98,5 @@ class DevPairs:
 
 def _with_ladder_means(found: dict[Size, dict[str, float]]) -> dict[str, float]:
     names = list(next(iter(found.values())))
-    ladder = {name: float(np.mean([means[name] for means in found.values()])) for name in names}
-    return ladder | {f"{name}/{size}": means[name] for size, means in found.items() for name in names}
+    model_sizes = {name: float(np.mean([means[name] for means in found.values()])) for name in names}
+    return model_sizes | {f"{name}/{size}": means[name] for size, means in found.items() for name in names}

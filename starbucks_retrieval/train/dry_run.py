@@ -49,7 +49,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
 
     model = model_info(arguments.model_name_or_path)
     pairs = are_scored_pairs(arguments)
-    sizes = arguments.ladder(model.num_layers, model.hidden_size, model.config.sizes)
+    sizes = arguments.model_sizes(model.num_layers, model.hidden_size, model.config.sizes)
     options = build_options(arguments, model.config, model.num_layers, pairs)
     objective = build_objective(arguments, sizes, Size(model.num_layers, model.hidden_size), options)
     config = arguments.encoder_config(model.config, sizes, options, model.token_limit)

@@ -23,10 +23,10 @@ def gather(rows: Tensor) -> Tensor:
     return _Gather.apply(rows) if rows.requires_grad else _all_rows(rows)
 
 
-def gather_taps(taps: Mapping[int, Tensor]) -> dict[int, Tensor]:
+def gather_taps(pooled_layers: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """`gather` for taps {layer: [texts, hidden]}, in one exchange."""
-    stacked = gather(torch.stack(list(taps.values()), 1))
-    return dict(zip(taps, stacked.unbind(1)))
+    stacked = gather(torch.stack(list(pooled_layers.values()), 1))
+    return dict(zip(pooled_layers, stacked.unbind(1)))
 
 
 def _all_rows(rows: Tensor) -> Tensor:

@@ -136,16 +136,16 @@ class TrainingModule(GradientCheckpointing):
         apart = max(layers[0]) != max(layers[1]) or chunks.query_rows or chunks.passage_rows
         if apart:  # neither side runs layers, or waits for rows, that only the other one needs
             return (
-                self.taps(self.encoder, rows[:count], layers[0], device, chunks.query_rows),
-                self.taps(self.encoder, rows[count:], layers[1], device, chunks.passage_rows),
+                self.pooled_layers(self.encoder, rows[:count], layers[0], device, chunks.query_rows),
+                self.pooled_layers(self.encoder, rows[count:], layers[1], device, chunks.passage_rows),
             )
-        taps = self.taps(self.encoder, rows, tuple(sorted({*layers[0], *layers[1]})), device)
+        pooled_layers = self.pooled_layers(self.encoder, rows, tuple(sorted({*layers[0], *layers[1]})), device)
         return (
-            {layer: taps[layer][:count] for layer in layers[0]},
-            {layer: taps[layer][count:] for layer in layers[1]},
+            {layer: pooled_layers[layer][:count] for layer in layers[0]},
+            {layer: pooled_layers[layer][count:] for layer in layers[1]},
         )
 
-    def taps(
+    def pooled_layers(
         self,
         encoder: NestedEncoder,
         rows: list[list[int]],
@@ -160,7 +160,7 @@ class TrainingModule(GradientCheckpointing):
         chunks = token_batches([len(row) for row in rows], budget, max_rows)
         found = [self._chunk(encoder, pad([rows[i] for i in chunk], pad_id, device), layers) for chunk in chunks]
         order = torch.from_numpy(np.argsort(np.concatenate(chunks))).to(device)  # undoes the sorting
-        return {layer: _wide(torch.cat([taps[layer] for taps in found]))[order] for layer in layers}
+        return {layer: _wide(torch.cat([pooled_layers[layer] for pooled_layers in found]))[order] for layer in layers}
 
     def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> Taps:
         run = encoder.forward  # its parameters are all further in, and ZeRO 3's hooks cannot read taps
@@ -177,7 +177,7 @@ class TrainingModule(GradientCheckpointing):
         full = self.objective.top
         now = torch.cat([queries[full.layer], passages[full.layer]])
         with torch.no_grad():
-            before = self.taps(anchor.to(now.device), rows, (full.layer,), now.device)[full.layer]
+            before = self.pooled_layers(anchor.to(now.device), rows, (full.layer,), now.device)[full.layer]
         return (1 - torch.cosine_similarity(now[:, : full.dim], before[:, : full.dim], dim=1)).mean()
 
 
@@ -196,6 +196,6 @@ def _gather_ragged(known: Tensor) -> Tensor:
     return gather(nn.functional.pad(known, (0, int(width) - known.shape[1])))
 
 
-def _wide(tap: Tensor) -> Tensor:
+def _wide(pooled: Tensor) -> Tensor:
     # Scores and losses of 16-bit taps are taken in float32.
-    return tap.float() if tap.dtype in (torch.bfloat16, torch.float16) else tap
+    return pooled.float() if pooled.dtype in (torch.bfloat16, torch.float16) else pooled

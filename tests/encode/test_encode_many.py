@@ -118,7 +118,7 @@ def test_bad_input_ends_all_processes_with_one_message(tiny_bert, tmp_path):
 def test_a_team_of_one_needs_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     team = WorkerGroup()
-    assert team.leads and list(team.share([4, 5])) == [4, 5]
+    assert team.is_leader and list(team.share([4, 5])) == [4, 5]
     assert team.told("x", lambda: 3) == 3 and team.report("mine") == ["mine"]
 
 

@@ -124,8 +124,8 @@ def test_automodel_finds_every_weight_and_gives_the_tap(tmp_path, family):
     ids, mask = batch["input_ids"], batch["attention_mask"]
     with torch.no_grad():
         hidden = model.eval()(input_ids=ids, attention_mask=mask).last_hidden_state
-        tap = encoder(ids, mask, [3])[3]
-    torch.testing.assert_close(pool(hidden, mask, encoder.config.pooling), tap, rtol=0, atol=1e-6)
+        pooled = encoder(ids, mask, [3])[3]
+    torch.testing.assert_close(pool(hidden, mask, encoder.config.pooling), pooled, rtol=0, atol=1e-6)
     own = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("pooler."))
     assert figures["parameters_kept"] == own
     assert figures["parameters_total"] == sum(p.numel() for p in encoder.backbone.parameters())

@@ -18,17 +18,17 @@ def close(actual, expected) -> None:
     torch.testing.assert_close(torch.as_tensor(actual, dtype=torch.float64), tensor(expected), **TOLERANCE)
 
 
-def ladder(pairs) -> Sizes:
+def model_sizes(pairs) -> Sizes:
     return Sizes([Size(index + 1, dim) for index, dim in pairs])  # the vectors count their list entries from 0
 
 
-def taps(values, requires_grad=False) -> dict[int, torch.Tensor]:
+def pooled_layers(values, requires_grad=False) -> dict[int, torch.Tensor]:
     return {i + 1: tensor(rows).requires_grad_(requires_grad) for i, rows in enumerate(values)}
 
 
 def columns_batch(columns) -> Batch:
     """A batch from text columns [anchor, positive, negative, …], each a list over layers of [texts, hidden]."""
-    anchors, *others = (taps(column) for column in columns)
+    anchors, *others = (pooled_layers(column) for column in columns)
     # anchor i's group is its positive followed by its negatives
     passages = {n: torch.stack([column[n] for column in others], 1).flatten(0, 1) for n in anchors}
     return Batch(anchors, passages)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from golden.parity import close, columns_batch, taps, tensor
+from golden.parity import close, columns_batch, pooled_layers, tensor
 
 from starbucks_retrieval.losses import METHODS, MRL, Batch, MRLOptions, Single, SingleOptions, TwoDMSE, TwoDMSEv2
 from starbucks_retrieval.losses.alignment import kl_rows
@@ -46,7 +46,7 @@ def test_two_dmse_v1(golden, name):
     full = Size(data["N"] + 1, len(data["q"][0][0]))
     method = TwoDMSE(Sizes([full]), full, variant("2dmse", "v1-paper", dims=(data["d"],), **V1_CASES[name]))
     drawn = Draw(data["n"] + 1, data["d"], data["d"])
-    loss = method(Batch(taps(data["q"]), taps(data["p"])), drawn)
+    loss = method(Batch(pooled_layers(data["q"]), pooled_layers(data["p"])), drawn)
     close(loss.total, data["cases"][name]["total"])
     if V1_CASES[name].get("kl_weight", 1):
         close(loss.parts["kl"], data["cases"][name]["align"])
@@ -77,7 +77,7 @@ def test_angle_0223_is_the_paper_with_one_alignment(golden):
     full = Size(3, 8)
     drawn = Draw(1, 4, 4)
     method = TwoDMSE(Sizes([full]), full, variant("2dmse", "angle-0223", dims=(4,)))
-    loss = method(Batch(taps(data["q"]), taps(data["p"])), drawn)
+    loss = method(Batch(pooled_layers(data["q"]), pooled_layers(data["p"])), drawn)
     texts = [torch.cat([tensor(data["q"])[i], tensor(data["p"])[i]]) for i in (2, 0)]
     close(loss.total, sum(data["cases"]["no_align"]["ce"]) + float(kl_rows(*texts)))
 
@@ -146,7 +146,7 @@ def test_two_dmse_v2_for_retrieval(golden, name):
     data = golden["two_dmse_v2_retrieval"]
     full = Size(3, 8)
     options = variant("2dmse-v2", "retrieval", dims=tuple(data["cases"][name]["dims"]), **RETRIEVAL_CASES[name])
-    loss = TwoDMSEv2(Sizes([full]), full, options)(Batch(taps(data["q"]), taps(data["p"])))
+    loss = TwoDMSEv2(Sizes([full]), full, options)(Batch(pooled_layers(data["q"]), pooled_layers(data["p"])))
     close(loss.total, data["cases"][name]["total"])
 
 

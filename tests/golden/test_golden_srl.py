@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from golden.parity import close, columns_batch, ladder, taps, tensor
+from golden.parity import close, columns_batch, model_sizes, pooled_layers, tensor
 
 from starbucks_retrieval.losses import METHODS, SRL, Batch, SRLOptions, info_nce
 from starbucks_retrieval.losses.batch import Views
@@ -16,8 +16,8 @@ def test_embeddings_at_every_size_and_pooling(golden):
     data = golden["encoder"]
     hidden, mask = tensor(data["hidden"]), torch.tensor(data["mask"])
     for case in data["cases"]:
-        tap = pool(hidden[case["n"]], mask, case["pooling"])
-        close(embedding(tap, case["d"], case["normalize"]), case["out"])
+        pooled = pool(hidden[case["n"]], mask, case["pooling"])
+        close(embedding(pooled, case["d"], case["normalize"]), case["out"])
 
 
 CASES = [
@@ -43,8 +43,8 @@ def test_srl(golden, name):
     settings = {"size_weights" if k == "ce_weights" else k: v for k, v in case["options"].items()}
     if "size_weights" in settings:
         settings["size_weights"] = tuple(settings["size_weights"])
-    q, p = taps(data["q"], True), taps(data["p"], True)
-    sizes = ladder(data["pairs"])
+    q, p = pooled_layers(data["q"], True), pooled_layers(data["p"], True)
+    sizes = model_sizes(data["pairs"])
     loss = SRL(sizes, sizes.full, SRLOptions(**settings))(Batch(q, p))
     close(loss.total, case["total"])
     for size, ce, kl in zip(sizes, case["ce"], case["kl"]):
@@ -65,14 +65,16 @@ def test_the_suite_checks_every_srl_case(golden):
 def test_presets_are_the_published_variants(golden):
     data = golden["srl"]
     for preset, case in (("starbucks", "paper_mean"), ("starbucks-released", "ielab_sum")):
-        sizes = ladder(data["pairs"])
-        loss = SRL(sizes, sizes.full, METHODS["srl"].variants[preset])(Batch(taps(data["q"]), taps(data["p"])))
+        sizes = model_sizes(data["pairs"])
+        loss = SRL(sizes, sizes.full, METHODS["srl"].variants[preset])(
+            Batch(pooled_layers(data["q"]), pooled_layers(data["p"]))
+        )
         close(loss.total, data["cases"][case]["total"])
 
 
 def test_srl_sts_released(golden):
     data = golden["srl_sts_ielab"]
-    sizes = ladder(data["pairs"])
+    sizes = model_sizes(data["pairs"])
     loss = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sts-released"])(columns_batch(data["cols"]))
     close(loss.total, data["expected"]["total"])
     for size, ce, kl in zip(sizes, data["expected"]["ce"], data["expected"]["kl"]):
@@ -91,7 +93,7 @@ def test_multiple_negatives_ranking_is_info_nce_over_cosines(golden):
 
 def test_srl_sampled(golden):
     data = golden["srl_sampled_ielab"]
-    sizes = ladder([(0, data["dims"][0]), (1, data["dims"][1]), (2, data["dims"][2])])
+    sizes = model_sizes([(0, data["dims"][0]), (1, data["dims"][1]), (2, data["dims"][2])])
     method = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sampled"])
-    loss = method(Batch(taps(data["q"]), taps(data["p"])), method.sampled(data["sampled"] + 1))
+    loss = method(Batch(pooled_layers(data["q"]), pooled_layers(data["p"])), method.sampled(data["sampled"] + 1))
     close(loss.total, data["total"])

@@ -84,14 +84,14 @@ def test_queries_of_every_layer_against_passages_of_every_layer(tiny_bert, beir,
     cells = {(cell.size, cell.passage_size, cell.measure): cell.value for cell in measured.cells}
     assert len(cells) == 3 * 3 * 2 * 3
     qrels, measures = read_qrels(str(beir)), parse_measures(MEASURES)
-    ids, taps = {}, {}
+    ids, pooled_layers = {}, {}
     for kind in ("queries-test", "passages"):
         for layer in (1, 2, 4):
             store = open_store(f"grid.work/small/{kind}", Size(layer, 32))
             every = np.arange(store.count)
-            ids[kind], taps[kind, layer] = store.ids(every), store.vectors(every)
+            ids[kind], pooled_layers[kind, layer] = store.ids(every), store.vectors(every)
     for layer, other, dim in [(1, 4, 32), (4, 1, 8), (2, 2, 8), (4, 4, 32)]:
-        sides = taps["queries-test", layer], taps["passages", other]
+        sides = pooled_layers["queries-test", layer], pooled_layers["passages", other]
         left, right = (truncated_views(side, dim, normalize).astype(float) for side in sides)
         scores = (left @ right.T).astype(np.float32).astype(float)  # passages of one text tie
         run = {query_id: dict(zip(ids["passages"], line)) for query_id, line in zip(ids["queries-test"], scores)}

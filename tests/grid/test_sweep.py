@@ -41,7 +41,7 @@ def write(folder, vectors, **changes) -> EmbeddingStore:
     return EmbeddingStore.open(folder)
 
 
-def taps(kind: str, rows: int, seed: int) -> np.ndarray:
+def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((rows, DIMS[-1])) * 10
     if kind == "ties":  # few different vectors, so many equal scores
@@ -59,7 +59,7 @@ def taps(kind: str, rows: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "ties", "near", "extremes"])
 def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize):
-    passages, queries = taps(kind, 700, 2), taps(kind, 37, 3)
+    passages, queries = pooled_layers(kind, 700, 2), pooled_layers(kind, 37, 3)
     store = write(tmp_path / "taps", passages)
     found = list(search_all_dims(queries, store, DIMS, 15, normalize=normalize, max_memory="120KB"))
     for dim in DIMS:
@@ -76,11 +76,11 @@ def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize)
 def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
     import starbucks_retrieval.grid.all_dims as module
 
-    store = write(tmp_path, taps("plain", 3000, 2))
+    store = write(tmp_path, pooled_layers("plain", 3000, 2))
     seen = []
     pieces = module.pieces
     monkeypatch.setattr(module, "pieces", lambda s, rows, *rest: seen.append(rows) or pieces(s, rows, *rest))
-    queries = taps("plain", 300, 3)
+    queries = pooled_layers("plain", 300, 3)
     small = list(search_all_dims(queries, store, DIMS, 10, normalize=True, max_memory="1MB"))
     assert len(seen) > 1 and 256 <= max(seen) < 1500
     largest = max(len(one.rows) for one in small)
@@ -93,19 +93,19 @@ def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
 
 
 def test_a_corpus_smaller_than_depth_gives_all_of_it(tmp_path):
-    store = write(tmp_path, taps("plain", 5, 2))
-    for one in search_all_dims(taps("plain", 2, 3), store, DIMS, 100, normalize=True):
+    store = write(tmp_path, pooled_layers("plain", 5, 2))
+    for one in search_all_dims(pooled_layers("plain", 2, 3), store, DIMS, 100, normalize=True):
         assert sorted(one.rows[0].tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_what_cannot_be_searched(tmp_path):
-    store = write(tmp_path, taps("plain", 5, 2))
-    broken = taps("plain", 2, 3)
+    store = write(tmp_path, pooled_layers("plain", 5, 2))
+    broken = pooled_layers("plain", 2, 3)
     broken[1, 3] = np.nan
     with pytest.raises(UserError, match="NaN"):
         list(search_all_dims(broken, store, DIMS, 3, normalize=True))
     with pytest.raises(UserError, match="cannot be cut"):
-        list(search_all_dims(taps("plain", 2, 3), store, [8, 64], 3, normalize=True))
+        list(search_all_dims(pooled_layers("plain", 2, 3), store, [8, 64], 3, normalize=True))
 
 
 def test_normalised_embeddings_are_those_of_the_encoder(tmp_path):
@@ -114,7 +114,7 @@ def test_normalised_embeddings_are_those_of_the_encoder(tmp_path):
     from starbucks_retrieval.grid.truncate import TruncatedView
     from starbucks_retrieval.models.pooling import embedding
 
-    vectors = taps("plain", 150, 4)
+    vectors = pooled_layers("plain", 150, 4)
     store = TruncatedView(write(tmp_path, vectors), 8, True)
     expected = embedding(torch.from_numpy(vectors), 8, True).numpy()
     assert np.array_equal(store.vectors(np.arange(150)), expected)

@@ -44,8 +44,8 @@ def test_the_taps_it_asks_for_are_those_it_uses(method, name):
         queries, passages = objective.layers(drawn)
         given = Batch({n: batch.queries[n] for n in queries}, {n: batch.passages[n] for n in passages})
         loss = objective(given, drawn)
-        taps = [given.queries[n] for n in queries]
-        gradients = torch.autograd.grad(loss.total, taps)
+        pooled_layers = [given.queries[n] for n in queries]
+        gradients = torch.autograd.grad(loss.total, pooled_layers)
         assert torch.isfinite(loss.total) and all(gradient.any() for gradient in gradients)
         assert all(not part.requires_grad for part in loss.parts.values())
 

@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_python_api(tiny_bert, tmp_path, collection, mon
     found = miner.search(topics, corpus, docids, 10)
     size = Size(2, 8)
     queries = encoder.encode(topics.texts, [size], is_query=True)[size].astype(np.float64)
-    texts = [join_text(p, " w6 ") for p in (*corpus, *topics.strays)]
+    texts = [join_text(p, " w6 ") for p in (*corpus, *topics.out_of_corpus)]
     passages = encoder.encode(texts, [size])[size].astype(np.float64)
     _, scores = reference(queries, passages[:97], ids, 10)
     np.testing.assert_allclose(found.scores, scores, atol=1e-5)

@@ -69,7 +69,7 @@ def test_positives_outside_the_corpus_are_strays_if_their_text_is_known(tmp_path
     topics, _, _ = opened(write_jsonl(tmp_path / "g.jsonl", rows), corpus)
     assert topics.of_group.tolist() == [0, 1, -1, 2]
     assert topics.rows.tolist() == [5, 1, 5, 4]
-    assert [passage.text for passage in topics.strays] == ["elsewhere"]
+    assert [passage.text for passage in topics.out_of_corpus] == ["elsewhere"]
     assert (topics.outside, topics.with_negatives) == (4, 1)
 
 

@@ -198,10 +198,10 @@ def check(encoder, backend):
     ids, mask = np.zeros((3, 50), dtype=np.int64), np.zeros((3, 50), dtype=np.int64)
     ids[1:], mask[1, :3], mask[2] = 7, 1, 1
     run = runtime.runner()
-    together = [np.array(tap) for tap in run(ids, mask)]
-    assert all(np.isfinite(tap).all() for tap in together)
-    for tap, alone in zip(together, run(ids[1:2, :3], mask[1:2, :3])):
-        np.testing.assert_allclose(tap[1], alone[0], atol=1e-5)
+    together = [np.array(pooled) for pooled in run(ids, mask)]
+    assert all(np.isfinite(pooled).all() for pooled in together)
+    for pooled, alone in zip(together, run(ids[1:2, :3], mask[1:2, :3])):
+        np.testing.assert_allclose(pooled[1], alone[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_tap_equals_truncated_model_bit_for_bit(folders, family):
     pooling = "last" if family in DECODERS else "mean"
     encoder.config = encoder.config.__class__(pooling=pooling)
     with torch.no_grad():
-        taps = encoder(**batch(), layers=[1, 2, 3, 4])
-    for layer, tap in taps.items():
+        pooled_layers = encoder(**batch(), layers=[1, 2, 3, 4])
+    for layer, pooled in pooled_layers.items():
         config = AutoConfig.from_pretrained(folders[family])
         if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[:layer]
@@ -47,8 +47,8 @@ def test_tap_equals_truncated_model_bit_for_bit(folders, family):
         truncated = AutoModel.from_pretrained(folders[family], config=config).eval()
         with torch.no_grad():
             state = truncated(**batch()).last_hidden_state
-        assert torch.equal(tap, pool(state, batch()["attention_mask"], pooling)), (family, layer)
-    assert not torch.equal(taps[3], taps[4])
+        assert torch.equal(pooled, pool(state, batch()["attention_mask"], pooling)), (family, layer)
+    assert not torch.equal(pooled_layers[3], pooled_layers[4])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,7 +57,7 @@ def test_layer_zero_is_the_embedding_output(folders, family, training):
     encoder = NestedEncoder.from_pretrained(folders[family])
     seen = {}
     with torch.set_grad_enabled(training):
-        taps = encoder(**batch(), layers=[0, 2])
+        pooled_layers = encoder(**batch(), layers=[0, 2])
         first = layers_of(encoder.backbone, encoder.layout)[0]
         first.register_forward_pre_hook(
             lambda module, inputs, words: seen.update(state=(inputs or [words["hidden_states"]])[0]), with_kwargs=True
@@ -65,8 +65,8 @@ def test_layer_zero_is_the_embedding_output(folders, family, training):
         encoder.backbone(**batch())
     norm = encoder.layout.final_norm
     state = encoder.backbone.get_submodule(norm)(seen["state"]) if norm else seen["state"]
-    assert torch.equal(taps[0], pool(state, batch()["attention_mask"], encoder.config.pooling))
-    assert not torch.equal(taps[0], taps[2])
+    assert torch.equal(pooled_layers[0], pool(state, batch()["attention_mask"], encoder.config.pooling))
+    assert not torch.equal(pooled_layers[0], pooled_layers[2])
     with pytest.raises(UserError):
         encoder(**batch(), layers=[0])
 
@@ -115,7 +115,9 @@ def test_gradients_of_taps_equal_those_of_truncated_models(folders, family, chec
 
     def gradients(passes):
         encoder.zero_grad()
-        sum(tap.square().sum() for layers in passes for tap in encoder(**batch(), layers=layers).values()).backward()
+        sum(
+            pooled.square().sum() for layers in passes for pooled in encoder(**batch(), layers=layers).values()
+        ).backward()
         return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
 
     together = gradients([[1, 2, 4]])

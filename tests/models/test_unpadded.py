@@ -35,8 +35,8 @@ def test_taps_are_those_of_padded_batches(tmp_path, family):
             expected = encoder(**pad(rows, 1 if "roberta" in family or family == "camembert" else 0), layers=[1, 2, 4])
             found = encoder.forward_unpadded(rows, [1, 2, 4])
         assert list(found) == [1, 2, 4]
-        for layer, tap in expected.items():
-            torch.testing.assert_close(found[layer], tap, rtol=1e-5, atol=1e-5)
+        for layer, pooled in expected.items():
+            torch.testing.assert_close(found[layer], pooled, rtol=1e-5, atol=1e-5)
 
 
 def test_no_text_sees_another(tmp_path):
@@ -97,5 +97,5 @@ def test_the_kernel_gives_what_padding_gives(tmp_path):
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         expected = encoder(**pad(rows, 0, "cuda"), layers=[2, 4])
         found = encoder.forward_unpadded(rows, [2, 4])
-    for layer, tap in expected.items():
-        torch.testing.assert_close(found[layer], tap, rtol=3e-2, atol=3e-2)
+    for layer, pooled in expected.items():
+        torch.testing.assert_close(found[layer], pooled, rtol=3e-2, atol=3e-2)

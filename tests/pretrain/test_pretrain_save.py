@@ -42,8 +42,8 @@ def test_the_folder_is_a_masked_lm_and_an_encoder(family, tmp_path):
 
     encoder = NestedEncoder.from_pretrained(tmp_path / "saved", device="cpu")
     assert encoder.sizes == LADDER and encoder.config.pooling == "cls"
-    taps = encoder(**inputs, layers=(4,))
-    assert torch.equal(taps[4], module.backbone(**inputs).last_hidden_state[:, 0])
+    pooled_layers = encoder(**inputs, layers=(4,))
+    assert torch.equal(pooled_layers[4], module.backbone(**inputs).last_hidden_state[:, 0])
     # One more than the decoder's output, which would be None where tying is lost
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 

@@ -169,16 +169,16 @@ def test_the_ladder_is_that_of_files_that_hold_one(write):
         write("grid.json", grid(0.1), kind="grid"),
         write("a.json", [cell(0.5, Size(1, 8)), cell(0.6, Size(3, 32))]),
     ]
-    ladder = choose_report_sizes(read_inputs(files), None)
-    assert list(ladder) == [Size(1, 8), Size(3, 32)]
-    assert ladder.name(Size(1, 8)) == "1:8"
+    model_sizes = choose_report_sizes(read_inputs(files), None)
+    assert list(model_sizes) == [Size(1, 8), Size(3, 32)]
+    assert model_sizes.name(Size(1, 8)) == "1:8"
 
 
 def test_a_grid_alone_gives_the_default_rungs_that_lie_on_it(write):
     cells = grid(0.0, layers=(2, 4, 6, 8, 10, 12), dims=(8, 16, 32, 64, 128, 256, 512, 768))
-    ladder = choose_report_sizes(read_inputs([write("grid.json", cells, kind="grid")]), None)
-    assert tuple(ladder) == tuple(Sizes.default(12, 768))
-    assert [ladder.name(size) for size in ladder][:2] == ["Demi 2:32", "Short 4:64"]
+    model_sizes = choose_report_sizes(read_inputs([write("grid.json", cells, kind="grid")]), None)
+    assert tuple(model_sizes) == tuple(Sizes.default(12, 768))
+    assert [model_sizes.name(size) for size in model_sizes][:2] == ["Demi 2:32", "Short 4:64"]
 
 
 DIMS = (8, 16, 32, 64, 128, 256, 512, 768)

@@ -48,14 +48,14 @@ def inputs(write):
 
 
 def test_published_rows_are_printed_beside_ours(inputs, paper):
-    ladder = choose_report_sizes(inputs, None)
-    table = by_size(inputs, ladder, SignificanceMarks(None, "none"), paper)
+    model_sizes = choose_report_sizes(inputs, None)
+    table = by_size(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
     ours, theirs = table.blocks[0].rows
     assert not ours.published
     assert theirs.name == "SRL (published)"
     assert [entry.value for entry in theirs.entries] == [0.7, 0.6, 0.65, 0.3, 0.4]
     assert [entry.value for entry in table.blocks[1].rows[1].entries] == [0.72, None, None, 0.99, 0.5]
-    over = averages(inputs, ladder, paper).blocks[0].rows[1]
+    over = averages(inputs, model_sizes, paper).blocks[0].rows[1]
     assert [entry.value for entry in over.entries] == [0.71, 0.61, 0.66, 0.31, None]
 
 
@@ -76,14 +76,14 @@ def test_every_form_says_published(inputs, paper):
 
 
 def test_ablations_stand_in_their_own_table_alone(inputs, paper):
-    ladder = choose_report_sizes(inputs, None)
-    block = ablation(inputs, ladder, paper).blocks[0]
+    model_sizes = choose_report_sizes(inputs, None)
+    block = ablation(inputs, model_sizes, paper).blocks[0]
     assert [(row.label, [entry.value for entry in row.entries]) for row in block.rows] == [
         ("ours", [0.5, 0.5, 0.5]),
         ("SRL", [0.7, 0.72, 0.71]),
         ("SMAE-SRL without KL", [0.68, 0.7, 0.69]),
     ]
-    table = by_size(inputs, ladder, SignificanceMarks(None, "none"), paper)
+    table = by_size(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
     assert not any("KL" in row.label for block in table.blocks for row in block.rows)
 
 

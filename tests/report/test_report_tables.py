@@ -19,12 +19,12 @@ from starbucks_retrieval.sizes import Size
 def laid_out(files, baseline=None, correction="none", sizes=None):
     """(averages, by_size, ablation) of the files."""
     inputs = read_inputs(files)
-    ladder = choose_report_sizes(inputs, sizes)
+    model_sizes = choose_report_sizes(inputs, sizes)
     reference = next((method for method in inputs.methods if method.label == baseline), None)
     return (
-        averages(inputs, ladder),
-        by_size(inputs, ladder, SignificanceMarks(reference, correction)),
-        ablation(inputs, ladder),
+        averages(inputs, model_sizes),
+        by_size(inputs, model_sizes, SignificanceMarks(reference, correction)),
+        ablation(inputs, model_sizes),
     )
 
 

@@ -19,9 +19,9 @@ from starbucks_retrieval.search.estimate import (
     PlanArguments,
     Rates,
     estimate,
-    ladder,
     measure,
     measure_machine,
+    model_sizes,
     plan_search,
     table,
 )
@@ -315,14 +315,14 @@ def test_a_clock_that_stands_still_measures_more_than_nothing(monkeypatch):
 def test_all_sizes_are_those_of_a_store_or_a_model(tmp_path, tiny_bert, write_store):
     for size in (Size(6, 4), Size(2, 2)):
         write_store(tmp_path / "reps" / f"L{size.layer}-D{size.dim}", ["a"], np.ones((1, size.dim)), size=size)
-    assert str(ladder(None, str(tmp_path / "reps"))) == "2:2,6:4"
-    assert str(ladder("all", model_name_or_path=str(tiny_bert))) == "4:32"
+    assert str(model_sizes(None, str(tmp_path / "reps"))) == "2:2,6:4"
+    assert str(model_sizes("all", model_name_or_path=str(tiny_bert))) == "4:32"
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text((tiny_bert / "config.json").read_text())
     EncoderConfig(sizes=Sizes.parse("2:8,4:32")).save(model)
-    assert str(ladder("all", model_name_or_path=str(model))) == "2:8,4:32"
-    assert str(ladder("3:16", model_name_or_path=str(model))) == "3:16"
+    assert str(model_sizes("all", model_name_or_path=str(model))) == "2:8,4:32"
+    assert str(model_sizes("3:16", model_name_or_path=str(model))) == "3:16"
 
 
 def test_a_plan_in_words_and_as_json(tmp_path, monkeypatch, write_store):
@@ -359,10 +359,10 @@ def test_what_a_plan_refuses(monkeypatch):
         parse_flags([PlanArguments], ["--passages", "many"], "search", "")
     for sizes in (None, "all", "demi"):
         with pytest.raises(UserError) as refusal:
-            ladder(sizes)
+            model_sizes(sizes)
         assert "--passage_reps" in refusal.value.hint
     with pytest.raises(UserError, match="6-128"):
-        ladder("6-128")
+        model_sizes("6-128")
     with pytest.raises(UserError, match="--passages is missing"):
         plan_search(PlanArguments(plan=True), "2:32")
     with pytest.raises(UserError, match="--depth"):

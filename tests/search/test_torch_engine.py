@@ -56,7 +56,7 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
             expected = as_bytes(exact_search(queries, store, depth))
             for options in ({}, {"batch_size": 6, "max_memory": "300KB"}):
                 found = exact_search(
-                    queries, store, depth, proposer=torch_candidate_generator(device, dtype), **options
+                    queries, store, depth, generator=torch_candidate_generator(device, dtype), **options
                 )
                 assert as_bytes(found) == expected
 
@@ -70,7 +70,7 @@ def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
         ids, vectors, queries = corpus(name)
         calls.clear()
         store = open_written(ids, vectors, name=name)
-        list(exact_search(queries, store, 100, proposer=torch_candidate_generator("cpu", dtype)))
+        list(exact_search(queries, store, 100, generator=torch_candidate_generator("cpu", dtype)))
         assert least <= sum(calls) <= most
 
 
@@ -113,15 +113,15 @@ def test_other_precision_settings_are_left_alone(open_written):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        list(exact_search(queries, store, 5, proposer=torch_candidate_generator("cpu", "fp32")))
+        list(exact_search(queries, store, 5, generator=torch_candidate_generator("cpu", "fp32")))
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 def test_auto_finds_a_device():
-    proposer = torch_candidate_generator()
-    assert proposer.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch_candidate_generator()
+    assert generator.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.gpu
@@ -132,7 +132,7 @@ def test_faiss_on_a_gpu(open_written):
     for name in ("random", "tied", "near ties"):
         ids, vectors, queries = corpus(name)
         store = open_written(ids, vectors, name=name)
-        found = exact_search(queries, store, 40, proposer=make_candidate_generator("faiss", "cuda"))
+        found = exact_search(queries, store, 40, generator=make_candidate_generator("faiss", "cuda"))
         assert as_bytes(found) == as_bytes(exact_search(queries, store, 40))
 
 

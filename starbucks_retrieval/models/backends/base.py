@@ -92,9 +92,11 @@ class GraphBackend(ABC):
         normalize = self._encoder.config.normalize
         for batch in progress(batches, len(batches), "batches", label) if label else batches:
             padded = pad([rows[i] for i in batch], pad_id)
-            taps = dict(zip(self._layers, run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())))
+            pooled_layers = dict(zip(self._layers, run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())))
             for size in sizes:
-                results[size][batch] = embedding(torch.from_numpy(taps[size.layer]), size.dim, normalize).numpy()
+                results[size][batch] = embedding(
+                    torch.from_numpy(pooled_layers[size.layer]), size.dim, normalize
+                ).numpy()
         return results
 
 

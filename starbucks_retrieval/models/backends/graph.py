@@ -71,13 +71,13 @@ class PooledLayersGraph(nn.Module):
         first = torch.arange(attention_mask.shape[1], device=attention_mask.device) == 0
         mask = torch.where(empty & first, torch.ones_like(attention_mask), attention_mask)
         with _EveryTokenSees():
-            taps = self.encoder(input_ids, mask, self.layers)
-        return tuple(taps[layer] for layer in self.layers)
+            pooled_layers = self.encoder(input_ids, mask, self.layers)
+        return tuple(pooled_layers[layer] for layer in self.layers)
 
     @torch.no_grad()
     def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
         """What the encoder itself says for a padded batch."""
-        return [tap.numpy() for tap in self.encoder(**batch, layers=self.layers).values()]
+        return [pooled.numpy() for pooled in self.encoder(**batch, layers=self.layers).values()]
 
 
 class EmbeddingGraph(nn.Module):
@@ -88,22 +88,22 @@ class EmbeddingGraph(nn.Module):
         check_size(size, encoder.num_layers, encoder.hidden_size)
         self.size = size
         self.outputs = [OUTPUT]
-        self.taps = PooledLayersGraph(encoder, [size.layer])
+        self.pooled_layers = PooledLayersGraph(encoder, [size.layer])
 
     @property
     def encoder(self) -> NestedEncoder:
         """Whose embedding this is."""
-        return self.taps.encoder
+        return self.pooled_layers.encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """The embedding, float32 [batch, dim], from int64 [batch, tokens]."""
-        return embedding(self.taps(input_ids, attention_mask)[0], self.size.dim, self.encoder.config.normalize)
+        return embedding(self.pooled_layers(input_ids, attention_mask)[0], self.size.dim, self.encoder.config.normalize)
 
     @torch.no_grad()
     def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
         """What the encoder itself says for a padded batch."""
-        tap = self.encoder(**batch, layers=[self.size.layer])[self.size.layer]
-        return [embedding(tap, self.size.dim, self.encoder.config.normalize).numpy()]
+        pooled = self.encoder(**batch, layers=[self.size.layer])[self.size.layer]
+        return [embedding(pooled, self.size.dim, self.encoder.config.normalize).numpy()]
 
 
 Graph = PooledLayersGraph | EmbeddingGraph

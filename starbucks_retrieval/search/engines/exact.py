@@ -23,10 +23,10 @@ Results = tuple[np.ndarray, np.ndarray]
 class CandidateGenerator(Protocol):
     """What looks at every passage quickly. It decides how long a search takes, never what is found.
 
-    `widening`: how many times `depth` candidates it wants to keep while it looks.
+    `overfetch`: how many times `depth` candidates it wants to keep while it looks.
     """
 
-    widening: int
+    overfetch: int
 
     def propose(
         self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
@@ -48,23 +48,23 @@ def exact_search(
     max_memory: str | int = "2GB",
     threads: int | None = None,
     label: str = "",
-    proposer: CandidateGenerator | None = None,
+    generator: CandidateGenerator | None = None,
 ) -> Iterator[Results]:
     """The `depth` passages of highest inner product for each query, in batches of queries, in order.
 
     `queries`: [queries, dim]. Yields (rows of the store [batch, depth], scores [batch, depth] float32), ordered by
     score, then docid, both descending; a corpus smaller than `depth` gives as many as it has. A score is the inner
     product in double precision, rounded: results are the same bits for every `batch_size` (-1: as many as fit),
-    `max_memory`, `threads`, `proposer` (FAISS by default) and shard size. `label` shows progress. Raises UserError for
+    `max_memory`, `threads`, `generator` (FAISS by default) and shard size. `label` shows progress. Raises UserError for
     a depth below 1, queries of another dim, NaN or infinity, and when FAISS is needed and not installed.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     check_queries(queries, store, depth, batch_size)
     depth = min(depth, store.count)
-    proposer = proposer or FaissCandidateGenerator(threads)
-    wanted = min(depth * proposer.widening, store.count)
+    generator = generator or FaissCandidateGenerator(threads)
+    wanted = min(depth * generator.overfetch, store.count)
     plan = make_plan(parse_bytes(max_memory), batch_size, wanted, store.count, store.spec.size.dim)
-    return _batches(queries, store, depth, plan, proposer, label)
+    return _batches(queries, store, depth, plan, generator, label)
 
 
 def import_faiss() -> Any:
@@ -102,11 +102,11 @@ def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_
 
 
 def _batches(
-    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, proposer: CandidateGenerator, label: str
+    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: Plan, generator: CandidateGenerator, label: str
 ) -> Iterator[Results]:
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
-        rows, ceiling = proposer.propose(batch, store, plan, depth, label)
+        rows, ceiling = generator.propose(batch, store, plan, depth, label)
         complete = rows.shape[1] == store.count
         scores = score_candidates(batch, rows, store, plan.gathered)
         rows, scores = best(rows, scores, depth, store)
@@ -123,7 +123,7 @@ def _batches(
 class FaissCandidateGenerator:
     """FAISS in single precision: its `plan.candidates` best rows for each query."""
 
-    widening = 1
+    overfetch = 1
 
     def __init__(self, threads: int | None = None) -> None:
         self.faiss = import_faiss()

@@ -161,7 +161,9 @@ class _Searcher:
     def search(self, queries: np.ndarray) -> Results:
         """Rows of the whole store and scores, both [queries, depth] or fewer."""
         memory = self.options["max_memory"]
-        found = exact_search(queries, self._rows, self.depth, batch_size=-1, max_memory=memory, proposer=self._proposer)
+        found = exact_search(
+            queries, self._rows, self.depth, batch_size=-1, max_memory=memory, generator=self._proposer
+        )
         rows, scores = zip(*found)
         return np.concatenate(rows) + self.start, np.concatenate(scores)
 

@@ -48,7 +48,7 @@ class TorchCandidateGenerator:
         self.device = device
         self.half = half
         # Scores in bfloat16 tell fewer neighbours apart: more are kept, and those in doubt are scored exactly.
-        self.widening = 2 if half else 1
+        self.overfetch = 2 if half else 1
 
     def propose(
         self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str

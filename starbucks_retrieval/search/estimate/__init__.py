@@ -1,6 +1,6 @@
 """What searching so many passages would take on this machine: bytes, and milliseconds by measured rates."""
 
-from starbucks_retrieval.search.estimate.arguments import PlanArguments, ladder
+from starbucks_retrieval.search.estimate.arguments import PlanArguments, model_sizes
 from starbucks_retrieval.search.estimate.machine import Growth, LinearCost, Machine, Rates
 from starbucks_retrieval.search.estimate.measure import measure_machine
 from starbucks_retrieval.search.estimate.model import EstimateRow, estimate
@@ -15,7 +15,7 @@ __all__ = [
     "PlanArguments",
     "Rates",
     "estimate",
-    "ladder",
     "measure_machine",
+    "model_sizes",
     "plan_search",
 ]

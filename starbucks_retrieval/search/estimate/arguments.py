@@ -34,7 +34,7 @@ class PlanArguments:
         return (1, 64) if self.plan_batch is None else (self.plan_batch,)
 
 
-def ladder(text: str | None, passage_reps: str | None = None, model_name_or_path: str | None = None) -> Sizes:
+def model_sizes(text: str | None, passage_reps: str | None = None, model_name_or_path: str | None = None) -> Sizes:
     """The sizes to plan for: `2:32,12:768`, or `all` (the default) of what is stored or of what a model stores.
 
     Raises UserError for what cannot be read, and for `all` or a cup name when neither is given.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.estimate.arguments import PlanArguments, ladder
+from starbucks_retrieval.search.estimate.arguments import PlanArguments, model_sizes
 from starbucks_retrieval.search.estimate.machine import Machine
 from starbucks_retrieval.search.estimate.measure import measure_machine
 from starbucks_retrieval.search.estimate.model import EstimateRow, estimate
@@ -62,7 +62,7 @@ def plan_search(
 
     Raises UserError for sizes that nothing tells, a depth below 1, and a number of passages that nobody names.
     """
-    planned = ladder(sizes, passage_reps, model_name_or_path)
+    planned = model_sizes(sizes, passage_reps, model_name_or_path)
     depth = 1000 if depth is None else depth
     if depth < 1:
         raise UserError(f"--depth {depth} is below 1", "ask for at least one passage per query")

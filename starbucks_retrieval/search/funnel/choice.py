@@ -83,7 +83,7 @@ def choose_funnel(
     max_steps: int = 3,
     max_memory: str | int = "2GB",
     threads: int | None = None,
-    proposer: CandidateGenerator | None = None,
+    generator: CandidateGenerator | None = None,
 ) -> FunnelChoice:
     """The cheapest funnel of up to `max_steps` steps over the sizes of `stores` that keeps `target` of the quality.
 
@@ -116,7 +116,7 @@ def choose_funnel(
     own = {size: np.ascontiguousarray(queries[size][judged], np.float32) for size in sizes}
     grades = _Grades([qrels[query_ids[row]] for row in judged], stores[full])
     grid = sorted({keep for keep in (depth, *keeps) if depth <= keep < count})
-    options: dict[str, Any] = {"max_memory": max_memory, "threads": threads, "proposer": proposer}
+    options: dict[str, Any] = {"max_memory": max_memory, "threads": threads, "generator": generator}
 
     totals: dict[Funnel, float] = {}
     with_successor = {size for size in sizes if any(grows(size, other) for other in sizes)}

@@ -148,7 +148,7 @@ def funnel_search(
     batch_size: int = 1024,
     max_memory: str | int = "2GB",
     threads: int | None = None,
-    proposer: CandidateGenerator | None = None,
+    generator: CandidateGenerator | None = None,
     label: str = "",
 ) -> Iterator[Results]:
     """The passages that come out of a funnel for each query, in batches of queries, in order.
@@ -182,7 +182,7 @@ def funnel_search(
         batch_size=batch_size,
         max_memory=max_memory,
         threads=threads,
-        proposer=proposer,
+        generator=generator,
         label=label,
     )
     return _rescored(found, vectors, stores, funnel.steps[1:], memory, threads)
