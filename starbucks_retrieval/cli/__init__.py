@@ -25,7 +25,15 @@ log = logging.getLogger("starbucks_retrieval")
 
 
 def flag(default: Any = None, help: str = "", *, factory: Callable[[], Any] | None = None, **metadata: Any) -> Any:
-    """A dataclass field that becomes a command-line flag."""
+    """Return a dataclass field that becomes a command-line flag.
+
+    Args:
+        default: Its value when it is not given.
+        help: One line for `--help`.
+        factory: Makes the default of a flag that takes several values.
+        metadata: `required=True` refuses a command line without it; `choices` restricts the values to the names of an
+            iterable, such as a `Registry`, or of what a function returns, read when the parser is built.
+    """
     metadata["help"] = help
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
@@ -40,6 +48,16 @@ class CommonArguments:
     log_level: Literal["debug", "info", "warning", "error"] = flag("info", "what is logged to standard error")
     quiet: bool = flag(False, "print errors and results only")
     json: bool = flag(False, "end with one JSON object on standard output")
+
+
+def flag_types(cls: type) -> dict[str, Any]:
+    """Return the type of each flag of a dataclass, by name; for a flag with `choices` the Literal of its names."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        choices = field.metadata.get("choices")
+        if choices is not None:
+            hints[field.name] = Literal[tuple(choices() if callable(choices) else choices)]
+    return hints
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,7 +77,7 @@ def parser_for(classes: Sequence[type], prog: str, description: str, epilog: str
     )
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
-        hints = typing.get_type_hints(cls)
+        hints = flag_types(cls)
         for field in dataclasses.fields(cls):
             if field.init:
                 _add_flag(group, field, hints[field.name])
@@ -122,7 +140,7 @@ def parse_flags(
         for key, value in load_config(path).items():
             name = str(key).replace("-", "_")
             if name in known:
-                hint = typing.get_type_hints(known[name])[name]
+                hint = flag_types(known[name])[name]
                 values[name] = from_config(f"{path}: {name}", value, hint)
             elif extra and value is None:
                 continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -74,7 +73,7 @@ def parse_training(
     alone logs. Raises UserError for a value of the wrong type and for a required flag that is missing.
     """
     parser = cli.parser_for([cls, CommonArguments], prog, description, epilog)
-    hints = typing.get_type_hints(cls) | typing.get_type_hints(CommonArguments)
+    hints = cli.flag_types(cls) | cli.flag_types(CommonArguments)
     words = [cli.with_underscores(word) for word in argv]
     layers: list[tuple[str, dict[str, Any]]] = []
     if words and not words[0].startswith("-"):

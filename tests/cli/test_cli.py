@@ -159,3 +159,25 @@ def test_help_answers_without_heavy_imports(stage):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
+
+
+def test_choices_of_a_flag_come_from_a_registry(tmp_path):
+    names = ["one", "two"]
+
+    @dataclass
+    class Arguments:
+        """Flags."""
+
+        which: str = flag("one", "which", choices=names)
+        other: str = flag("auto", "other", choices=lambda: ("auto", *names))
+
+    def parse(*words):
+        return parse_flags([Arguments], words, "prog", "")[0][0]
+
+    names.append("three")  # as a plug-in does, after the class was made
+    assert parse("--which", "three", "--other", "two") == Arguments("three", "two")
+    with pytest.raises(UserError, match="invalid choice: 'four'"):
+        parse("--which", "four")
+    (tmp_path / "a.yaml").write_text("which: four\n")
+    with pytest.raises(UserError, match="'four' is none of one, two, three"):
+        parse(str(tmp_path / "a.yaml"))
