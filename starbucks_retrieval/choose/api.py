@@ -11,6 +11,7 @@ from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate
 from starbucks_retrieval.choose.size_list import propose_sizes
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Results, read_results
 from starbucks_retrieval.sizes import Sizes
@@ -47,8 +48,7 @@ class SizeChoice:
         for one in self.front:  # the best under any budget is one of these
             marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
             rows.append([marks, str(one.size), f"{one.quality:.4f}", *(plain(one.costs[unit]) for unit in units)])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
+        return "\n".join(align_columns(rows, "r"))
 
 
 def choose(

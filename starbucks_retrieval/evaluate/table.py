@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli.tables import align_columns
 
 if TYPE_CHECKING:
     from starbucks_retrieval.evaluate.results import Evaluation, ResultRow
 
 MISSING = "–"
+MARKS = "+-!"  # they stand behind the digits
 WIDTH = 100  # beyond it, sets become rows and runs columns, if that is narrower
 
 
@@ -36,7 +37,7 @@ def _of_one_set(evaluation: Evaluation) -> str:
         cells = [_figure(evaluation, row, judged.name, measure) for measure in evaluation.measures]
         rows.append([row.title, *cells])
     serious = [False, *(bool(row.by_set[judged.name].serious) for row in evaluation.rows)]
-    return "\n".join(line + "  !" * bad for line, bad in zip(_aligned(rows), serious))
+    return "\n".join(line + "  !" * bad for line, bad in zip(align_columns(rows, marks=MARKS), serious))
 
 
 def _of_measure(evaluation: Evaluation, measure: str) -> str:
@@ -49,8 +50,8 @@ def _of_measure(evaluation: Evaluation, measure: str) -> str:
     for average in evaluation.averages if measure in evaluation.means else ():
         values = [evaluation.average(row, average, measure) for row in evaluation.rows]
         grid.append([average.title, *(MISSING if value is None else f"{value:.4f}" for value in values)])
-    by_run = _aligned([list(column) for column in zip(*grid)])
-    by_set = _aligned(grid)
+    by_run = align_columns([list(column) for column in zip(*grid)], marks=MARKS)
+    by_set = align_columns(grid, marks=MARKS)
     wide, narrow = (max(map(len, lines)) for lines in (by_run, by_set))
     return "\n".join(by_set if wide > WIDTH and narrow < wide else by_run)
 
@@ -73,21 +74,3 @@ def _legend(evaluation: Evaluation) -> list[str]:
                 where = f"{row.title} on {dataset}" if several else row.title
                 lines.append(f"! {where}: {', '.join(finding.kind.replace('_', ' ') for finding in run.serious)}")
     return lines
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the first column to the left and the others to the right, marks hanging out behind the digits."""
-    columns = list(zip(*rows))
-    hanging = [max(map(_marks, column)) for column in columns]
-    widths = [max(len(cell) - _marks(cell) for cell in column) for column in columns]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        for cell, width, room in zip(row[1:], widths[1:], hanging[1:]):
-            cells.append(" " * (width - len(cell) + _marks(cell)) + cell + " " * (room - _marks(cell)))
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _marks(cell: str) -> int:
-    return len(cell) - len(cell.rstrip("+-!")) if cell[:1].isdigit() else 0

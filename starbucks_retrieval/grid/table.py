@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.metrics.results import Cell, Results
 
 MISSING = "missing"
@@ -38,10 +39,9 @@ def _matrix(dataset: str, measure: str, dim: int | None, cells: list[Cell], unit
     rows = [[corner, *map(str, columns)]]
     for layer in layers:
         rows.append([str(layer), *(_shown(found.get((layer, column), math.nan), signed) for column in columns)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     counts = _distinct(cell.count for cell in cells if cell.count)
     of = f" ({', '.join(map(str, counts))} {unit})" if counts else ""
-    return "\n".join([head + of, *("  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in rows)])
+    return "\n".join([head + of, *align_columns(rows, "r")])
 
 
 def _distinct(values: Iterable[int]) -> list[int]:

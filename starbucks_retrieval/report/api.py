@@ -21,7 +21,6 @@ from starbucks_retrieval.report.significance import CORRECTIONS, SignificanceMar
 from starbucks_retrieval.report.size_list import ReportSizes, choose_report_sizes
 from starbucks_retrieval.report.summary import kpis, lead
 from starbucks_retrieval.report.tables import Table
-from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
 from starbucks_retrieval.version import __version__
 
 
@@ -92,7 +91,7 @@ def report(
     page = ReportPage(
         title, lead(found, model_sizes), kpis(found, model_sizes), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, model_sizes), __version__
     )  # fmt: skip
-    files = {name: text.encode("utf-8") for table in tables for name, text in _texts(table)}
+    files = {name: text.encode("utf-8") for table in tables for name, text in table.to_files().items()}
     files |= {f"{drawing.name}.{kind}": image(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
     files["index.html"] = render_page(page).encode("utf-8")
     paths = [_write(Path(output_dir) / name, content) for name, content in files.items()]
@@ -145,14 +144,6 @@ def _drawings(
         pareto(inputs),
     )
     return (drawing for drawing in drawn if drawing is not None)
-
-
-def _texts(table: Table) -> Iterable[tuple[str, str]]:
-    yield f"{table.name}.md", markdown(table)
-    yield f"{table.name}.tex", latex(table)
-    yield f"{table.name}.csv", csv_text(table)
-    if any(entry.comparison for entry in table.entries):
-        yield "comparisons.csv", comparisons_csv(table)
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -10,7 +10,7 @@ from starbucks_retrieval.report.inputs import Inputs, MethodResults
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
 from starbucks_retrieval.report.size_list import ReportSizes
-from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Table, TableRow, with_best
+from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Table, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 _NO_SIZE = "†"
@@ -27,7 +27,7 @@ def averages(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO
             for column in inputs.columns
         }
         rows.append(TableRow(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
-    block = Block("", (*with_best(rows), *published.averages(groups)))
+    block = Block("", (*mark_best(rows), *published.averages(groups)))
     notes = [f"Means over the sizes {model_sizes}."]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
@@ -53,7 +53,7 @@ def by_size(
             # A method whose files name no size is not missing at one, nor is a method of sizes missing without.
             if (size is not None and _sized(method)) or any(entry.value is not None for entry in entries):
                 rows.append(TableRow(method.label, entries, baseline=method is marker.baseline))
-        blocks.append(Block(model_sizes.name(size), (*with_best(rows), *published.at_size(groups, size))))
+        blocks.append(Block(model_sizes.name(size), (*mark_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
         notes.append("Averages are not tested: they have no number of queries or pairs.")
@@ -77,7 +77,7 @@ def ablation(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO
             ]
             if rows:
                 title = f"{column.dataset} {measure_name(column.measure)}"
-                blocks.append(Block(title, (*with_best(rows), *published.over_sizes(group, column, model_sizes))))
+                blocks.append(Block(title, (*mark_best(rows), *published.over_sizes(group, column, model_sizes))))
     headings = (*(Heading(model_sizes.name(size)) for size in model_sizes), Heading(AVERAGE, average=True))
     every = [row for block in blocks for row in block.rows]
     notes = _missing(every, "A mean over sizes or data sets") + published.notes(every, inputs.columns)

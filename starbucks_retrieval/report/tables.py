@@ -1,10 +1,11 @@
-"""A table as a value: what it says, before it is markdown, LaTeX, csv or HTML."""
+"""The tables of a report, and their forms: markdown, LaTeX (booktabs) and csv. The page's template writes the HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from starbucks_retrieval.cli.tables import csv_text, escape_latex, escape_markdown, latex_row, markdown_table
 from starbucks_retrieval.report.significance import CellComparison
 
 DIGITS = 4
@@ -13,7 +14,13 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure of a table; a value of None is missing. `best` of its column; `comparison` with the baseline."""
+    """One score of a table.
+
+    Args:
+        value: The score; None where it is missing.
+        best: Whether no other measured row of the block has a higher one in this column.
+        comparison: The test against the baseline, if there was one.
+    """
 
     value: float | None = None
     best: bool = False
@@ -21,18 +28,32 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The figure as all forms print it, without marks."""
+        """The score with four decimals, without marks; a dash where it is missing."""
         return DASH if self.value is None else f"{self.value:.{DIGITS}f}"
 
     @property
     def marked(self) -> bool:
-        """Whether it differs significantly from the baseline's."""
+        """Whether the score differs significantly from the baseline's."""
         return self.comparison is not None and self.comparison.significant
+
+    def to_markdown(self, published: bool) -> str:
+        """Return the score in bold if it is the best, in italics if it is published, with `*` if it is significant."""
+        if published and self.value is not None:
+            return f"_{self.text}_"
+        return (f"**{self.text}**" if self.best else self.text) + (r"\*" if self.marked else "")
+
+    def to_latex(self, published: bool) -> str:
+        """Return the score as `to_markdown` does, in LaTeX."""
+        if self.value is None:
+            return "--"
+        if published:
+            return rf"\textit{{{self.text}}}"
+        return (rf"\textbf{{{self.text}}}" if self.best else self.text) + (r"$^{*}$" if self.marked else "")
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column's name and the measure it stands under; `average` columns close their measure."""
+    """The name of a column, the measure (`group`) above it, and whether it holds averages over the measure's columns."""
 
     name: str
     group: str = ""
@@ -40,13 +61,13 @@ class Heading:
 
     @property
     def full(self) -> str:
-        """The name for a header of one line."""
+        """The name and the measure, for a header of one line."""
         return f"{self.name} {self.group}".strip()
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method's figures. Published ones come from a paper and take part in nothing; `note` is a footnote's sign."""
+    """The scores of a method. `published` ones come from a paper; `note` is the sign of a footnote."""
 
     label: str
     entries: tuple[Entry, ...]
@@ -56,7 +77,7 @@ class TableRow:
 
     @property
     def name(self) -> str:
-        """The label as tables print it."""
+        """The label with its footnote sign, and whether the row is published."""
         return f"{self.label}{self.note} (published)" if self.published else f"{self.label}{self.note}"
 
 
@@ -70,7 +91,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is the stem of its files, `corner` the name of the blocks (a size, a data set) or empty."""
+    """One table of a report.
+
+    Args:
+        name: The stem of its files.
+        title: Its caption.
+        corner: What the titles of the blocks are (`size`, `data set`); empty in a table of one block.
+        headings: One for each column of scores.
+        blocks: The rows, grouped.
+        notes: Sentences below the table.
+    """
 
     name: str
     title: str
@@ -80,26 +110,122 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def spans(self) -> list[tuple[str, int, int]]:
-        """(measure, first column, last column) of neighbouring columns under one measure."""
+        """Return (measure, first column, last column) for neighbouring columns of one measure."""
         found: list[tuple[str, int, int]] = []
-        for place, heading in enumerate(self.headings):
+        for column, heading in enumerate(self.headings):
             if found and found[-1][0] == heading.group:
-                found[-1] = (heading.group, found[-1][1], place)
+                found[-1] = (heading.group, found[-1][1], column)
             else:
-                found.append((heading.group, place, place))
+                found.append((heading.group, column, column))
         return found
 
     @property
     def entries(self) -> Iterable[Entry]:
-        """Every entry that was measured."""
+        """The measured entries; published rows are left out."""
         return (entry for block in self.blocks for row in block.rows if not row.published for entry in row.entries)
 
+    @property
+    def compared(self) -> bool:
+        """Whether any score was tested against the baseline's."""
+        return any(entry.comparison for entry in self.entries)
 
-def with_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
-    """The rows with the best entry of every column marked: all that print as it does, none where nothing competes."""
-    ours = [row for row in rows if not row.published]
+    def file_names(self) -> list[str]:
+        """Return the names of the files that `to_files` returns."""
+        return [f"{self.name}.{suffix}" for suffix in ("md", "tex", "csv")] + ["comparisons.csv"] * self.compared
+
+    def to_files(self) -> dict[str, str]:
+        """Return the table in all forms, by file name."""
+        forms = [self.to_markdown(), self.to_latex(), self.to_csv(), self.comparisons_to_csv()]
+        return dict(zip(self.file_names(), forms))  # the comparisons come last, and only where there are some
+
+    def to_markdown(self) -> str:
+        """Return a heading, a pipe table and the notes; best scores are bold, published rows in italics."""
+        corner = [self.corner] if self.corner else []
+        rows = [[escape_markdown(text) for text in (*corner, "method", *(heading.full for heading in self.headings))]]
+        for block in self.blocks:
+            for number, row in enumerate(block.rows):
+                first = [escape_markdown(block.title) if number == 0 else ""] if corner else []
+                name = escape_markdown(row.name)
+                scores = [entry.to_markdown(row.published) for entry in row.entries]
+                rows.append([*first, f"_{name}_" if row.published else name, *scores])
+        lines = [f"## {escape_markdown(self.title)}", "", *markdown_table(rows, "l" * (len(corner) + 1) + "r")]
+        if self.notes:
+            lines += ["", *(f"- {escape_markdown(note)}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """Return a table environment for the package booktabs, with a line of measures where there are several."""
+        corner = [self.corner] if self.corner else []
+        names = len(corner) + 1  # columns before the first score
+        lines = [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}[t]",
+            r"\centering\small",
+            rf"\caption{{{escape_latex(self.title)}}}",
+            rf"\label{{tab:{self.name.replace('_', '-')}}}",
+            rf"\begin{{tabular}}{{@{{}}{'l' * names}{'r' * len(self.headings)}@{{}}}}",
+            r"\toprule",
+        ]
+        spans = self.spans()
+        if any(name for name, _, _ in spans):
+            groups = [
+                rf"\multicolumn{{{last - first + 1}}}{{c}}{{{escape_latex(name)}}}" for name, first, last in spans
+            ]
+            lines.append(latex_row([*[""] * names, *groups]))
+            rules = [rf"\cmidrule(lr){{{first + names + 1}-{last + names + 1}}}" for _, first, last in spans]
+            lines.append(" ".join(rules))
+        lines.append(latex_row(map(escape_latex, (*corner, "method", *(heading.name for heading in self.headings)))))
+        for block in self.blocks:
+            lines.append(r"\midrule")
+            for number, row in enumerate(block.rows):
+                first_cells = [escape_latex(block.title) if number == 0 else ""] if corner else []
+                name = escape_latex(row.name)
+                scores = [entry.to_latex(row.published) for entry in row.entries]
+                lines.append(latex_row([*first_cells, rf"\textit{{{name}}}" if row.published else name, *scores]))
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        if self.notes:
+            notes = " ".join(escape_latex(note) for note in self.notes)
+            lines.append(rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}")
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+    def to_csv(self) -> str:
+        """Return the scores with all their digits; the column `source` tells published rows from measured ones."""
+        corner = [self.corner] if self.corner else []
+        rows: list[list[str | float | None]] = [[*corner, "method", "source", *(head.full for head in self.headings)]]
+        for block in self.blocks:
+            for row in block.rows:
+                source = "published" if row.published else "measured"
+                first = [block.title] if corner else []
+                rows.append([*first, row.label, source, *(entry.value for entry in row.entries)])
+        return csv_text(rows)
+
+    def comparisons_to_csv(self) -> str:
+        """Return every test behind the marks: the difference, p, corrected p and the name of the test."""
+        names = ("method", "data set", "measure", "difference", "p", "p_corrected", "significant", "test")
+        rows: list[list[str | float | None]] = [[self.corner, *names]]
+        for block in self.blocks:
+            for row in block.rows:
+                for heading, entry in zip(self.headings, row.entries):
+                    if (test := entry.comparison) is not None:
+                        texts = (block.title, row.label, heading.name, heading.group)
+                        significant = str(test.significant).lower()
+                        rows.append([*texts, test.delta, test.p, test.corrected, significant, test.test])
+        return csv_text(rows)
+
+
+def mark_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    """Return the rows with the best measured entries of every column marked.
+
+    All entries that print as the best one does are marked. A column with one measured entry has no best.
+
+    Example:
+        >>> rows = mark_best([TableRow("a", (Entry(0.5),)), TableRow("b", (Entry(0.25),))])
+        >>> [row.entries[0].best for row in rows]
+        [True, False]
+    """
+    measured = [row for row in rows if not row.published]
     best: list[str | None] = []
-    for entries in zip(*(row.entries for row in ours)):
+    for entries in zip(*(row.entries for row in measured)):
         known = sorted((entry.value, entry.text) for entry in entries if entry.value is not None)
         best.append(known[-1][1] if len(known) > 1 else None)
     return tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import Size
 
@@ -36,11 +37,7 @@ def size_table(cells: Sequence[Cell], text: Callable[[Cell], str] | None = None)
         if len(sets) > 1:
             row.append(_mean([by_place.get((size, *column)) for column in first], size, text))
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-        for row in rows
-    )
+    return "\n".join(align_columns(rows, marks="*"))
 
 
 def _mean(cells: Sequence[Cell | None], size: Size, text: Callable[[Cell], str] | None) -> str:

@@ -69,7 +69,7 @@ def difference_table(comparison: dict[str, Any]) -> str:
     marked = {(row["dataset"], row["size"]) for row in rows if row["corrected"] < ALPHA}
 
     def text(cell: Cell) -> str:
-        return f"{cell.value:+.4f}" + ("*" if (cell.dataset, str(cell.size)) in marked else " ")
+        return f"{cell.value:+.4f}" + "*" * ((cell.dataset, str(cell.size)) in marked)
 
     corrected = "uncorrected" if comparison["correction"] == "none" else f"after {comparison['correction'].title()}"
     legend = f"minus {comparison['baseline']}; * p < {ALPHA}, {NAMES[comparison['test']]}, two-tailed, {corrected}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.losses import METHODS, Options
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.origin import base_model, told_base
@@ -73,14 +74,14 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
     measures = [key[5:].split("/")[0] for key in scored[0] if key.endswith(f"/{sizes[0]}")] if scored else []
     columns = [f"{measure} {when}" for measure in measures for when in ("before", "after")]
     head = ["size", "parameters", "bytes per passage (float16)", *columns]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    rows = [head]
     for size in sizes:
         cells = [str(size), f"{parameters(encoder, size):,}", str(2 * size.dim)]
         for measure in measures:
             key = f"eval_{measure}/{size}"
             cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        rows.append(cells)
+    return markdown_table(rows)
 
 
 def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:

@@ -11,7 +11,6 @@ from starbucks_retrieval.report.layouts import ablation, averages, by_size
 from starbucks_retrieval.report.published import read_published
 from starbucks_retrieval.report.significance import SignificanceMarks
 from starbucks_retrieval.report.size_list import choose_report_sizes
-from starbucks_retrieval.report.text_tables import csv_text, latex, markdown
 from starbucks_retrieval.sizes import Size
 
 PAPER = {
@@ -69,9 +68,9 @@ def test_published_figures_are_neither_best_nor_compared(inputs, paper):
 
 def test_every_form_says_published(inputs, paper):
     table = averages(inputs, choose_report_sizes(inputs, None), paper)
-    assert r"| _SRL (published)_ | _0.7100_ |" in markdown(table)
-    assert r"\textit{SRL (published)} & \textit{0.7100}" in latex(table)
-    assert "SRL,published,0.71," in csv_text(table)
+    assert r"| _SRL (published)_ | _0.7100_ |" in table.to_markdown()
+    assert r"\textit{SRL (published)} & \textit{0.7100}" in table.to_latex()
+    assert "SRL,published,0.71," in table.to_csv()
     assert any("They were not measured here" in note for note in table.notes)
 
 

@@ -11,8 +11,7 @@ from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.report.layouts import ablation, averages, by_size
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
 from starbucks_retrieval.report.size_list import choose_report_sizes
-from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow, with_best
-from starbucks_retrieval.report.text_tables import comparisons_csv, csv_text, latex, markdown
+from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 
@@ -29,7 +28,7 @@ def laid_out(files, baseline=None, correction="none", sizes=None):
 
 
 def test_averages_over_sizes_as_markdown(two_methods):
-    assert markdown(laid_out(two_methods)[0]) == (
+    assert laid_out(two_methods)[0].to_markdown() == (
         "## Averages over sizes\n"
         "\n"
         "| method | STS-B Spearman | web nDCG@10 | docs nDCG@10 | Average nDCG@10 |\n"
@@ -43,7 +42,7 @@ def test_averages_over_sizes_as_markdown(two_methods):
 
 
 def test_every_size_as_latex(two_methods):
-    assert latex(laid_out(two_methods, "old")[1]).splitlines() == [
+    assert laid_out(two_methods, "old")[1].to_latex().splitlines() == [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}[t]",
         r"\centering\small",
@@ -74,7 +73,7 @@ def test_every_size_as_latex(two_methods):
 
 
 def test_sizes_side_by_side_as_csv(two_methods):
-    assert csv_text(laid_out(two_methods)[2]).splitlines() == [
+    assert laid_out(two_methods)[2].to_csv().splitlines() == [
         "data set,method,source,2:8,4:16,Average",
         "STS-B Spearman,new,measured,0.8,0.8,0.8",
         "STS-B Spearman,old,measured,0.7,0.7,0.7",
@@ -89,7 +88,7 @@ def test_sizes_side_by_side_as_csv(two_methods):
 
 def test_p_values_are_those_of_the_hand(two_methods):
     table = laid_out(two_methods, "old")[1]
-    rows = {(row["size"], row["data set"]): row for row in csv.DictReader(io.StringIO(comparisons_csv(table)))}
+    rows = {(row["size"], row["data set"]): row for row in csv.DictReader(io.StringIO(table.comparisons_to_csv()))}
     assert set(rows) == {(size, name) for size in ("2:8", "4:16") for name in ("web", "STS-B")}
     # Student's t with 3 degrees of freedom has a closed form; here t = sqrt(15).
     t = math.sqrt(15)
@@ -135,7 +134,7 @@ def test_different_queries_are_not_compared(write):
 
 def test_a_missing_figure_is_never_zero_and_an_average_over_it_is_missing(two_methods):
     for table in laid_out(two_methods):
-        for text in (markdown(table), latex(table)):
+        for text in (table.to_markdown(), table.to_latex()):
             assert "0.0000" not in text
             assert "nan" not in text.lower()
     over_sizes = laid_out(two_methods)[0].blocks[0].rows[1]
@@ -144,7 +143,7 @@ def test_a_missing_figure_is_never_zero_and_an_average_over_it_is_missing(two_me
 
 def test_a_figure_that_is_zero_is_shown(write):
     table = laid_out([write("a.json", [Cell("web", "RR@10", Size(2, 8), 0.0, 3)])])[0]
-    assert "| ours | 0.0000 |" in markdown(table)
+    assert "| ours | 0.0000 |" in table.to_markdown()
 
 
 def test_a_method_without_sizes_has_a_block_of_its_own_and_a_footnote(two_methods, write):
@@ -170,7 +169,7 @@ def test_the_best_are_all_that_print_as_the_best():
         TableRow(name, (Entry(value), Entry(other)))
         for name, value, other in (("a", 0.50004, 0.1), ("b", 0.50001, None))
     ]
-    best = with_best([*rows, TableRow("paper", (Entry(0.9), Entry(0.9)), published=True)])
+    best = mark_best([*rows, TableRow("paper", (Entry(0.9), Entry(0.9)), published=True)])
     assert [[entry.best for entry in row.entries] for row in best] == [[True, False], [True, False], [False, False]]
 
 
@@ -182,7 +181,7 @@ def nasty() -> Table:
 
 
 def test_labels_are_escaped_in_latex():
-    text = latex(nasty())
+    text = nasty().to_latex()
     assert (
         r"a\_b \& 50\% \$x\$ \#1 \{q\} \textasciitilde{} \textasciicircum{} \textbackslash{} \textless{}script\textgreater{}"
         in text
@@ -192,14 +191,14 @@ def test_labels_are_escaped_in_latex():
 
 
 def test_labels_are_escaped_in_markdown():
-    lines = markdown(nasty()).splitlines()
+    lines = nasty().to_markdown().splitlines()
     assert r"a\_b \& 50% \$x\$ \#1 \{q\} \~ ^ \\ \<script\>" in lines[4]
     assert lines[4].replace(r"\|", "").count("|") == 3  # one column and the label: no bar of the label's opens another
     assert r"\*b\* \`c\` \[d\](e) next" in lines[4]
 
 
 def test_labels_survive_csv():
-    rows = list(csv.reader(io.StringIO(csv_text(nasty()))))
+    rows = list(csv.reader(io.StringIO(nasty().to_csv())))
     assert rows[1] == [NASTY, "measured", "0.5"]
 
 
@@ -209,12 +208,12 @@ def test_csv_holds_no_formulas(label):
     difference = CellComparison(-0.25, 0.5, 0.5, "t")
     row = TableRow(label, (Entry(-0.5, comparison=difference),))
     table = Table("t", "t", "size", (Heading(label, label),), (Block(label, (row,)),))
-    head, figures = csv.reader(io.StringIO(csv_text(table)))
+    head, figures = csv.reader(io.StringIO(table.to_csv()))
     assert head[3] == "'" + f"{label} {label}".strip() and figures == [f"'{label}", f"'{label}", "measured", "-0.5"]
-    _, compared = csv.reader(io.StringIO(comparisons_csv(table)))
+    _, compared = csv.reader(io.StringIO(table.comparisons_to_csv()))
     assert compared[:5] == [f"'{label}"] * 4 + ["-0.25"]
 
 
 def test_csv_leaves_other_text_as_it_is():
     table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (TableRow("x-y", (Entry(1.0),)),)),))
-    assert csv_text(table).splitlines() == ["size,method,source,a=b", "2:8,x-y,measured,1.0"]
+    assert table.to_csv().splitlines() == ["size,method,source,a=b", "2:8,x-y,measured,1.0"]

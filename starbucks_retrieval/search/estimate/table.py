@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.estimate.arguments import PlanArguments, model_sizes
 from starbucks_retrieval.search.estimate.machine import Machine
@@ -33,7 +33,7 @@ class Estimates:
             lines.append((str(row.size), row.way, *sizes, str(row.fetched), *shown, row.settings))
         notes = [
             f"{self.passages:,} passages in {machine.store_dtype}, {machine.depth} results a query; measured: {machine}",
-            *_aligned(lines),
+            *align_columns(lines, "ll" + "r" * (len(lines[0]) - 3) + "l"),
             "in memory: what has to stay there for these times; at least: what it works with, reading the rest as it goes",
             "fetched: stored vectors that a query reads; ms at B: milliseconds of a query when B are searched at once",
         ]
@@ -75,16 +75,3 @@ def plan_search(
         depth=depth, batches=asked.batches, store_dtype=asked.store_dtype, threads=threads, seed=seed
     )
     return Estimates(machine, round(passages), estimate(machine, passages, planned, max_memory=max_memory))
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side: words to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.ljust(width) if place in (0, 1, last) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
-    ]
