@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.results import Results, read_results, set_of, sets_of_parts
 from starbucks_retrieval.sizes import Size
 

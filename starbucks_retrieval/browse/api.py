@@ -13,11 +13,11 @@ import numpy as np
 from starbucks_retrieval.browse.compare import QueryComparison, RunSummary, compare, run_summaries
 from starbucks_retrieval.browse.page import BrowsePage, ChartColumn, render_page
 from starbucks_retrieval.browse.texts import read_passages, read_queries
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.data.qrels import Qrels, read_qrels
 from starbucks_retrieval.data.runs import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import local_name
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, titles

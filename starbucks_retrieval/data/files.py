@@ -1,18 +1,15 @@
-"""Files of lines, plain or gzip, read strictly; and files written whole or not at all."""
+"""Read files of lines, plain or gzip, strictly."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import sync_folder
 
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
@@ -80,27 +77,3 @@ class _Gzip(gzip.GzipFile):
     def close(self) -> None:
         super().close()
         self._under.close()
-
-
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """Write bytes to `path`, through gzip if it ends in .gz: it appears whole at the end, or not at all on an error."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb", buffering=_BUFFER) as handle:
-            if path.suffix == ".gz":
-                # No name and no clock inside: equal content gives equal bytes.
-                with gzip.GzipFile(filename="", fileobj=handle, mode="wb", mtime=0, compresslevel=6) as packed:
-                    yield cast(BinaryIO, packed)
-            else:
-                yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)

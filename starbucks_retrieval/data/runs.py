@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, SupportsFloat
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.data.run_reader import Run, RunFile, open_run, read_run, read_tag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 
 __all__ = ["Run", "RunFile", "SaveFormat", "open_run", "read_run", "read_tag", "write_run"]
 

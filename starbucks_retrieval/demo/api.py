@@ -25,7 +25,8 @@ from starbucks_retrieval.demo.pipeline import (
 )
 from starbucks_retrieval.demo.settings import LONG, Settings
 from starbucks_retrieval.demo.steps import Steps, log
-from starbucks_retrieval.provenance import describe, write_json
+from starbucks_retrieval.files import write_json
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.version import __version__
 
 _OUTPUTS = {"corpus": ["data"], "before": ["before"], "speed": [], "training": ["model"], "after": ["after"]}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.browse import browse
 from starbucks_retrieval.data import open_queries, read_qrels, read_run
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.demo.pipeline import run_file
 from starbucks_retrieval.demo.settings import Settings
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, trec_order
 from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, image
 from starbucks_retrieval.report.figures import effectiveness

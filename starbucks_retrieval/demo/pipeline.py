@@ -21,7 +21,7 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import open_corpus, open_groups
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import size_folder
 

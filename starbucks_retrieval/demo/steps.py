@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.locks import FolderLock
-from starbucks_retrieval.provenance import write_json
 
 log = logging.getLogger(__name__)
 _RECORDS = ".starbucks-demo"

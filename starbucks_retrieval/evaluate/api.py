@@ -21,11 +21,12 @@ from starbucks_retrieval.evaluate.inputs import (
 )
 from starbucks_retrieval.evaluate.preflight import Finding, beside, preflight, preflight_qrels
 from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult, write_per_query
+from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import sets_of_parts, write_results
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, titles
 from starbucks_retrieval.metrics.significance import Correction, Test
-from starbucks_retrieval.provenance import describe, file_digest
+from starbucks_retrieval.provenance import describe
 
 log = logging.getLogger(__name__)
 

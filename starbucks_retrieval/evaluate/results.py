@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.evaluate.table import render
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Scores
 from starbucks_retrieval.metrics.results import Cell, Results, macro_mean, set_of, sets_of_parts
 from starbucks_retrieval.metrics.run_labels import titles

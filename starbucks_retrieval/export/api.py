@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.export.arguments import ExportArguments, public_name
-from starbucks_retrieval.export.folder import RECORD, check_output, whole_folder
-from starbucks_retrieval.provenance import describe, write_json
+from starbucks_retrieval.export.folder import RECORD, check_output
+from starbucks_retrieval.files import atomic_folder, write_json
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
         "parameters_total": parameters(hf_config),
         "fingerprint": encoder.fingerprint(size.layer),
     }
-    with whole_folder(output) as folder:
+    with atomic_folder(output) as folder:
         if arguments.to in ("onnx", "openvino"):
             write_graph(encoder, size, folder, arguments.to, calibration)
         else:

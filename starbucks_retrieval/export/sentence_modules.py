@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from starbucks_retrieval.data.files import atomic_writer
+from starbucks_retrieval.files import atomic_writer, write_json
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.provenance import write_json
 from starbucks_retrieval.sizes import Size
 
 _POOLING = {

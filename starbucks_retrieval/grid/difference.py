@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.results import Cell, Results, read_results
-from starbucks_retrieval.provenance import describe, file_digest
+from starbucks_retrieval.provenance import describe
 
 
 def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:

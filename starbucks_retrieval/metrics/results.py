@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import refuse_newer, write_json
+from starbucks_retrieval.files import write_json
+from starbucks_retrieval.provenance import refuse_newer
 from starbucks_retrieval.sizes import Size
 
 FORMAT, VERSION = "starbucks-results", 1

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer, file_digest, write_json
 from starbucks_retrieval.mine.candidates import Candidates
-from starbucks_retrieval.provenance import describe, file_digest, write_json
+from starbucks_retrieval.provenance import describe
 
 log = logging.getLogger(__name__)
 FORMAT = 1

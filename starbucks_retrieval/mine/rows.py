@@ -14,8 +14,8 @@ import numpy as np
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Group, Passage, Records
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.filters import are_near, choose, generator, words

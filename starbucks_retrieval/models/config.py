@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import write_json
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.batching import pad, token_batches
@@ -24,7 +25,6 @@ from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.loading import load_backbone, quiet_transformers
 from starbucks_retrieval.models.pooling import embedding, pool
-from starbucks_retrieval.provenance import usual_modes
 from starbucks_retrieval.sizes import Size, Sizes
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class NestedEncoder(nn.Module):
 
     def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write a plain Hugging Face folder (safetensors, tokenizer) plus starbucks.json; `weights` replace the own."""
-        with quiet_transformers(), usual_modes(folder):
+        with quiet_transformers(), umask_permissions(folder):
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         self.config.save(folder)

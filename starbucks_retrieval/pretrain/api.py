@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
-from starbucks_retrieval.provenance import describe, write_json
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.processes import first_process

@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer, umask_permissions
 from starbucks_retrieval.models.loading import quiet_transformers
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.provenance import usual_modes
 
 FILE = Path("decoder") / "decoder.safetensors"
 _MODEL, _DECODER = "model.", "decoder."
@@ -33,7 +32,7 @@ def save_model(module: PretrainingModule, folder: Path, state: dict[str, Tensor]
     weights = _part(state, _MODEL)
     for tied in module.model.all_tied_weights_keys:
         weights.pop(tied, None)
-    with quiet_transformers(), usual_modes(folder):
+    with quiet_transformers(), umask_permissions(folder):
         module.model.save_pretrained(folder, state_dict=weights)
     if module.tokenizer is not None:
         module.tokenizer.save_pretrained(folder)

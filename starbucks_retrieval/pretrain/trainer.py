@@ -11,9 +11,9 @@ import torch
 from transformers import TrainerCallback
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.pretrain.save import load_model, save_model
-from starbucks_retrieval.provenance import write_json
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.report.cost_figures import latency, pareto
 from starbucks_retrieval.report.drawing import Drawing, image, import_matplotlib

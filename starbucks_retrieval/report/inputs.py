@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
-from starbucks_retrieval.provenance import file_digest
 from starbucks_retrieval.report.columns import Column
 from starbucks_retrieval.report.costs import Cost, read_costs
 from starbucks_retrieval.report.findings import warnings_of

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest
+from starbucks_retrieval.files import atomic_path, file_digest
 from starbucks_retrieval.store.storage import download, is_remote
 
 VARIABLE = "STARBUCKS_CACHE"
@@ -34,25 +33,15 @@ def local_file(path: Path, length: int, checksum: str) -> Path:
     try:
         if kept.is_file() and kept.stat().st_size == length:
             return kept
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        copy = kept.with_name(f".{checksum}.{uuid.uuid4().hex}.tmp")  # of this process alone
-        _fill(path, copy, checksum)
-        os.replace(copy, kept)
+        with atomic_path(kept) as copy:
+            download(path, copy)
+            if file_digest(copy) != checksum:
+                raise UserError(f"{path} does not match its checksum", "run the command that wrote it again")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing", "run the command that wrote it again") from None
     except OSError as error:
         raise UserError(
             f"no copy of {path} can be kept in {cache_folder()}: {error.strerror}",
             f"free some space there, or set {VARIABLE} to another folder",
         ) from None
     return kept
-
-
-def _fill(path: Path, copy: Path, checksum: str) -> None:
-    try:
-        download(path, copy)
-        if file_digest(copy) != checksum:
-            raise UserError(f"{path} does not match its checksum", "run the command that wrote it again")
-    except BaseException as error:
-        copy.unlink(missing_ok=True)
-        if isinstance(error, FileNotFoundError):
-            raise UserError(f"{path} is missing", "run the command that wrote it again") from None
-        raise

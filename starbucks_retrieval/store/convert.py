@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import open_store
 from starbucks_retrieval.store.reader import EmbeddingStore

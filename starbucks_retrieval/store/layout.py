@@ -16,7 +16,7 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.storage import PathLike, as_path
 
 MANIFEST = "manifest.json"
-_OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))(\.tmp)?")
+_OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
 _SIZE = re.compile(r"L(\d+)-D(\d+)")
 _PART = re.compile(r"part-(\d{5,})-of-(\d{5,})")
 

@@ -77,7 +77,6 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
-    storage.settle(folder)  # the arrays' names must be on the disk before the file that vouches for them
     storage.write_json(folder, shard_file(shard, "json"), record.to_json())
     return record
 

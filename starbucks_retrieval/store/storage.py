@@ -8,15 +8,13 @@ of Path; upath is imported for text with `://` only.
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from starbucks_retrieval import provenance
+from starbucks_retrieval import files
 from starbucks_retrieval.errors import UserError
 
 if TYPE_CHECKING:
@@ -122,9 +120,9 @@ def read_text(path: Path) -> str:
 def digest(path: Path) -> str:
     """blake2b of a file where it lies, 32 hex digits."""
     if not is_remote(path):
-        return provenance.file_digest(path)
+        return files.file_digest(path)
     with _reaching(path), path.open("rb") as handle:
-        return hashlib.file_digest(cast(Any, handle), lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return files.stream_digest(cast(Any, handle))
 
 
 def download(path: Path, target: Path) -> None:
@@ -146,50 +144,27 @@ def make_folder(folder: Path) -> None:
 
 
 def write_file(folder: Path, name: str, parts: Sequence[bytes | memoryview]) -> None:
-    """Write a file so that it is there whole or not at all. A local failure is an OSError that names the file."""
+    """Write a file atomically. A local failure is an OSError that names the file."""
     if is_remote(folder):
         target = cast(Any, folder / name)
         with _reaching(folder):
             target.fs.pipe_file(target.path, b"".join(parts))
         return
-    path = folder / temporary(name)
-    try:
-        with open(path, "wb") as handle:
-            for part in parts:
-                handle.write(part)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(path, folder / name)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(folder / name)) from None
+    with files.atomic_writer(folder / name) as handle:
+        for part in parts:
+            handle.write(part)
 
 
 def write_json(folder: Path, name: str, content: Any) -> None:
-    """Write JSON as provenance.write_json does, to the same bytes."""
-    if is_remote(folder):
-        text = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-        write_file(folder, name, [text.encode("utf-8")])
-    else:
-        provenance.write_json(folder / name, content)
-
-
-def temporary(name: str) -> str:
-    """The name under which a file is written before it is renamed to `name`; the same as provenance.write_json's."""
-    return f".{name}.tmp"
-
-
-def settle(folder: Path) -> None:
-    """Make the names of files written so far survive a power cut."""
-    if not is_remote(folder):
-        provenance.sync_folder(folder)
+    """Write JSON as files.write_json does, to the same bytes."""
+    write_file(folder, name, [files.json_bytes(content)])
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove a file and its temporary, if they are there."""
+    """Remove a file and its temporary files, if they are there."""
     if not is_remote(folder):
-        (folder / name).unlink(missing_ok=True)
-        (folder / temporary(name)).unlink(missing_ok=True)
+        for path in (folder / name, *files.temporaries(folder / name)):
+            path.unlink(missing_ok=True)
         return
     target = cast(Any, folder / name)
     with _reaching(folder):
@@ -197,6 +172,14 @@ def remove(folder: Path, name: str) -> None:
             target.fs.rm_file(target.path)
         except FileNotFoundError:
             return
+
+
+def remove_temporaries(folder: Path, names: Iterable[str]) -> None:
+    """Remove those of the named files that killed processes left under temporary names; a URL has none."""
+    if not is_remote(folder):
+        for name in names:
+            if name.endswith(".tmp"):
+                (folder / name).unlink(missing_ok=True)
 
 
 def _url(text: str) -> Any:

@@ -14,7 +14,8 @@ import numpy as np
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import describe, file_digest
+from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.layout import output_folder
 from starbucks_retrieval.store.safe_pickle import load_arrays

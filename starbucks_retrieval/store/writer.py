@@ -143,6 +143,7 @@ class StoreWriter:
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
+        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_own(name)])
         self.complete = whole
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:

@@ -16,7 +16,8 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.cli.numbers import plain
 from starbucks_retrieval.data import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import describe, write_json
+from starbucks_retrieval.files import write_json
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options

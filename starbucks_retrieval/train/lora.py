@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import usual_modes
+from starbucks_retrieval.files import umask_permissions
 
 FOLDER = "adapter"
 _NAME = "default"
@@ -62,7 +62,7 @@ def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
 
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     found = {name: weight.contiguous().cpu() for name, weight in state.items() if ".lora_" in name}
-    with usual_modes(folder / FOLDER):
+    with umask_permissions(folder / FOLDER):
         save_file(found, str(folder / FOLDER / "adapter.safetensors"))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.export.__main__ import main as export
+from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.pretrain.__main__ import main as pretrain
-from starbucks_retrieval.provenance import usual_modes
 from starbucks_retrieval.train.__main__ import main as train
 
 
@@ -53,7 +53,7 @@ def test_what_was_there_before_keeps_its_permissions(tmp_path):
     for name in ("mine", "replaced"):
         (tmp_path / name).write_text("1")
         (tmp_path / name).chmod(0o600)
-    with usual_modes(tmp_path):
+    with umask_permissions(tmp_path):
         for name in ("new", "replaced"):
             (tmp_path / "temporary").write_text("2")
             (tmp_path / "temporary").chmod(0o600)

@@ -30,7 +30,7 @@ def job(folder, die_at=0, stop_after=None):
                 signal.pause()
             if calls == die_at:
                 if real is fsync and not os.path.isdir(f"/proc/self/fd/{args[0]}"):
-                    os.ftruncate(args[0], os.fstat(args[0]).st_size // 2)
+                    os.truncate(f"/proc/self/fd/{args[0]}", os.fstat(args[0]).st_size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*args)
         return call

@@ -11,7 +11,7 @@ import pytest
 
 from starbucks_retrieval import locks
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import write_json
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreWriter, open_store, open_stores, output_folder, storage
 

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer, sync_folder
 from starbucks_retrieval.models.architectures import truncated_view
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder, token_limit
 from starbucks_retrieval.models.pooling import embedding
-from starbucks_retrieval.provenance import sync_folder
 from starbucks_retrieval.sizes import Size, check_size
 
 INPUTS = ("input_ids", "attention_mask")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,12 @@ import numpy as np
 from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest, sync_folder, write_json
+from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, temporaries, write_json
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.indexes.bits import BINARY, BitIndex
 from starbucks_retrieval.search.indexes.manifest import (
     INDEX,
     MANIFEST,
-    OWN,
-    TEMPORARY,
     IndexManifest,
     identity,
     is_ours,
@@ -184,7 +181,9 @@ def _already_there(folder: Path, wanted: IndexManifest, overwrite: bool) -> Inde
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, a folder is needed", "choose another folder")
     names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    foreign = next((name for name in names if name not in OWN), None)
+    left = (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST))
+    known = {INDEX, MANIFEST, *(path.name for path in left)}
+    foreign = next((name for name in names if name not in known), None)
     if foreign is None and MANIFEST in names and _is_foreign(folder):
         foreign = MANIFEST
     if foreign is not None:
@@ -214,24 +213,19 @@ def _is_foreign(folder: Path) -> bool:
 
 
 def _write(folder: Path, index: VectorIndex | BitIndex, wanted: IndexManifest) -> IndexManifest:
-    temporary = folder / TEMPORARY
-    try:
+    for left in (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST)):  # by a build that was killed
+        left.unlink(missing_ok=True)
+    with atomic_path(folder / INDEX) as temporary:
         index.save(temporary)
-        with open(temporary, "rb") as handle:
-            os.fsync(handle.fileno())
+        sync_file(temporary)
         values = vars(wanted) | {
             "bytes": temporary.stat().st_size,
             "blake2b": file_digest(temporary),
             "calibration": index.calibration,
         }
-        # From here until the new manifest there is no index: never the one's manifest beside the other's file.
+        # From here until the new manifest there is no index: never the manifest of one beside the file of another.
         (folder / MANIFEST).unlink(missing_ok=True)
         sync_folder(folder)
-        os.replace(temporary, folder / INDEX)
-        sync_folder(folder)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     manifest = IndexManifest(**values)
     write_json(folder / MANIFEST, manifest.to_json())
     return manifest

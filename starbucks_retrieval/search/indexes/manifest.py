@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import file_digest, refuse_newer
+from starbucks_retrieval.files import file_digest, temporaries
+from starbucks_retrieval.provenance import refuse_newer
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.spec import agree
 
@@ -25,8 +26,6 @@ VERSION = 1
 METRIC = "inner product"
 MANIFEST = "manifest.json"
 INDEX = "index.faiss"
-TEMPORARY = f".{INDEX}.tmp"
-OWN = (MANIFEST, f".{MANIFEST}.tmp", INDEX, TEMPORARY)
 
 # An index that differs from the store in one of these is of something else; in another field, the store has changed.
 _GEOMETRY = ("kind", "size", "fingerprint", "pooling", "normalize")
@@ -116,7 +115,7 @@ def read_manifest(folder: Path) -> IndexManifest:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        if (folder / INDEX).exists() or (folder / TEMPORARY).exists():
+        if (folder / INDEX).exists() or temporaries(folder / INDEX):
             raise UserError(
                 f"the index in {folder} is incomplete: its building was interrupted",
                 "run the command that builds it again",

@@ -1,0 +1,188 @@
+"""Files and folders that are written atomically: complete under their name, or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from starbucks_retrieval.errors import UserError
+
+_BUFFER = 1 << 20
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, and rename what is written there to `path` at the end.
+
+    The file is flushed to the disk before it is renamed, and the folder after it. On an error the temporary file is
+    removed and an older file at `path` stays as it is. A killed process leaves the temporary file; see `temporaries`.
+
+    Args:
+        path: The file to write. Missing folders above it are created.
+
+    Raises:
+        UserError: `path` is a folder.
+        OSError: The file cannot be written; the error names `path`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with atomic_path(folder / "a.txt") as temporary:
+        ...     _ = temporary.write_text("complete")
+        >>> [file.name for file in folder.iterdir()]
+        ['a.txt']
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        yield temporary
+        sync_file(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno is None or error.filename not in (None, str(temporary), temporary):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk does not say where
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open `path` for writing bytes, as `atomic_path` does; through gzip where the name ends in .gz.
+
+    Gzip files hold neither a name nor a time, so that equal content gives equal bytes.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "runs" / "a.txt"
+        >>> with atomic_writer(path) as file:
+        ...     _ = file.write(b"complete")
+        >>> path.read_bytes()
+        b'complete'
+    """
+    path = Path(path)
+    with atomic_path(path) as temporary, open(temporary, "xb", buffering=_BUFFER) as handle:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", fileobj=handle, mode="wb", mtime=0, compresslevel=6) as packed:
+                yield cast(BinaryIO, packed)
+        else:
+            yield handle
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`, which replaces `path` at the end or is deleted on an error.
+
+    A kill can leave a hidden folder behind, or, between the two renames that replace an older folder, no folder of
+    that name; it never leaves an incomplete one.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = _temporary(path), _temporary(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                sync_file(file)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    sync_folder(path.parent)
+
+
+def temporaries(path: Path) -> list[Path]:
+    """Return the temporary files of `path` that killed processes left, or that running ones are writing."""
+    names = (path.with_name(f".{path.name}.tmp"), *path.parent.glob(f".{path.name}.*.tmp"))  # the first is of 0.1
+    return [name for name in names if name.exists()]
+
+
+def json_bytes(content: Any) -> bytes:
+    """Return content as the bytes that `write_json` writes: sorted keys, UTF-8, one space of indentation."""
+    return (json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode("utf-8")
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write JSON atomically: a reader sees the old file or the new one."""
+    text = json_bytes(content)
+    with atomic_writer(path) as file:
+        file.write(text)
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return the blake2b checksum of a file's bytes, 32 hex digits."""
+    with open(path, "rb") as handle:
+        return stream_digest(handle)
+
+
+def stream_digest(handle: Any) -> str:
+    """Return the blake2b checksum of an open file's bytes, 32 hex digits."""
+    return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Flush a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make renames inside `folder` survive a power cut, on systems that can flush a folder."""
+    with contextlib.suppress(OSError):
+        sync_file(folder)
+
+
+@contextlib.contextmanager
+def umask_permissions(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Give the files that are written into `folder` meanwhile, not below it, the permissions of the umask.
+
+    Some libraries, safetensors among them, write through temporary files that only their owner can read, whatever the
+    umask: nobody else on a cluster could read the model. Files that were there before keep their permissions.
+    """
+    folder = Path(folder)
+    before = _versions(folder) if folder.is_dir() else {}
+    yield
+    probe = folder / f".mode-{os.getpid()}.tmp"
+    try:
+        # Reading the umask means setting it, for all threads.
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
+        mode = os.fstat(descriptor).st_mode & 0o777
+        os.close(descriptor)
+    finally:
+        probe.unlink(missing_ok=True)
+    for path, version in _versions(folder).items():
+        if before.get(path) != version:
+            path.chmod(mode)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+
+
+def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
+    with os.scandir(folder) as entries:
+        found = [(Path(entry.path), entry.stat()) for entry in entries if entry.is_file(follow_symlinks=False)]
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found}

@@ -1,0 +1,95 @@
+"""Files and folders that appear complete or not at all."""
+
+import errno
+import gzip
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_folder, atomic_path, atomic_writer, temporaries, write_json
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_has_the_permissions_of_the_umask(tmp_path, umask):
+    with atomic_writer(tmp_path / "a" / "x.txt") as file:
+        file.write(b"1")
+    assert (tmp_path / "a" / "x.txt").stat().st_mode & 0o777 == 0o640
+    assert names(tmp_path / "a") == ["x.txt"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no errno"), UserError("what", "hint")])
+def test_an_error_leaves_the_old_file(tmp_path, error):
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(type(error) if isinstance(error, Exception) else error), atomic_writer(tmp_path / "x") as file:
+        file.write(b"new")
+        raise error
+    assert (tmp_path / "x").read_text() == "old" and names(tmp_path) == ["x"]
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError) as caught:
+        write_json(tmp_path / "x.json", {})
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "x.json"))
+    assert names(tmp_path) == []
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path):
+    with atomic_writer(tmp_path / "x") as one:
+        one.write(b"1" * 10)
+        with atomic_writer(tmp_path / "x") as two:
+            two.write(b"2" * 5)
+        assert len(temporaries(tmp_path / "x")) == 1
+    assert (tmp_path / "x").read_bytes() == b"1" * 10 and names(tmp_path) == ["x"]
+
+
+def test_a_killed_writer_leaves_a_temporary_file_that_can_be_found(tmp_path):
+    code = (
+        "import os, signal, sys; from starbucks_retrieval.files import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as path: path.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x")])
+    assert done.returncode == -signal.SIGKILL
+    (tmp_path / ".x.tmp").write_text("left by 0.1")
+    assert len(temporaries(tmp_path / "x")) == 2 and not (tmp_path / "x").exists()
+    assert temporaries(tmp_path / "xy") == []
+
+
+def test_equal_content_gives_equal_gzip_bytes(tmp_path):
+    for name in ("a.gz", "b.gz"):
+        with atomic_writer(tmp_path / name) as file:
+            file.write(b"text")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"text"
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(UserError, match="is a folder"), atomic_path(tmp_path):
+        pass
+
+
+def test_a_folder_replaces_another_or_leaves_it(tmp_path):
+    for text in ("1", "2"):
+        with atomic_folder(tmp_path / "out") as folder:
+            (folder / "x").write_text(text)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "out") as folder:
+        (folder / "x").write_text("3")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "x").read_text() == "2"
