@@ -92,7 +92,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = _temporary(path), _temporary(path)
+    temporary, old = _temporary(path), _temporary(path, "old")
     temporary.mkdir()
     try:
         yield temporary
@@ -178,8 +178,8 @@ def umask_permissions(folder: str | os.PathLike[str]) -> Iterator[None]:
             path.chmod(mode)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+def _temporary(path: Path, kind: str = "tmp") -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{kind}")
 
 
 def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
