@@ -205,9 +205,9 @@ PY
 }
 
 minilm() { # the folder of all-MiniLM-L6-v2, which the extra `demo` installs
-  "$PYTHON" -c 'from starbucks_retrieval.cli import run_door
+  "$PYTHON" -c 'from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.demo.pipeline import minilm
-run_door(lambda _: print(minilm()), [])' | grep . || exit 2
+run_command(lambda _: print(minilm()), [])' | grep . || exit 2
 }
 
 baseline_of() { # BASELINE WORD…: BASELINE, which the others are tested against, if it is among them; else nothing, and why

@@ -9,8 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
 from starbucks_retrieval.choose.size_list import propose_sizes
-from starbucks_retrieval.cli import log
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import format_number, log
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Results, read_results
@@ -47,7 +46,9 @@ class SizeChoice:
         rows = [["", "size", self.measure, *units]]
         for one in self.front:  # the best under any budget is one of these
             marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
-            rows.append([marks, str(one.size), f"{one.quality:.4f}", *(plain(one.costs[unit]) for unit in units)])
+            rows.append(
+                [marks, str(one.size), f"{one.quality:.4f}", *(format_number(one.costs[unit]) for unit in units)]
+            )
         return "\n".join(align_columns(rows, "r"))
 
 
@@ -107,7 +108,8 @@ def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> l
     if not fitting:
         least = min(some, key=lambda one: one.costs[unit])
         raise UserError(
-            f"no size fits --{flag} {plain(budget)}", f"the least is {plain(least.costs[unit])}, at {least.size}"
+            f"no size fits --{flag} {format_number(budget)}",
+            f"the least is {format_number(least.costs[unit])}, at {least.size}",
         )
     return fitting
 

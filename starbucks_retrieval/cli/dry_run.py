@@ -1,4 +1,4 @@
-"""What doors share that can say what they would do: the flag, the answer, and how times and places are told."""
+"""Dry runs: the flag, and the description of the work that a command would do."""
 
 from __future__ import annotations
 
@@ -7,46 +7,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag
+from starbucks_retrieval.cli.command import finish
+from starbucks_retrieval.cli.flags import CommonArguments, flag
 
 
 @dataclass
 class DryRunArguments:
-    """Trying it out"""
+    """Dry run"""
 
-    dry_run: bool = flag(False, "write nothing: say what would be done, how many bytes it takes and about how long")
+    dry_run: bool = flag(False, "write nothing; print the work, the bytes it would write and the estimated time")
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a door would do: lines for a terminal, each (what, told), and figures, JSON-ready."""
+    """The work that a command would do.
+
+    Attributes:
+        lines: (heading, text) pairs for a terminal.
+        figures: The same as a JSON-ready mapping.
+
+    Example:
+        >>> print(Preview([("data", "8 rows"), ("writes", "2 MB")], {"rows": 8}))
+        data    8 rows
+        writes  2 MB
+    """
 
     lines: list[tuple[str, str]]
     figures: dict[str, Any]
 
     def __str__(self) -> str:
-        width = max((len(what) for what, _ in self.lines), default=0)
-        return "\n".join(f"{what:{width}}  {told}" for what, told in self.lines)
+        width = max((len(heading) for heading, _ in self.lines), default=0)
+        return "\n".join(f"{heading:{width}}  {text}" for heading, text in self.lines)
 
     def show(self, common: CommonArguments) -> None:
-        """End a door with it."""
+        """Print it and end the command."""
         if not common.json:
             print(self, flush=True)
         finish(common, "dry run: nothing was written", {"dry_run": True, **self.figures})
 
 
 def duration(seconds: float | None) -> str:
-    """An estimated time in words; None is not estimated."""
+    """Return an estimated time in words; None means that there is no estimate."""
     if seconds is None:
         return "not estimated"
     for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * length:
-            return f"about {seconds / length:.0f} {unit} on this device, as busy as it is now"
-    return f"about {max(1, seconds):.0f} s on this device, as busy as it is now"
+            return f"about {seconds / length:.0f} {unit} on this device at its current load"
+    return f"about {max(1, seconds):.0f} s on this device at its current load"
 
 
 def free_bytes(output: str | Path) -> int | None:
-    """Bytes free where a local output would lie; None for a URL."""
+    """Return the free bytes on the disk of a local output path, which need not exist yet; None for a URL."""
     if "://" in str(output):
         return None
     folder = Path(output).expanduser().absolute()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.tables import align_columns
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _figure(evaluation: Evaluation, row: ResultRow, dataset: str, measure: str) 
     if value is None:
         return MISSING
     compared = evaluation.compared(row, dataset, measure)
-    shown = f"{value:.4f}" if measure in evaluation.means else plain(value)
+    shown = f"{value:.4f}" if measure in evaluation.means else format_number(value)
     return shown + (compared.mark if compared else "")
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from starbucks_retrieval.cli import log, progress
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import format_number, log, progress
 from starbucks_retrieval.clock import now
 from starbucks_retrieval.data import Passage, Query
 from starbucks_retrieval.encode import EncodeArguments
@@ -103,7 +102,7 @@ def measure_costs(
         for layer in layers
     }
     for layer, cost in costs.items():
-        told = (plain(value, 3) for value in cost.values())
+        told = (format_number(value, 3) for value in cost.values())
         log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *told)
     machine = Quiet(slowdown([times for own in of_queries.values() for times in own]), load, cores)
     if machine.busy:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     )
     arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.pretrain.api import DEFAULTS, pretrain, settings_of
-    from starbucks_retrieval.trainer.processes import shutdown
+    from starbucks_retrieval.trainer.distributed import shutdown
     from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, common)

@@ -14,7 +14,7 @@ from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
-from starbucks_retrieval.trainer.processes import first_process
+from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import gives, hugging_face_arguments, kept_settings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     from starbucks_retrieval.pretrain.documents import open_documents
     from starbucks_retrieval.pretrain.module import PretrainingModule
     from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_place
-    from starbucks_retrieval.trainer.finish import train_and_keep
+    from starbucks_retrieval.trainer.trainer import train_and_keep
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)

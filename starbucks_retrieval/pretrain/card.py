@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.models.origin import base_model, told_base
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
@@ -81,7 +81,7 @@ def _recipe(module: PretrainingModule, masking: Masking, settings: Any, figures:
         "tokens": figures["tokens"],
         "sequences per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
         "learning rate": settings.learning_rate,
-        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {plain(settings.warmup_steps)}",
+        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",
         "weight decay": settings.weight_decay,
         "precision": "bf16" if settings.bf16 else "fp16" if settings.fp16 else "fp32",
         "seed": settings.seed,

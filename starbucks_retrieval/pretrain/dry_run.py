@@ -11,7 +11,7 @@ from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.options import visited_sizes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.trainer.dry_run import SINGLE, STATES, count_checkpoints, output_state, rows_per_step
+from starbucks_retrieval.trainer.settings import SINGLE, STATES, count_checkpoints, output_state, rows_per_step
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -19,7 +19,7 @@ from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entrop
 from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings, widened
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.trainer.gradient_checkpointing import GradientCheckpointing
+from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
 
 class PretrainingModule(GradientCheckpointing):

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     )
     arguments, common = parsed.arguments, parsed.common
     from starbucks_retrieval.train.api import defaults_of, settings_of, train
-    from starbucks_retrieval.trainer.processes import shutdown
+    from starbucks_retrieval.trainer.distributed import shutdown
     from starbucks_retrieval.trainer.settings import show_configuration
 
     settings = settings_of(parsed.rest, arguments, common)

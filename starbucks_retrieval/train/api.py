@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import CommonArguments, format_number
 from starbucks_retrieval.data import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
@@ -22,7 +21,7 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
 from starbucks_retrieval.trainer.checkpoints import CACHE, check_resume_config, locked_output_dir
-from starbucks_retrieval.trainer.processes import first_process
+from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import hugging_face_arguments, kept_settings
 
 if TYPE_CHECKING:
@@ -83,9 +82,9 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     from transformers import set_seed
 
     from starbucks_retrieval.train.card import write_card
-    from starbucks_retrieval.train.collate import Collator
+    from starbucks_retrieval.train.data import Collator
     from starbucks_retrieval.train.trainer import StarbucksTrainer
-    from starbucks_retrieval.trainer.finish import train_and_keep
+    from starbucks_retrieval.trainer.trainer import train_and_keep
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)
@@ -201,7 +200,7 @@ def _module(
     )
     module = TrainingModule(encoder, objective, chunks, anchor, arguments.anchor_weight, arguments.negatives_x_device)
     if arguments.lora:
-        from starbucks_retrieval.train.lora import add_lora
+        from starbucks_retrieval.train.save import add_lora
 
         lora = (arguments.lora_r, arguments.lora_alpha, arguments.lora_dropout, arguments.lora_target_modules)
         add_lora(encoder.backbone, *lora)
@@ -302,7 +301,7 @@ def _recipe(
         "queries per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
         "passages per query": group,
         "learning rate": settings.learning_rate,
-        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {plain(settings.warmup_steps)}",
+        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",
         "weight decay": settings.weight_decay,
         "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
         "anchor weight": arguments.anchor_weight,

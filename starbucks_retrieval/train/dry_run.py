@@ -1,26 +1,28 @@
-"""What `train` would do: sizes, data, steps, bytes and time, from the backbone's configuration and a look at the data."""
+"""The dry run of training: sizes, data, steps, bytes and time."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
-from starbucks_retrieval.cli.numbers import plain
-from starbucks_retrieval.data import Passage, ScoredPair, join_text
-from starbucks_retrieval.data.count import RecordCount
-from starbucks_retrieval.data.sources import beir_folder
+from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
+from starbucks_retrieval.data.count import SMALL, RecordCount, count_records
+from starbucks_retrieval.data.sources import beir_folder, find_ir
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.info import check_length, model_info
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size
+from starbucks_retrieval.train.api import are_scored_pairs, dev_set, group_size, open_collection
 from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.arrow_shard import Lacking, check_first, check_inline, check_rows, unknown_document
 from starbucks_retrieval.train.build import build_objective, build_options
-from starbucks_retrieval.train.data_sample import SAMPLE, DataSample, is_small, sample_data
-from starbucks_retrieval.train.lora import require_peft
-from starbucks_retrieval.trainer.dry_run import (
+from starbucks_retrieval.train.save import require_peft
+from starbucks_retrieval.trainer.settings import (
     SINGLE,
     STATES,
     count_checkpoints,
@@ -34,6 +36,68 @@ if TYPE_CHECKING:
 
     from starbucks_retrieval.models import EncoderConfig
     from starbucks_retrieval.models.info import ModelInfo
+
+SAMPLE = 100  # training rows, and passages of a corpus, that are looked at of a large collection
+
+
+@dataclass(frozen=True)
+class DataSample:
+    """A collection: its rows, the first of them, and its corpus or None.
+
+    no_negatives: none of the rows looked at has hard negatives, and training asks for some that later rows may have.
+    """
+
+    count: RecordCount
+    first: list[Group | ScoredPair]
+    corpus: Records[Passage] | None
+    no_negatives: bool
+
+
+def sample_data(name: str, arguments: TrainArguments, pairs: bool, group_size: int, with_scores: bool) -> DataSample:
+    """Look at a collection. Raises UserError for what `train` would refuse, as far as the rows looked at show it."""
+    rows, corpus = open_collection(name, arguments, pairs)
+    judged = not pairs and (beir_folder(name) or find_ir(name, arguments.dataset_split or "train"))
+    whole = bool(judged) or is_small(rows.source)  # judged rows lie in memory once they are open
+    seen = iter(rows if whole else itertools.islice(rows, SAMPLE))
+    first = list(itertools.islice(seen, SAMPLE))
+    if pairs:
+        if not first:
+            raise UserError(f"{name} holds no scored pairs", "check the path and the split")
+        found = Lacking(len(first) + sum(1 for _ in seen), 0, 0)
+    else:
+        found = _check(name, itertools.chain(first, seen), corpus, whole)
+        check_rows(name, found, group_size, with_scores, whole)
+    count = RecordCount(found.rows, True) if whole else count_records(rows)
+    return DataSample(count, first, corpus, group_size > 1 and not pairs and found.negatives == found.rows)
+
+
+def is_small(source: str) -> bool:
+    """Whether a local file is read in seconds."""
+    path = Path(source).expanduser()
+    return path.is_file() and path.stat().st_size <= (SMALL // 4 if path.suffix == ".gz" else SMALL)
+
+
+def _check(name: str, groups: Iterable[Group], corpus: Records[Passage] | None, whole: bool) -> Lacking:
+    rows = negatives = scores = 0
+    inline, docids = False, None
+    for group in groups:
+        if not rows:
+            inline = check_first(name, group, corpus).passages is not None
+            if not inline and corpus is not None and whole and is_small(corpus.source):
+                docids = {passage.docid for passage in corpus}
+        rows += 1
+        negatives += not group.negative_ids
+        scores += group.scores is None
+        if inline:
+            check_inline(name, group)
+        elif docids is not None:
+            for docid in (*group.positive_ids, *group.negative_ids):
+                if docid not in docids:
+                    raise unknown_document(group, docid, corpus)
+    if not rows:
+        check_first(name, None, corpus)
+    return Lacking(rows, negatives, scores)
+
 
 _BACKWARD = 2.0  # a backward pass takes about twice a forward one
 
@@ -180,5 +244,5 @@ def _lines(
             f"about {readable(figures['bytes'])} with {saved}, to {figures['output_dir']} ({figures['state']}){free}",
         ),
         ("memory", f"{readable(figures['memory'])} for weights, gradients and optimizer; activations come on top"),
-        ("time", f"{duration(figures['seconds'])}, {plain(figures['seconds_per_step'], 2)} s a step"),
+        ("time", f"{duration(figures['seconds'])}, {format_number(figures['seconds_per_step'], 2)} s a step"),
     ]

@@ -13,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from starbucks_retrieval.losses import Batch, Loss, Objective
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.train.gather import gather, gather_taps
-from starbucks_retrieval.trainer.gradient_checkpointing import GradientCheckpointing
-from starbucks_retrieval.trainer.processes import world
+from starbucks_retrieval.trainer.distributed import gather, gather_taps, world
+from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
 Taps = dict[int, Tensor]
 

@@ -15,7 +15,7 @@ from starbucks_retrieval.train.dev import DevSet
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer.checkpoints import whole_checkpoints
-from starbucks_retrieval.trainer.processes import world
+from starbucks_retrieval.trainer.distributed import world
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 
 log = logging.getLogger(__name__)

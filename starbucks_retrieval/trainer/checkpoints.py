@@ -12,7 +12,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.locks import LOCK, FolderLock
-from starbucks_retrieval.trainer.processes import first_process
+from starbucks_retrieval.trainer.distributed import first_process
 
 log = logging.getLogger(__name__)
 

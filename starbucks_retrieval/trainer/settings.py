@@ -1,4 +1,4 @@
-"""transformers' TrainingArguments, with our defaults and our errors."""
+"""Settings of transformers' Trainer: parsing, defaults, and the step and checkpoint counts that follow from them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import dataclasses
 import enum
 import importlib.util
 import json
+import math
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments, finish
-from starbucks_retrieval.cli.precedence import Parsed, configuration
+from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.trainer.checkpoints import whole_checkpoints
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -80,7 +83,7 @@ def kept_settings(settings: TrainingArguments) -> dict[str, Any]:
     return {name: str(getattr(settings, name)) for name in _KEPT} | {"processes": settings.world_size}
 
 
-def show_configuration(parsed: Parsed[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
+def show_configuration(parsed: ParsedTraining[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
     """Print every value of a stage that trains, and where it came from.
 
     Of transformers' settings those are shown that were set, that have a default of ours (`defaults` and the shared ones),
@@ -92,7 +95,7 @@ def show_configuration(parsed: Parsed[Any], settings: TrainingArguments, default
     values = {name: getattr(settings, name) for name in named if name in theirs}
     found = {
         name: (value.value if isinstance(value, enum.Enum) else value, source)
-        for name, (value, source) in configuration(parsed, values, theirs | ours).items()
+        for name, (value, source) in flag_sources(parsed, values, theirs | ours).items()
     }
     if not parsed.common.json:
         rows = [(name, _shown(value), source) for name, (value, source) in found.items()]
@@ -105,3 +108,49 @@ def show_configuration(parsed: Parsed[Any], settings: TrainingArguments, default
 
 def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
+
+
+STATES = 3  # of AdamW in a checkpoint: the weight and two moments
+SINGLE = 4  # bytes of a float32
+
+
+def rows_per_step(settings: TrainingArguments) -> int:
+    """Rows of a step of all processes."""
+    return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
+
+
+def count_steps(settings: TrainingArguments, rows: int | None) -> int | None:
+    """Steps as transformers counts them, a last, smaller batch of an epoch among them; None for unknown `rows`."""
+    if settings.max_steps > 0:
+        return int(settings.max_steps)
+    if rows is None:
+        return None
+    batches = math.ceil(rows / (settings.train_batch_size * settings.world_size))
+    return math.ceil(settings.num_train_epochs * max(1, math.ceil(batches / settings.gradient_accumulation_steps)))
+
+
+def count_checkpoints(settings: TrainingArguments, steps: int | None) -> int:
+    """Checkpoints that lie in the folder in the end."""
+    strategy, most = settings.save_strategy.value, settings.save_total_limit or 10**6
+    if strategy == "no":
+        return 0
+    if strategy == "epoch" or steps is None:
+        return min(most, math.ceil(settings.num_train_epochs))
+    every = settings.save_steps if settings.save_steps >= 1 else max(1, math.ceil(settings.save_steps * steps))
+    return min(most, max(1, math.ceil(steps / every)))
+
+
+def output_state(settings: TrainingArguments, overwrite: bool) -> str:
+    """What lies in the output folder, and what that means. Raises UserError where it is a file."""
+    output = Path(str(settings.output_dir))
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file", "name a folder with --output_dir")
+    checkpoints = whole_checkpoints(output)
+    if checkpoints and str(settings.resume_from_checkpoint).lower() == "true":
+        return f"goes on from {checkpoints[-1].name}"
+    if not output.exists() or not any(output.iterdir()):
+        return "new"
+    if overwrite or settings.resume_from_checkpoint:
+        return "not empty, written into"
+    more = "; --resume_from_checkpoint true goes on" if checkpoints else ""
+    return f"not empty: it would be refused without --overwrite_output_dir{more}"

@@ -1,18 +1,23 @@
-"""transformers' Trainer with parts of the loss in its log, and readable log lines."""
+"""transformers' Trainer with a log of the parts of the loss, and saving at the end of a run."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from starbucks_retrieval.cli.numbers import plain
+from starbucks_retrieval.cli import format_number
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import LOCK
 from starbucks_retrieval.trainer.checkpoints import CACHE
-from starbucks_retrieval.trainer.processes import world
+from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
 
@@ -99,5 +104,96 @@ class _LogLines(TrainerCallback):
         if not logs or not state.is_world_process_zero or "train_runtime" in logs:
             return
         numbers = {name: value for name, value in logs.items() if name != "epoch" and isinstance(value, float)}
-        shown = "  ".join(f"{name} {plain(value, 4)}" for name, value in numbers.items())
+        shown = "  ".join(f"{name} {format_number(value, 4)}" for name, value in numbers.items())
         log.info("step %d of %d  %s", state.global_step, state.max_steps, shown)
+
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[Any], None]
+
+
+def train_and_keep(trainer: PartsTrainer, resume: str | None, record: Work, card: Work) -> Any:
+    """Train, then write the weights, training.json by `record`, README.md by `card`, and push if that is asked for.
+
+    Both are called with what Trainer.train returned, by the first process alone. Where one of them or the push fails,
+    a warning says so and what to do, and the run is a success. Any other failure is raised; if the last step had been
+    done by then, by a dev score or a report that fails at the end, weights and record are written before that.
+    """
+    try:
+        done = trainer.train(resume_from_checkpoint=resume)
+    except Exception:
+        # Shards of weights can only be gathered where all processes came here, and one may have failed alone.
+        if trainer.at_the_end and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+            _write(trainer, None, record, card)
+            log.warning("the last step was done before this failed: the model is in %s", trainer.args.output_dir)
+        raise
+    _write(trainer, done, record, card)
+    if trainer.args.push_to_hub and trainer.args.process_index == 0:
+        output = trainer.args.output_dir
+        by_hand = f"see to the network and to `hf auth login`, then: hf upload {trainer.hub_model_id} {output}"
+        with _warned(f"{output} was not pushed", by_hand):
+            trainer.upload()
+    return done
+
+
+def _write(trainer: PartsTrainer, done: Any, record: Work, card: Work) -> None:
+    output = Path(str(trainer.args.output_dir))
+    try:
+        trainer.save_model(_internal_call=True)  # which does not push: nothing else is there yet
+    finally:
+        if trainer.args.process_index == 0:
+            with _warned(f"{output}/training.json was not written", "the weights are whole; keep this log beside them"):
+                record(done)
+            with _warned(
+                f"{output}/README.md was not written", "nothing reads it: write it by hand from training.json"
+            ):
+                card(done)
+
+
+@contextlib.contextmanager
+def _warned(what: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s: %s: %s\n  try: %s", what, type(error).__name__, " ".join(str(error).split()), hint)
+        log.debug("what failed:", exc_info=True)
+
+
+class GradientCheckpointing(nn.Module):
+    """A module whose `hf_model` can recompute its layers, under both names that transformers' Trainer calls.
+
+    `recomputing` says whether it does; what else keeps activations should then follow.
+    """
+
+    recomputing = False
+
+    @property
+    def hf_model(self) -> Any:
+        """The model whose layers are recomputed."""
+        raise NotImplementedError
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        """Recompute each layer in the backward pass instead of keeping its activations.
+
+        Raises UserError for an architecture that cannot.
+        """
+        model = self.hf_model
+        if not model.supports_gradient_checkpointing:
+            raise UserError(
+                f"{model.config.model_type!r} has no gradient checkpointing", "drop --gradient_checkpointing"
+            )
+        # The re-entrant kind runs layers without a graph, and would cut states below the last from theirs.
+        kwargs = {**(activation_checkpointing_kwargs or {}), "use_reentrant": False}
+        # The older name is the only one of transformers before 5.23.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable(kwargs, **others)
+        self.recomputing = True
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        """The older name of `activation_checkpointing_enable`."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)

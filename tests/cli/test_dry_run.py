@@ -1,4 +1,4 @@
-"""How a preview is told."""
+"""Previews, durations and free space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (None, "not estimated"),
         (0.01, "about 1 s"),
@@ -21,8 +21,8 @@ from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
         (1e6, "about 12 days"),
     ],
 )
-def test_durations_in_words(seconds, told):
-    assert duration(seconds).startswith(told)
+def test_durations_in_words(seconds, text):
+    assert duration(seconds).startswith(text)
 
 
 def test_free_bytes_of_a_folder_that_is_yet_to_be_made(tmp_path):

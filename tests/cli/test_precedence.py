@@ -1,4 +1,4 @@
-"""Values of flags from layers: which one counts, and where it came from."""
+"""The value and the source of a flag that several layers set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from starbucks_retrieval.cli import flag
-from starbucks_retrieval.cli.precedence import Default, configuration, parse_training, resolve
+from starbucks_retrieval.cli.precedence import Default, flag_sources, parse_training, resolve
 from starbucks_retrieval.errors import UserError
 
 
@@ -117,7 +117,7 @@ def test_resolving_keeps_the_source():
 def test_the_configuration_tells_where_values_are_from():
     parsed = parse("--preset", "one", "--warmup_ratio", "0.1")
     theirs = {"learning_rate": 1e-4, "warmup_steps": 0.1, "report_to": [], "save_steps": 500}
-    told = configuration(parsed, theirs, {"warmup_steps": 0.0, "report_to": "none", "save_steps": 500})
+    told = flag_sources(parsed, theirs, {"warmup_steps": 0.0, "report_to": "none", "save_steps": 500})
     assert (
         told["rate"] == (1.0, "preset one") and told["kind"] == ("b", "preset one") and told["seed"] == (42, "default")
     )

@@ -130,16 +130,16 @@ def two_processes(folder):
 
 SEVERAL = """
 import json, sys
-from starbucks_retrieval.cli import run_door
-from starbucks_retrieval.train import __main__ as door
-from starbucks_retrieval.trainer import processes
+from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.train.__main__ import main
+from starbucks_retrieval.trainer import distributed
 
-leave, processes.leave = processes.leave, lambda: None  # the group is needed again
+shutdown, distributed.shutdown = distributed.shutdown, lambda: None  # the group is needed again
 for command in json.load(open("commands.json")):
-    code = run_door(door.main, command)
+    code = run_command(main, command)
     if code:
         sys.exit(code)
-leave()
+shutdown()
 """
 
 

@@ -31,7 +31,7 @@ import sys, types
 import accelerate.state as state
 members = {member.name: member for member in state.DistributedType}
 state.DistributedType = types.SimpleNamespace(**members | {"MULTI_HPU": state.DistributedType.MULTI_CPU})
-from starbucks_retrieval.cli import run_door
+from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train import trainer
 from starbucks_retrieval.train.__main__ import main
 compute_loss = trainer.StarbucksTrainer.compute_loss
@@ -39,7 +39,7 @@ def spy(self, *arguments, **keywords):
     print("wrapped as", type(next(self.model.parameters())).__name__, file=sys.stderr)
     return compute_loss(self, *arguments, **keywords)
 trainer.StarbucksTrainer.compute_loss = spy
-sys.exit(run_door(main))
+sys.exit(run_command(main))
 """
 KINDS = {
     "zero1": f"--deepspeed {CONFIGS}/zero1.json",

@@ -11,8 +11,7 @@ import torch
 from starbucks_retrieval import NestedEncoder, Size, Sizes
 from starbucks_retrieval.losses import METHODS, SRL, Batch, SRLOptions
 from starbucks_retrieval.models.batching import pad
-from starbucks_retrieval.train.collate import Collator
-from starbucks_retrieval.train.data import Example
+from starbucks_retrieval.train.data import Collator, Example
 from starbucks_retrieval.train.module import Chunks, TrainingModule, excluded_passages
 
 SIZES = Sizes.parse("1:8,4:32")

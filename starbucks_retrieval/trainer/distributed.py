@@ -1,15 +1,46 @@
-"""Rows of all processes in one tensor, with the gradient that a single process would have."""
+"""Training in several processes: the group of processes, and tensors gathered from all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import gc
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from starbucks_retrieval.trainer.processes import world
+T = TypeVar("T")
+
+
+def world() -> int:
+    """The number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if world() > 1 else 0
+
+
+def first_process(work: Callable[[], T]) -> T:
+    """The result of `work`, done by the first process alone and told to the others."""
+    found = [work() if rank() == 0 else None]
+    if world() > 1:
+        dist.broadcast_object_list(found, src=0)
+    return found[0]  # type: ignore[return-value]
+
+
+def shutdown() -> None:
+    """End this process' part in the group, once all others have come here."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        gc.collect()
+        dist.destroy_process_group()
+        # Torch keeps threads of a gloo group that DDP has used. One that lets go of its last tensor needs the
+        # interpreter for a moment, and aborts the process if that is already going down.
+        time.sleep(0.1)
 
 
 def gather(rows: Tensor) -> Tensor:

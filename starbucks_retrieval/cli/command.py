@@ -1,0 +1,137 @@
+"""The run of a command: logging, progress, the summary at its end, and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starbucks_retrieval.errors import UserError
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.cli.flags import CommonArguments
+
+T = TypeVar("T")
+log = logging.getLogger("starbucks_retrieval")
+
+
+def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+    """Run a command's main function and return its exit code.
+
+    Args:
+        main: Called with the words of the command line.
+        argv: The words; those of this process if None.
+
+    Returns:
+        0 when done or when the reader of a pipe left, 2 for a user error or a full or unreadable disk, 130 when
+        interrupted. Any other exception is a bug and is raised.
+    """
+    try:
+        main(sys.argv[1:] if argv is None else argv)
+        return 0
+    except UserError as error:
+        return _print_error(error.what, error.hint)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        # Users can correct the state of a disk and its permissions; all other errors are bugs.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _print_error(
+                f"no space left on the disk for {error.filename or 'the output'}",
+                "free some space and run the same command again; finished parts are kept",
+            )
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            return _print_error(
+                f"{error.filename or 'a file or folder'} may not be written or read",
+                "check its permissions, or choose another folder",
+            )
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE, errno.EMFILE) and error.filename:
+            return _print_error(f"{error.filename}: {error.strerror}", "check the path and the file system it lies on")
+        raise
+
+
+def _print_error(problem: str, hint: str) -> int:
+    print(f"error: {problem}", file=sys.stderr)
+    if hint:
+        print(f"  try: {hint}", file=sys.stderr)
+    return 2
+
+
+def setup_logging(common: CommonArguments) -> None:
+    """Send this package's log to standard error, one plain line per record."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(logging.ERROR if common.quiet else common.log_level.upper())
+
+
+def quiet_unless_first(common: CommonArguments) -> CommonArguments:
+    """Return `common`, made silent in every process of a launcher (torchrun, deepspeed) but the first."""
+    if os.environ.get("RANK", "0") == "0":
+        return common
+    return dataclasses.replace(common, quiet=True, json=False)
+
+
+def finish(common: CommonArguments, summary: str, figures: dict[str, Any]) -> None:
+    """End a command: print the summary on standard error and, with `--json`, the figures on standard output.
+
+    Args:
+        common: `quiet` suppresses the summary, `json` prints the figures.
+        summary: One line for people.
+        figures: A JSON-ready mapping, printed as one line.
+    """
+    if not common.quiet:
+        print(summary, file=sys.stderr)
+    if common.json:
+        print(json.dumps(figures, ensure_ascii=False), flush=True)
+
+
+def progress(items: Iterable[T], total: int | None, units: str, label: str, every: float = 30.0) -> Iterator[T]:
+    """Yield the items, with a progress bar on a terminal and with log lines elsewhere.
+
+    Args:
+        items: The items.
+        total: Their number, None if unknown.
+        units: The plural of the items' name, as `passages`.
+        label: The name of the work.
+        every: Seconds between two log lines.
+    """
+    if log.level > logging.INFO:
+        yield from items
+        return
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        yield from tqdm(items, total=total, unit=f" {units}", desc=label, dynamic_ncols=True)
+        return
+    start = last = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - last >= every:
+            last = now
+            left = f", {(now - start) / done * (total - done):.0f} s left" if total else ""
+            of = f" of {total}" if total else ""
+            log.info("%s: %d%s %s, %.1f/s%s", label, done, of, units, done / (now - start), left)
+
+
+def format_number(value: float, digits: int = 6) -> str:
+    """Return a number rounded to `digits` significant digits, without an exponent for large numbers.
+
+    Example:
+        >>> format_number(240.3, 2), format_number(1e-05)
+        ('240', '1e-05')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text else text

@@ -1,0 +1,206 @@
+"""Command-line flags from dataclass fields."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from starbucks_retrieval.cli.config import convert, load_config
+from starbucks_retrieval.errors import UserError
+
+T = TypeVar("T")
+
+
+def flag(default: Any = None, help: str = "", *, factory: Callable[[], Any] | None = None, **metadata: Any) -> Any:
+    """Return a dataclass field that becomes a command-line flag.
+
+    Args:
+        default: Its value when it is not given.
+        help: One line for `--help`.
+        factory: Makes the default of a flag that takes several values.
+        metadata: `required=True` refuses a command line without it; `choices` restricts the values to the names of an
+            iterable, such as a `Registry`, or of what a function returns, read when the parser is built.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Arguments:
+        ...     batch_size: int = flag(64, "texts per batch")
+        >>> (arguments,), _ = parse_flags([Arguments], ["--batch_size", "32"], "prog", "An example.")
+        >>> arguments.batch_size
+        32
+    """
+    metadata["help"] = help
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass
+class CommonArguments:
+    """Flags of every command."""
+
+    seed: int = flag(42, "seed of all random numbers")
+    log_level: Literal["debug", "info", "warning", "error"] = flag("info", "lowest level logged to standard error")
+    quiet: bool = flag(False, "print errors and results only")
+    json: bool = flag(False, "end with one JSON object on standard output")
+
+
+def flag_types(cls: type) -> dict[str, Any]:
+    """Return the type of each flag of a dataclass, by name; for a flag with `choices` the Literal of its names."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        choices = field.metadata.get("choices")
+        if choices is not None:
+            hints[field.name] = Literal[tuple(choices() if callable(choices) else choices)]
+    return hints
+
+
+def parser_for(classes: Sequence[type], prog: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Return an argparse parser with one flag per dataclass field, spelled with underscores.
+
+    Values that are not on the command line are absent from the namespace. The first line of a class' docstring is the
+    heading of its flags in `--help`.
+    """
+    parser = _Parser(
+        prog=prog,
+        usage=f"{prog} [flags]",
+        description=description,
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=110),
+    )
+    for cls in classes:
+        group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
+        hints = flag_types(cls)
+        for field in dataclasses.fields(cls):
+            if field.init:
+                _add_flag(group, field, hints[field.name])
+    return parser
+
+
+def parse_flags(
+    classes: Sequence[type], argv: Sequence[str], prog: str, description: str, epilog: str = "", extra: bool = False
+) -> tuple[list[Any], list[str]]:
+    """Build one instance of each dataclass from flags, over values from an optional leading .yaml or .json file.
+
+    Args:
+        classes: Dataclasses whose fields were made by `flag`.
+        argv: The words of the command line.
+        prog: The command, as `starbucks search`.
+        description: One sentence for `--help`.
+        epilog: Text below the flags in `--help`.
+        extra: Return words and keys that no dataclass has, instead of refusing them.
+
+    Returns:
+        The instances, and the words that no dataclass has.
+
+    Raises:
+        UserError: A flag is unknown, required and missing, or has a value of the wrong type.
+    """
+    parser = parser_for(classes, prog, description, epilog)
+    argv = [with_underscores(word) for word in argv]
+    values: dict[str, Any] = {}
+    leftover: list[str] = []
+    types_of = {name: hint for cls in classes for name, hint in flag_types(cls).items()}
+    known = [field.name for cls in classes for field in dataclasses.fields(cls) if field.init]
+    if argv and not argv[0].startswith("-"):
+        path = argv.pop(0)
+        for key, value in load_config(path).items():
+            name = str(key).replace("-", "_")
+            if name in known:
+                values[name] = from_config(f"{path}: {name}", value, types_of[name])
+            elif extra and value is None:
+                continue
+            elif extra:
+                leftover += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+            else:
+                raise UserError(f"{path}: unknown key {name!r}", _suggest(name, known, prog))
+    namespace, unknown = parser.parse_known_args(argv)
+    if unknown and not extra:
+        name = unknown[0].partition("=")[0]
+        raise UserError(f"unknown argument {name}", _suggest(name, [f"--{flag}" for flag in known], prog))
+    values.update(vars(namespace))
+    return [build(cls, values, prog) for cls in classes], leftover + unknown
+
+
+def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
+    """Return an instance of a dataclass of flags from those `values` that it has fields for.
+
+    Raises:
+        UserError: A required flag is missing or empty.
+    """
+    fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    for field in fields:
+        if field.metadata.get("required") and values.get(field.name) in (None, "", []):
+            raise UserError(f"--{field.name} is missing", f"see {prog} --help")
+    return cls(**{field.name: values[field.name] for field in fields if field.name in values})
+
+
+def from_config(name: str, value: Any, hint: Any) -> Any:
+    """Convert a value of a configuration file to the type of its flag.
+
+    Args:
+        name: The file and the flag, for messages.
+        value: A scalar, a list or None.
+        hint: The flag's type, from `flag_types`.
+
+    Raises:
+        UserError: The value is of another type.
+    """
+    scalar, is_list = _scalar_type(hint)
+    return convert(name, value, scalar, is_list)
+
+
+def with_underscores(word: str) -> str:
+    """Return `--kl-weight=1` as `--kl_weight=1`: flags may be written with dashes."""
+    name, equals, value = word.partition("=")
+    return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise UserError(message, f"see {self.prog} --help")
+
+
+def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field, hint: Any) -> None:
+    default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    help_text = field.metadata.get("help", "")
+    if default not in (None, dataclasses.MISSING, "", [], False):
+        help_text += f" (default: {default})"
+    options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
+    scalar, is_list = _scalar_type(hint)
+    if scalar is bool:
+        options.update(type=_boolean, nargs="?", const=True, metavar="true|false")
+    elif typing.get_origin(scalar) is Literal:
+        options["choices"] = typing.get_args(scalar)
+    else:
+        options.update(type=scalar, metavar=scalar.__name__.upper())
+    if is_list:
+        options.update(nargs="+", action="extend")  # --run a b and --run a --run b are the same
+    group.add_argument(f"--{field.name}", **options)
+
+
+def _scalar_type(hint: Any) -> tuple[Any, bool]:
+    """Return the type of one value behind a field's annotation, and whether the flag takes several."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is list:
+        return typing.get_args(hint)[0], True
+    return hint, False
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "on"):
+        return True
+    if text.lower() in ("false", "no", "0", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def _suggest(name: str, known: Iterable[str], prog: str) -> str:
+    return "".join(f"{near}, or " for near in difflib.get_close_matches(name, known, 1)) + f"see {prog} --help"
