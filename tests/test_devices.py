@@ -13,7 +13,7 @@ from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.__main__ import main as grid
 from starbucks_retrieval.grid.api import scoring_place
-from starbucks_retrieval.integrations.model import SizedModel
+from starbucks_retrieval.integrations.base import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.search.__main__ import main as search

@@ -40,6 +40,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
     """Fill in the flags, and make links between files of the repository links between pages."""
+    if "<!-- consumers -->" in markdown:
+        markdown = markdown.replace("<!-- consumers -->", _consumers())
     if "<!-- flags -->" in markdown:
         markdown = markdown.replace("<!-- flags -->", _flags())
     return relink(markdown, page.file.src_uri)
@@ -64,6 +66,14 @@ def _mathml(match: re.Match[str]) -> str:
 
 def _flags() -> str:
     return "\n".join(as_markdown(door, common=number == 0) for number, door in enumerate(doors()))
+
+
+def _consumers() -> str:
+    """A mkdocstrings block for each embedding consumer."""
+    from starbucks_retrieval.integrations import CONSUMERS
+
+    classes = [CONSUMERS[name] for name in CONSUMERS]
+    return "\n".join(f"::: {each.__module__}.{each.__qualname__}\n" for each in classes)
 
 
 def relink(markdown: str, page: str) -> str:

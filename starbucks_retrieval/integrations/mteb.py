@@ -1,4 +1,4 @@
-"""The model that mteb.evaluate takes."""
+"""Models for mteb.evaluate."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.integrations.model import SizedModel
+from starbucks_retrieval.integrations.base import SizedModel
 
 
 class MtebModel(SizedModel):
-    """A model at one size, for `mteb.evaluate`: mteb 2's encoder protocol.
+    """A model at one size for `mteb.evaluate`: the encoder protocol of mteb 2.
 
-    Queries get the model's prefix and length of queries, all other texts those of passages. mteb's results go by the
-    model's name, its weights' fingerprint as revision, and the size.
+    Queries get the model's query prefix and length, all other texts those of passages. mteb files its results under
+    the model's name, the fingerprint of its weights as revision, and the size. The arguments are those of `SizedModel`.
+
+    Example:
+        >>> import mteb  # doctest: +SKIP
+        >>> mteb.evaluate(MtebModel("my-model", "6:128"), mteb.get_tasks(tasks=["NFCorpus"]))  # doctest: +SKIP
     """
 
     @cached_property
     def mteb_model_meta(self) -> Any:
-        """What mteb writes about the model. Raises UserError without mteb."""
+        """The model's metadata in mteb's form. Raises UserError if mteb is not installed."""
         try:
             from mteb.models import ModelMeta
             from mteb.models.model_meta import ScoringFunction
@@ -61,28 +65,29 @@ class MtebModel(SizedModel):
         prompt_type: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Embeddings float32 [texts, dim] of all batches of a loader, in its order.
+        """Return the embeddings, float32 [texts, dim], of all batches of a loader, in its order.
 
-        Only `prompt_type` matters: "query" or anything else. A batch's columns `title` and `body`, which mteb gives for
-        corpora, are joined by the model's own separator.
+        Args:
+            inputs: Batches with a column `text`, or, as mteb gives for corpora, `title` and `body`.
+            prompt_type: "query", or anything else for passages. The other arguments are ignored.
         """
         texts: list[str] = []
         titles: list[str] = []
         for batch in inputs:
             titled = "title" in batch and "body" in batch
-            found = list(batch["body"] if titled else batch["text"])
-            texts += found
-            titles += [title or "" for title in batch["title"]] if titled else [""] * len(found)
+            batch_texts = list(batch["body"] if titled else batch["text"])
+            texts += batch_texts
+            titles += [title or "" for title in batch["title"]] if titled else [""] * len(batch_texts)
         if getattr(prompt_type, "value", prompt_type) == "query":
             return self.embed_queries(texts)
         return self.embed_passages(texts, titles)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
-        """Dot products [first, second], which are cosines where the model normalises."""
+        """Return dot products [first, second], which are cosines where the model normalises."""
         return _matrix(embeddings1) @ _matrix(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
-        """Dot products [pairs] of corresponding rows."""
+        """Return dot products [pairs] of corresponding rows."""
         return (_matrix(embeddings1) * _matrix(embeddings2)).sum(dim=1)
 
 

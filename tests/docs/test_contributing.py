@@ -18,14 +18,16 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
 
 
 @pytest.mark.parametrize(
-    "number",
+    "name",
     [
-        pytest.param(0, id="method"),
-        pytest.param(1, id="format"),
-        pytest.param(2, id="backend", marks=pytest.mark.slow),  # torch.export takes its time
+        "method",
+        "format",
+        pytest.param("backend", marks=pytest.mark.slow),  # torch.export takes its time
+        "consumer",
     ],
 )
-def test_the_example_applies_and_works(number, stand_ins, tmp_path):  # noqa: F811
+def test_the_example_applies_and_works(name, stand_ins, tmp_path):  # noqa: F811
+    number = [check.title for check in CHECKS].index(f"check: {name}")
     change, check = DIFFS[number], CHECKS[number]
     assert len(change.text.splitlines()) < 60
     package = tmp_path / "starbucks_retrieval"
@@ -41,7 +43,7 @@ def test_the_example_applies_and_works(number, stand_ins, tmp_path):  # noqa: F8
     (tmp_path / "check.py").write_text(check.text)
     before = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert before.returncode == 0, f"{check}: {before.stderr}"
-    if check.title == "check: method":
+    if name == "method":
         trains_to_the_end("chain", stand_ins, tmp_path, environment)
     subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
     after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)

@@ -1,4 +1,4 @@
-"""A model at one size, its texts prepared as the other stages prepare them."""
+"""The base of embedding consumers: a model at one size, with texts prepared as in every other stage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from starbucks_retrieval.sizes import Size, Sizes, check_size
 
 
 class SizedModel:
-    """What evaluators embed with: queries and passages at one size.
+    """Embed queries and passages at one size.
 
-    `model` is a folder, a hub name or an open encoder; `size` a Size or `6:128`, by default the largest of the model's
-    own. Batches are cut by tokens, not by the batch size that an evaluator hands in. Raises UserError for a model that
-    cannot be read and a size that it lacks.
+    Args:
+        model: A folder, a hub name, or an encoder that is open already.
+        size: The size, such as `6:128`; by default the model's full size.
+        device: `cpu`, `cuda`, `cuda:1` …; by default a GPU where there is one. Not for an open encoder.
+        dtype: The precision of the computation.
+        max_tokens: Rows times longest row of a batch. Batches are cut by tokens; the batch size of the consumer is ignored.
+
+    Raises:
+        UserError: The model cannot be read, or does not have that size.
     """
 
     def __init__(
@@ -42,19 +48,24 @@ class SizedModel:
         self._max_tokens = max_tokens
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Embeddings of queries, float32 [texts, dim]."""
+        """Return the embeddings of queries, float32 [texts, dim]."""
         return self._embed(texts, True)
 
     def embed_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> np.ndarray:
-        """Embeddings of passages, float32 [texts, dim], each of its title, if it has one, and its text."""
-        # The separator between title and text is the model's; `encode` adds the prefix.
+        """Return the embeddings of passages, float32 [texts, dim].
+
+        Args:
+            texts: The texts of the passages.
+            titles: Their titles, empty where a passage has none. The model's own separator joins title and text.
+        """
+        # `encode` adds the prefix.
         separator = self.encoder.config.passage_field_separator
         titles = titles or [""] * len(texts)
         return self._embed([join_text(Passage("", t, text), separator) for t, text in zip(titles, texts)], False)
 
     def _embed(self, texts: Sequence[str], is_query: bool) -> np.ndarray:
         size = self.size if is_query else self.encoder.config.passage_size(self.size)
-        found = self.encoder.encode(
+        embeddings = self.encoder.encode(
             list(texts), Sizes([size]), is_query=is_query, max_tokens=self._max_tokens, dtype=self._dtype
         )
-        return found[size]
+        return embeddings[size]

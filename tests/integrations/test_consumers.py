@@ -1,12 +1,14 @@
-"""mteb's and beir's own evaluators on a model of ours, against our own figures."""
+"""Embedding consumers: the evaluators of mteb and beir give our own figures."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
-from starbucks_retrieval.integrations import BeirModel, MtebModel
+from starbucks_retrieval.integrations import CONSUMERS, BeirModel, MtebModel, SizedModel
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.sts import StsArguments, sts
@@ -51,11 +53,11 @@ def our_ndcg(model, size, collection):
     corpus, queries, qrels = collection
     encoder = NestedEncoder.from_pretrained(model)
     titled = [f"{p['title']} w92 {p['text']}" if p["title"] else p["text"] for p in corpus.values()]
-    passages, asked = (
+    passages, embedded_queries = (
         encoder.encode(list(texts), size, is_query=is_query)[Size.parse(size)]
         for texts, is_query in ((titled, False), (queries.values(), True))
     )
-    scores = asked @ passages.T
+    scores = embedded_queries @ passages.T
     run = {q: dict(zip(corpus, map(float, scores[i]))) for i, q in enumerate(queries)}
     return score(qrels, run, parse_measures("nDCG@10")).mean["nDCG@10"]
 
@@ -198,3 +200,23 @@ def test_an_open_encoder_serves_several_sizes(model):
     small, large = (BeirModel(encoder, size) for size in SIZES)
     np.testing.assert_array_equal(BeirModel(model, SIZES[1]).encode_queries(["w1 w2"]), large.encode_queries(["w1 w2"]))
     assert small.encode_queries(["w1"]).shape == (1, 8)
+
+
+def test_the_registry_opens_consumers_and_takes_more(model, monkeypatch):
+    monkeypatch.setattr(CONSUMERS, "_entries", dict(CONSUMERS._entries))
+    assert isinstance(CONSUMERS["beir"](model, "2:8"), BeirModel) and CONSUMERS["mteb"] is MtebModel
+
+    class Listing(SizedModel):
+        def embed(self, texts):
+            return self.embed_passages(texts).tolist()
+
+    CONSUMERS.register("lists", Listing, help="lists of numbers")
+    assert list(CONSUMERS) == ["beir", "mteb", "lists"]
+    assert len(CONSUMERS["lists"](model, "2:8").embed(["w1"])[0]) == 8
+    with pytest.raises(UserError, match="unknown embedding consumer 'bier'"):
+        CONSUMERS["bier"]
+
+
+def test_listing_the_consumers_imports_no_torch():
+    code = "import sys; from starbucks_retrieval.integrations import CONSUMERS; list(CONSUMERS); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
