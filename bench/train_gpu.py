@@ -17,7 +17,7 @@ import common
 import torch
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.losses import SRL, SRLOptions
+from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.train.module import Chunks, TrainingModule
 
 

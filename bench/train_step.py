@@ -19,7 +19,7 @@ import published
 import torch
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.losses import SRL, SRLOptions
+from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.train import TrainArguments
 from starbucks_retrieval.train.module import Chunks, TrainingModule

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -114,6 +114,20 @@ class Objective(ABC, Generic[T]):
             return loss
         distilled = distil(views, self.visited(drawn), options)
         return Loss(loss.total + distilled.total, loss.parts | distilled.parts)
+
+
+class Method(NamedTuple):
+    """A registered training method.
+
+    Args:
+        objective: Its class; called as `objective(sizes, full, options)`.
+        variants: Its published versions, name → options; the first is the default.
+        title: Its name in model cards: "A text encoder trained with <title>".
+    """
+
+    objective: type[Objective]
+    variants: Mapping[str, Options]
+    title: str
 
 
 def size_loss(views: Views, size: Size, options: Options) -> Tensor:

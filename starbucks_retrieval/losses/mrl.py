@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
 from starbucks_retrieval.losses.batch import Loss, Views
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -48,3 +48,6 @@ class MRL(Objective[MRLOptions]):
             total = total + ce
             parts[f"ce/{size}"] = ce.detach()
         return Loss(total / len(self._sizes) if self.options.reduction == "mean" else total, parts)
+
+
+METHOD = Method(MRL, VARIANTS, "Matryoshka Representation Learning (arXiv 2205.13147)")

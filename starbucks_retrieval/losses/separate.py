@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
 from starbucks_retrieval.losses.batch import Loss, Views
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -18,13 +18,12 @@ class SingleOptions(Options):
     train_dim: bool = True
 
 
-SEPARATE: dict[str, SingleOptions] = {
+VARIANTS: dict[str, SingleOptions] = {
     # arXiv 2411.17299: trained at its own (n, d)
     "separate": SingleOptions(),
     # The released STS baselines never use d in their loss.
     "separate-sts-released": SingleOptions(temperature=0.05, normalize=True, train_dim=False),
 }
-FULL: dict[str, SingleOptions] = {"full": SingleOptions()}
 
 
 class Single(Objective[SingleOptions]):
@@ -45,3 +44,7 @@ class Single(Objective[SingleOptions]):
         """See the class."""
         ce = size_loss(views, self.top, self.options)
         return Loss(ce, {f"ce/{self.top}": ce.detach()})
+
+
+SEPARATE = Method(Single, VARIANTS, "a contrastive loss at this size alone")
+FULL = Method(Single, {"full": SingleOptions()}, "a contrastive loss at its full size")

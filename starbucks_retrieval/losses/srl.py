@@ -10,7 +10,7 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.alignment import coordinate_kl, score_kl
-from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
 from starbucks_retrieval.losses.batch import Loss, Views
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -133,3 +133,6 @@ class SRL(Objective[SRLOptions]):
             teacher = teacher.detach() if options.detach_teacher else teacher
             kl = score_kl(teacher, student, temperature, views.excluded)
         return kl * temperature**2 if options.kl_rescale else kl
+
+
+METHOD = Method(SRL, VARIANTS, "Starbucks Representation Learning (arXiv 2410.13230)")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.alignment import coordinate_kl, score_kl
-from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
 from starbucks_retrieval.losses.batch import Loss, Views
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -142,3 +142,6 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         teacher, student = views.scores(last), views.scores(sampled)
         teacher = teacher.detach() if options.detach_teacher else teacher
         return score_kl(teacher, student, temperature, views.excluded)
+
+
+METHOD = Method(TwoDMSE, VARIANTS, "2D Matryoshka training (arXiv 2402.14776v1)")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.alignment import kl_rows, score_kl
-from starbucks_retrieval.losses.base import Objective, Options, size_loss
+from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
 from starbucks_retrieval.losses.batch import Loss, Views
 from starbucks_retrieval.losses.pca import pca_target
 from starbucks_retrieval.sizes import Size, Sizes
@@ -170,3 +170,6 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
             # The published code's direction; eq. 10 prints it the other way round.
             total = total + (x - t).square().mean() + kl_rows(t / temperature, x / temperature) * temperature
         return total
+
+
+METHOD = Method(TwoDMSEv2, VARIANTS, "2D Matryoshka training, second version (arXiv 2411.17299)")

@@ -27,7 +27,7 @@ from starbucks_retrieval.trainer.settings import hugging_face_arguments, kept_se
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-    from starbucks_retrieval.losses import Objective
+    from starbucks_retrieval.losses.base import Objective
     from starbucks_retrieval.models import EncoderConfig, NestedEncoder
     from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.dev import DevSet

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.losses import Options
+    from starbucks_retrieval.losses.base import Options
     from starbucks_retrieval.models import EncoderConfig
 
 log = logging.getLogger(__name__)
@@ -40,14 +41,8 @@ class TrainArguments:
         None, f"a published recipe: lengths, batch, rates and objective; flags override it. One of {', '.join(PRESETS)}"
     )
 
-    objective: Literal["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full"] = flag(
-        "srl", "srl: all sizes of the ladder; mrl: dims of the last layer; 2dmse, 2dmse-v2; separate: one size; full"
-    )
-    variant: str | None = flag(
-        None, "whose version: srl starbucks (default), starbucks-released, -sampled, -sts-released; 2dmse v1-paper "
-        "(default), st-3.2, angle-0223; 2dmse-v2 eq12 (default), angle, retrieval, retrieval-score; separate separate "
-        "(default), separate-sts-released",
-    )  # fmt: skip
+    objective: str = flag("srl", f"what a step trains. {LOSSES.help_text()}", choices=LOSSES)
+    variant: str | None = flag(None, "published version of the objective (default: the first that --objective lists)")
     sizes: str | None = flag(None, "ladder such as 2:32,6:128,12:768 (default: six rungs in the paper's proportions)")
     kl_weight: float | None = flag(None, "weight of the alignment with the full size (default: 1)")
     kl_temperature: float | None = flag(None, "temperature inside the KL (default for srl: that of the scores)")
@@ -61,7 +56,7 @@ class TrainArguments:
     full_dim: bool | None = flag(None, "2dmse-v2: train the full width of every layer too")
     pca: Literal["exact", "lowrank"] | None = flag(None, "2dmse-v2: how the PCA target is found (default: exact)")
     objective_options: list[str] | None = flag(
-        None, "any other option of the method's file in objectives/, as kl_space=scores detach_teacher=false"
+        None, "any other option of the method's file in losses/, as kl_space=scores detach_teacher=false"
     )
     passage_layers: str | None = flag(
         None, "score queries against passages of another depth: last, or pairs such as 2:6,4:12"

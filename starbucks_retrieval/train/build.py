@@ -7,11 +7,12 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.arguments import TrainArguments, integers
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.losses import Objective, Options
+    from starbucks_retrieval.losses.base import Objective, Options
     from starbucks_retrieval.models import EncoderConfig
 
 # Flags that set an option of the same or of another name, in every method whose options have it.
@@ -35,9 +36,9 @@ _FLAGS = {
 
 def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:
     """The objective's options. Raises UserError for an unknown variant and for a flag that the method does not have."""
-    from starbucks_retrieval.losses import METHODS, Options
+    from starbucks_retrieval.losses.base import Options
 
-    variants = METHODS[arguments.objective].variants
+    variants = LOSSES[arguments.objective].variants
     name = arguments.variant or next(iter(variants))
     if name not in variants:
         raise UserError(f"--objective {arguments.objective} has no variant {name}", f"it has {', '.join(variants)}")
@@ -76,9 +77,7 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
 
 def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options: Options) -> Objective:
     """The objective over a ladder, for a backbone of the full size."""
-    from starbucks_retrieval.losses import METHODS
-
-    return METHODS[arguments.objective].objective(sizes, full, options)
+    return LOSSES[arguments.objective].objective(sizes, full, options)
 
 
 def _value(flag: str, value: Any, num_layers: int) -> Any:

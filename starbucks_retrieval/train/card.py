@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from starbucks_retrieval.cli.tables import markdown_table
-from starbucks_retrieval.losses import METHODS, Options
+from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.losses.base import Options
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.origin import base_model, told_base
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
@@ -43,7 +44,7 @@ def write_card(
         "---",
         f"# {Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
         "",
-        f"A text encoder trained with {METHODS[arguments.objective].title}: its embedding can be taken "
+        f"A text encoder trained with {LOSSES[arguments.objective].title}: its embedding can be taken "
         f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}.",
         "",
         *_size_table(encoder, sizes, scored),

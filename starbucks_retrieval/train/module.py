@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from starbucks_retrieval.losses import Batch, Loss, Objective
+from starbucks_retrieval.losses.base import Objective
+from starbucks_retrieval.losses.batch import Batch, Loss
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.trainer.distributed import gather, gather_taps, world

@@ -8,9 +8,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from docs.pages import ROOT, blocks
 from docs.runner import stand_ins  # noqa: F401
+
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import open_store, output_folder
 
 BLOCKS = list(blocks("CONTRIBUTING.md"))
 DIFFS = [block for block in BLOCKS if block.language == "diff"]
@@ -45,6 +49,8 @@ def test_the_example_applies_and_works(name, stand_ins, tmp_path):  # noqa: F811
     assert before.returncode == 0, f"{check}: {before.stderr}"
     if name == "method":
         trains_to_the_end("chain", stand_ins, tmp_path, environment)
+    if check.title == "check: backend":
+        encodes_to_the_end("exported", tmp_path, environment)
     subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
     after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)
     assert after.returncode != 0, "the check passes without the change"
@@ -63,3 +69,17 @@ def trains_to_the_end(objective, stand_ins, folder, environment):  # noqa: F811
     assert "A text encoder trained with a chain of alignments" in card and f"- objective: {objective}\n" in card
     history = json.loads((folder / "trained" / "training.json").read_text())["history"]
     assert {"ce/2:32", "kl/2:32", "ce/6:384"} <= set(history[0])
+
+
+def encodes_to_the_end(backend, folder, environment):
+    """Encode with a back end that was added, through the command line, and compare the store with that of torch."""
+    (folder / "corpus.jsonl").write_text('{"_id": "1", "text": "hens lay eggs"}\n{"_id": "2", "text": "moths fly"}\n')
+    for name in ("torch", backend):
+        words = f"encode --backend {name} --dtype fp32 --model_name_or_path my-model --dataset_path corpus.jsonl"
+        command = [sys.executable, "-m", "starbucks_retrieval", *words.split(), "--sizes", "2:32", "--device", "cpu"]
+        command += ["--encode_output_path", f"by-{name}"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    ours, exact = (open_store(output_folder(folder / f"by-{name}", Size(2, 32))) for name in (backend, "torch"))
+    assert ours.spec.compute_dtype == f"{backend}-fp32" and exact.spec.compute_dtype == "fp32"
+    np.testing.assert_allclose(ours.vectors(np.arange(2)), exact.vectors(np.arange(2)), atol=1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from starbucks_retrieval.losses import Batch
+from starbucks_retrieval.losses.batch import Batch
 from starbucks_retrieval.sizes import Size, Sizes
 
 TOLERANCE = {"rtol": 0, "atol": 1e-6}

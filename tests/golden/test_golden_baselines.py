@@ -8,19 +8,21 @@ import pytest
 import torch
 from golden.parity import close, columns_batch, pooled_layers, tensor
 
-from starbucks_retrieval.losses import METHODS, MRL, Batch, MRLOptions, Single, SingleOptions, TwoDMSE, TwoDMSEv2
+from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.losses.alignment import kl_rows
 from starbucks_retrieval.losses.base import size_loss
-from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses.batch import Batch, Views
+from starbucks_retrieval.losses.mrl import MRL, MRLOptions
 from starbucks_retrieval.losses.pairs import angle_similarity, cosent
 from starbucks_retrieval.losses.pca import pca_target
-from starbucks_retrieval.losses.two_dmse import Draw, TwoDMSEOptions
-from starbucks_retrieval.losses.two_dmse_v2 import TwoDMSEv2Options
+from starbucks_retrieval.losses.separate import Single, SingleOptions
+from starbucks_retrieval.losses.two_dmse import Draw, TwoDMSE, TwoDMSEOptions
+from starbucks_retrieval.losses.two_dmse_v2 import TwoDMSEv2, TwoDMSEv2Options
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 def variant(method, name, **changes):
-    return dataclasses.replace(METHODS[method].variants[name], **changes)
+    return dataclasses.replace(LOSSES[method].variants[name], **changes)
 
 
 def test_mrl(golden):
@@ -69,7 +71,7 @@ def test_two_dmse_of_sentence_transformers(golden, weighting):
 
 
 def test_the_st_variant_weighs_linearly():
-    assert METHODS["2dmse"].variants["st-3.2"].layer_weight == "linear"
+    assert LOSSES["2dmse"].variants["st-3.2"].layer_weight == "linear"
 
 
 def test_angle_0223_is_the_paper_with_one_alignment(golden):
@@ -124,7 +126,7 @@ def test_layer_weights(golden):
 
 def test_angles_code_starts_at_the_embeddings_and_skips_the_last_but_one():
     full = Size(12, 768)
-    method = TwoDMSEv2(Sizes([full]), full, METHODS["2dmse-v2"].variants["angle"])
+    method = TwoDMSEv2(Sizes([full]), full, LOSSES["2dmse-v2"].variants["angle"])
     queries, _ = method.layers(None)
     assert queries == (*range(11), 12)
     assert method.layer_weight(0, 1) == 1.0 and method.layer_weight(1, 2) == pytest.approx(0.5906, abs=1e-4)
@@ -179,5 +181,5 @@ def test_similarity_losses(golden):
 def test_the_nli_objective(golden):
     data = golden["sts_losses"]["triplet"]
     views = Views(columns_batch([[data["text"]], [data["pos"]], [data["neg"]]]), normalize=True)
-    options = dataclasses.replace(METHODS["2dmse-v2"].variants["angle"])
+    options = dataclasses.replace(LOSSES["2dmse-v2"].variants["angle"])
     close(size_loss(views, Size(1, 8), options), data["total"])

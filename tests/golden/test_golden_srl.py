@@ -6,8 +6,10 @@ import pytest
 import torch
 from golden.parity import close, columns_batch, model_sizes, pooled_layers, tensor
 
-from starbucks_retrieval.losses import METHODS, SRL, Batch, SRLOptions, info_nce
-from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.losses.batch import Batch, Views
+from starbucks_retrieval.losses.contrastive import info_nce
+from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.models.pooling import embedding, pool
 from starbucks_retrieval.sizes import Size
 
@@ -66,7 +68,7 @@ def test_presets_are_the_published_variants(golden):
     data = golden["srl"]
     for preset, case in (("starbucks", "paper_mean"), ("starbucks-released", "ielab_sum")):
         sizes = model_sizes(data["pairs"])
-        loss = SRL(sizes, sizes.full, METHODS["srl"].variants[preset])(
+        loss = SRL(sizes, sizes.full, LOSSES["srl"].variants[preset])(
             Batch(pooled_layers(data["q"]), pooled_layers(data["p"]))
         )
         close(loss.total, data["cases"][case]["total"])
@@ -75,7 +77,7 @@ def test_presets_are_the_published_variants(golden):
 def test_srl_sts_released(golden):
     data = golden["srl_sts_ielab"]
     sizes = model_sizes(data["pairs"])
-    loss = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sts-released"])(columns_batch(data["cols"]))
+    loss = SRL(sizes, sizes.full, LOSSES["srl"].variants["starbucks-sts-released"])(columns_batch(data["cols"]))
     close(loss.total, data["expected"]["total"])
     for size, ce, kl in zip(sizes, data["expected"]["ce"], data["expected"]["kl"]):
         close(loss.parts[f"ce/{size}"], ce)
@@ -94,6 +96,6 @@ def test_multiple_negatives_ranking_is_info_nce_over_cosines(golden):
 def test_srl_sampled(golden):
     data = golden["srl_sampled_ielab"]
     sizes = model_sizes([(0, data["dims"][0]), (1, data["dims"][1]), (2, data["dims"][2])])
-    method = SRL(sizes, sizes.full, METHODS["srl"].variants["starbucks-sampled"])
+    method = SRL(sizes, sizes.full, LOSSES["srl"].variants["starbucks-sampled"])
     loss = method(Batch(pooled_layers(data["q"]), pooled_layers(data["p"])), method.sampled(data["sampled"] + 1))
     close(loss.total, data["total"])

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from starbucks_retrieval import Size, Sizes, UserError
-from starbucks_retrieval.losses import METHODS, Batch
-from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.losses.batch import Batch, Views
 from starbucks_retrieval.losses.pairs import cosent
 
 FULL = Size(4, 32)
 LADDER = Sizes.parse("1:8,2:16,4:32")
-ALL_VARIANTS = [(method, name) for method, found in METHODS.items() for name in found.variants]
+ALL_VARIANTS = [(method, name) for method in LOSSES for name in LOSSES[method].variants]
 
 
 def build(method, name=None, sizes=None, **changes):
-    found = METHODS[method]
+    found = LOSSES[method]
     options = found.variants[name or next(iter(found.variants))]
     default = Sizes([FULL]) if method in ("separate", "full") else LADDER
     return found.objective(sizes or default, FULL, dataclasses.replace(options, **changes))
@@ -79,10 +79,10 @@ def test_the_same_generator_draws_the_same_and_all_is_drawn():
 
 def test_the_published_dims():
     full = Size(12, 768)
-    method = METHODS["2dmse"].objective(Sizes([full]), full, METHODS["2dmse"].variants["v1-paper"])
+    method = LOSSES["2dmse"].objective(Sizes([full]), full, LOSSES["2dmse"].variants["v1-paper"])
     dims = {method.draw(np.random.default_rng(i)).last_dim for i in range(200)}
     assert dims == {8, 16, 32, 64, 128, 256, 512}
-    v2 = METHODS["2dmse-v2"].objective(Sizes([full]), full, METHODS["2dmse-v2"].variants["eq12"])
+    v2 = LOSSES["2dmse-v2"].objective(Sizes([full]), full, LOSSES["2dmse-v2"].variants["eq12"])
     assert {size.dim for size in v2.visited(None)} == {128, 768}
     assert v2.layers(None)[0] == tuple(range(1, 13))
 
@@ -94,7 +94,7 @@ def test_sampled_srl_takes_one_layer_and_the_last():
     assert [str(s) for s in objective.sampled(2)] == ["2:8", "2:16", "2:32", "4:8", "4:16", "4:32"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LOSSES)
 def test_passages_of_another_depth(method):
     pairs = tuple((n, 4) for n in range(4))
     objective, batch = build(method, passage_layers=pairs), random_batch()
@@ -104,7 +104,7 @@ def test_passages_of_another_depth(method):
     torch.testing.assert_close(objective(batch, drawn).total, build(method)(moved, drawn).total)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LOSSES)
 def test_distillation_is_an_extra_term_at_every_visited_size(method):
     teacher = torch.tensor([[3.0, 1.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     batch, plain = random_batch(teacher=teacher), build(method)

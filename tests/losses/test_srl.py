@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from starbucks_retrieval import Size, Sizes, UserError
-from starbucks_retrieval.losses import SRL, Batch, SRLOptions, positive_columns
-from starbucks_retrieval.losses.batch import Views
+from starbucks_retrieval.losses.batch import Batch, Views
+from starbucks_retrieval.losses.contrastive import positive_columns
+from starbucks_retrieval.losses.srl import SRL, SRLOptions
 
 
 def batch(queries=3, group=2, width=8, layers=2):

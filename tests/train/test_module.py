@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
-from starbucks_retrieval.losses import METHODS, SRL, Batch, SRLOptions
+from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.losses.batch import Batch
+from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.train.data import Collator, Example
 from starbucks_retrieval.train.module import Chunks, TrainingModule, excluded_passages
@@ -66,15 +68,15 @@ def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens):
 
 
 @pytest.mark.parametrize(
-    ("method", "variant"), [(method, name) for method, found in METHODS.items() for name in found.variants]
+    ("method", "variant"), [(method, name) for method in LOSSES for name in LOSSES[method].variants]
 )
 def test_the_gradient_cache_repeats_the_step_with_its_dropout(tiny_bert, method, variant):
-    options = METHODS[method].variants[variant]
+    options = LOSSES[method].variants[variant]
     if getattr(options, "pca", "exact") == "lowrank":  # takes random numbers of its own, which a cache does not move
         options = dataclasses.replace(options, pca="exact")
     single = method in ("separate", "full")
     sizes = Sizes([Size(4, 32)]) if single else Sizes.parse("1:8,2:16,4:32")
-    objective = METHODS[method].objective(sizes, Size(4, 32), options)
+    objective = LOSSES[method].objective(sizes, Size(4, 32), options)
     encoder = NestedEncoder.from_pretrained(tiny_bert, dropout=0.2)
     batch = flat(random_rows(4 + 8), 4)
     results = []
@@ -147,10 +149,10 @@ def _cut(rows, at_most):
 
 
 def test_queries_run_no_layer_that_only_passages_need(encoder):
-    objective = METHODS["separate"].objective(
+    objective = LOSSES["separate"].objective(
         Sizes.parse("2:16"),
         Size(4, 32),
-        dataclasses.replace(METHODS["separate"].variants["separate"], passage_layers=((2, 4),)),
+        dataclasses.replace(LOSSES["separate"].variants["separate"], passage_layers=((2, 4),)),
     )
     rows = []
     encoder.backbone.encoder.layer[3].register_forward_hook(lambda module, inputs, output: rows.append(len(inputs[0])))

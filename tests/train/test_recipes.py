@@ -6,7 +6,7 @@ import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses import METHODS, srl
+from starbucks_retrieval.losses import LOSSES, srl
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_options
@@ -32,7 +32,7 @@ def test_a_plain_name_is_the_paper_and_released_is_the_code(task):
     assert (plain.reduction, plain.kl_space, plain.detach_teacher, plain.kl_multiplier) == ("mean", "scores", True, 1.0)
     assert plain.kl_temperature == (0.3 if task == "sts" else None)
     assert released == srl.VARIANTS["starbucks-released" if task == "msmarco" else "starbucks-sts-released"]
-    v2 = METHODS["2dmse-v2"].variants
+    v2 = LOSSES["2dmse-v2"].variants
     assert options(f"2dmse-v2-{task}").align == v2["eq12"].align == "pca" and not options(f"2dmse-v2-{task}").average
     assert options(f"2dmse-v2-{task}-released") == v2["retrieval" if task == "msmarco" else "angle"]
 
