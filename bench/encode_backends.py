@@ -20,8 +20,8 @@ from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.pipeline import Backbone, measure, minilm
 from starbucks_retrieval.demo.settings import SHORT
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import Backend, open_backend
-from starbucks_retrieval.models.drift import drift
+from starbucks_retrieval.models.backends.base import Backend
+from starbucks_retrieval.models.backends.selection import drift, open_backend
 
 _KINDS = (
     *(("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.sizes import Size, Sizes, check_size
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class EncodeArguments:
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
         "auto", "arithmetic; auto: bf16 where this device is fast in it, else fp32; int8: with --backend openvino"
     )
-    backend: Literal["torch", "onnx", "openvino", "auto"] = flag(
-        "torch", "what computes; auto: the fastest on the first texts, which may differ from run to run"
+    backend: str = flag(
+        "torch",
+        f"{BACKENDS.help_text()}; auto: the fastest on the first texts, which may differ from run to run",
+        choices=lambda: (*BACKENDS, "auto"),
     )
     torch_compile: bool = flag(False, "compile the layers (backend torch)")
     store_dtype: Literal["float16", "float32"] = flag("float16", "numbers on disk")

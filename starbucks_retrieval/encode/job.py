@@ -15,7 +15,9 @@ from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.encode.worker import Worker, texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import BACKENDS, Backend, choose_backend, open_backend
+from starbucks_retrieval.models.backends import BACKENDS
+from starbucks_retrieval.models.backends.base import Backend
+from starbucks_retrieval.models.backends.selection import choose_backend, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreSpec, StoreWriter, output_folder
@@ -110,7 +112,7 @@ class Job:
         """How far the first texts' embeddings stray from float32 where the runtime `name` rounds to int8; else nothing."""
         if not name.endswith("int8"):
             return {}
-        from starbucks_retrieval.models.drift import drift
+        from starbucks_retrieval.models.backends.selection import drift
 
         runtime = self._open(*name.split("-"))
         found = drift(runtime, self.encoder, self._first_rows, self.sizes, max_tokens=self.max_tokens)

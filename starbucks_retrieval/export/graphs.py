@@ -39,7 +39,8 @@ def read_calibration(collection: str) -> list[Passage]:
 
 def write_graph(encoder: NestedEncoder, size: Size, folder: Path, target: str, calibration: list[Passage]) -> None:
     """Write the graph of `size`, the tokenizer, and a starbucks.json that has this one size; int8 with `calibration`."""
-    from starbucks_retrieval.models.backends.graph import write_onnx, write_openvino
+    from starbucks_retrieval.models.backends.onnx import write_onnx
+    from starbucks_retrieval.models.backends.openvino import write_openvino
 
     prepare_tokenizer(encoder.tokenizer)
     encoder.tokenizer.save_pretrained(folder)  # before it is used: it would save the truncation it was last used with

@@ -17,7 +17,7 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.grid.timing import Quiet, least, machine_load, slowdown, time_left
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import open_backend
+from starbucks_retrieval.models.backends.selection import open_backend
 from starbucks_retrieval.sizes import Size, Sizes
 
 QUERIES, PASSAGES = 50, 64

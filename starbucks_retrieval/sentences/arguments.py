@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.sizes import Size, Sizes
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class SentenceArguments:
     normalize: bool | None = flag(None, "likewise; cosines do not depend on it")
     override: bool = flag(False, "let these flags contradict what the model stores")
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag("fp32", "arithmetic; tables are made in fp32")
-    backend: Literal["torch", "onnx", "openvino"] = flag("torch", "what computes")
+    backend: str = flag("torch", BACKENDS.help_text(), choices=BACKENDS)
     max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.backends.base import Backend, open_backend
+from starbucks_retrieval.models.backends.base import Backend
+from starbucks_retrieval.models.backends.selection import open_backend
 from starbucks_retrieval.sentences.arguments import SentenceArguments
 from starbucks_retrieval.sizes import Size, Sizes
 

@@ -92,7 +92,7 @@ def test_calibration_reads_passages_as_encode_does(tmp_path, corpus, monkeypatch
     def write_openvino(encoder, size, folder, calibration=None):
         seen.extend(calibration)
 
-    monkeypatch.setattr("starbucks_retrieval.models.backends.graph.write_openvino", write_openvino)
+    monkeypatch.setattr("starbucks_retrieval.models.backends.openvino.write_openvino", write_openvino)
     run(encoder, tmp_path / "out", "openvino", int8=True, calibration_path=str(corpus))
     first = json.loads(corpus.read_text().splitlines()[0])["text"]
     assert seen[0] == encoder.tokenize([f"w5 w7 w6 {first}"], 9)[0]

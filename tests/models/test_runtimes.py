@@ -17,18 +17,13 @@ import pytest
 from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
-from starbucks_retrieval.models.backends import base as runtime_module
 from starbucks_retrieval.models.backends import graph as graphs
-from starbucks_retrieval.models.backends import onnx, openvino
-from starbucks_retrieval.models.backends.base import TorchBackend, choose_backend, open_backend
-from starbucks_retrieval.models.backends.graph import (
-    CONVERTIBLE,
-    EmbeddingGraph,
-    PooledLayersGraph,
-    write_onnx,
-    write_openvino,
-)
-from starbucks_retrieval.models.drift import drift
+from starbucks_retrieval.models.backends import onnx, openvino, selection
+from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
+from starbucks_retrieval.models.backends.onnx import write_onnx
+from starbucks_retrieval.models.backends.openvino import write_openvino
+from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
+from starbucks_retrieval.models.backends.torch import TorchBackend
 
 SIZES = Sizes.parse("1:4,1:8,2:32")
 BACKENDS = ("onnx", "openvino")
@@ -121,7 +116,7 @@ def test_fewer_sizes_and_no_rows_are_fine_and_a_layer_that_was_not_converted_is_
 
 def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
     runtime = onnx.OnnxBackend(encoder, Sizes.parse("2:8"), session=None)
-    with pytest.raises(UserError, match="layer 1 asked of onnx-fp32, made for 2"):
+    with pytest.raises(UserError, match="onnx-fp32 was opened for layers 2, not for layer 1"):
         runtime.embed(token_rows(5), Sizes.parse("1:8"), max_tokens=100)
 
 
@@ -299,11 +294,11 @@ def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch
     ("backend", "dtype", "message"),
     [
         ("torch", "int8", "torch has no int8"),
-        ("torch", "fp16", "fp16 is for GPUs"),
+        ("torch", "fp16", "CPUs do not support fp16"),
         ("onnx", "bf16", "onnx computes in fp32"),
         ("onnx", "int8", "onnx computes in fp32"),
         ("openvino", "fp16", "not fp16"),
-        ("jax", "fp32", "unknown backend 'jax'"),
+        ("jax", "fp32", "unknown encoding back end 'jax'"),
         ("torch", "fp8", "unknown dtype 'fp8'"),
     ],
 )
@@ -359,7 +354,7 @@ def clocked(monkeypatch):
         runtime.embed(rows, sizes, max_tokens=max_tokens)
         return runtime.seconds_per_token * sum(map(len, rows))
 
-    monkeypatch.setattr(runtime_module, "_seconds", seconds)
+    monkeypatch.setattr(selection, "_seconds", seconds)
 
 
 def test_the_fastest_of_equal_arithmetic_is_chosen_on_equal_work(clocked):
@@ -384,7 +379,7 @@ def test_nothing_is_timed_where_there_is_no_choice():
     only = Timed("bf16", 0)
     assert choose_backend([only, Timed("onnx-fp32", 0)], token_rows(), SIZES, 100) == (only, {})
     assert not only.seen
-    with pytest.raises(UserError, match="no backend"):
+    with pytest.raises(UserError, match="no back end"):
         choose_backend([], token_rows(), SIZES, 100)
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, sync_folder
 from starbucks_retrieval.models.architectures import truncated_view
+from starbucks_retrieval.models.backends.base import Run
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder, token_limit
 from starbucks_retrieval.models.pooling import embedding
@@ -26,7 +24,6 @@ from starbucks_retrieval.sizes import Size, check_size
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "embedding"
-OPENVINO_MODEL = "openvino_model"
 
 # tests/models/test_runtimes.py converts each of these and compares it with torch.
 CONVERTIBLE = (
@@ -38,8 +35,6 @@ CONVERTIBLE = (
 # are smaller; else the least mean cosine. The second finds broken models; what a sound one loses, `drift` tells.
 _CLOSE = 1e-4
 _SIMILAR = 0.8
-
-Run = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
 
 
 class PooledLayersGraph(nn.Module):
@@ -182,65 +177,6 @@ def _random_batches(encoder: NestedEncoder) -> list[dict[str, Tensor]]:
     shapes = [[1], [long], [long, 1, 5], [4, 4, 4, 4, 4]]
     # From 5 on, as the ids before are special ones in most vocabularies, padding among them.
     return [pad([rng.integers(5, vocabulary, length).tolist() for length in lengths], 0) for lengths in shapes]
-
-
-def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
-    """Write the model at one size as ONNX: input_ids and attention_mask in, the final `embedding` out.
-
-    The axes batch and tokens are dynamic, and no layer above the size's is in the file. It appears only after ONNX
-    Runtime agreed with torch to 1e-4 (RuntimeError else). Raises UserError for what cannot be converted.
-    """
-    from starbucks_retrieval.models.backends.onnx import onnx_bytes, open_session, runner
-
-    graph = EmbeddingGraph(encoder, size)
-    content = onnx_bytes(graph)
-    check_close(graph, runner(open_session(content)), "ONNX Runtime")
-    with atomic_writer(path) as handle:
-        handle.write(content)
-
-
-def write_openvino(
-    encoder: NestedEncoder, size: Size, folder: Path, calibration: Sequence[Sequence[int]] | None = None
-) -> None:
-    """Write the model at one size as openvino_model.xml and .bin: the final `embedding` of input_ids and attention_mask.
-
-    With calibration rows (token ids of texts of the kind to come, a few hundred), weights and activations are
-    quantised to int8; without, all is fp32. What was written is run and compared before it appears: RuntimeError where
-    fp32 differs from torch by more than 1e-4, UserError where int8 wrecks the model or something cannot be converted.
-    """
-    from starbucks_retrieval.models.backends.openvino import (
-        check_calibration,
-        converted,
-        opened,
-        quantised,
-        read,
-        runner,
-        save,
-    )
-
-    if calibration is not None:
-        check_calibration(calibration)
-    graph = EmbeddingGraph(encoder, size)
-    model = converted(graph)
-    if calibration is not None:
-        model = quantised(model, calibration)
-    temporary = folder / f".{OPENVINO_MODEL}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        save(model, temporary / f"{OPENVINO_MODEL}.xml")
-        run = runner(opened(read(temporary / f"{OPENVINO_MODEL}.xml"), "fp32"))
-        if calibration is None:
-            check_close(graph, run, "OpenVINO")
-        else:
-            check_similar(graph, run, "OpenVINO in int8", calibration)
-        # Never an old .xml beside a new .bin: the .xml goes first and comes last.
-        (folder / f"{OPENVINO_MODEL}.xml").unlink(missing_ok=True)
-        for suffix in (".bin", ".xml"):
-            os.replace(temporary / f"{OPENVINO_MODEL}{suffix}", folder / f"{OPENVINO_MODEL}{suffix}")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    sync_folder(folder)
 
 
 @contextlib.contextmanager

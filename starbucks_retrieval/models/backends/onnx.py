@@ -1,32 +1,41 @@
-"""Encoding with ONNX Runtime."""
+"""ONNX Runtime: encoding with it, and writing .onnx files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import GraphBackend, need
+from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
+    EmbeddingGraph,
     Graph,
     PooledLayersGraph,
-    Run,
     check_close,
     quiet_export,
     trace,
 )
 from starbucks_retrieval.models.encoder import NestedEncoder
-from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.sizes import Size, Sizes
 
 _LARGEST = 2_000_000_000  # bytes; an ONNX file is one protobuf message, which ends at 2 GiB
 
 
-def open_onnx(encoder: NestedEncoder, sizes: Sizes) -> GraphBackend:
-    """The taps that `sizes` need, as an ONNX graph in memory, in fp32. Raises UserError for what cannot be converted."""
+def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None) -> Backend:
+    """Return the back end onnx, in fp32. The graph stays in memory.
+
+    Raises:
+        UserError: Another dtype, an encoder that is not on the CPU or cannot be converted, a missing package.
+    """
+    need_cpu("onnx", encoder)
+    if dtype not in ("auto", "fp32"):
+        raise UserError(f"onnx computes in fp32, not {dtype}", "take --backend openvino, or --dtype fp32")
     graph = PooledLayersGraph(encoder, sizes.layers)
     session = open_session(onnx_bytes(graph))
     check_close(graph, runner(session), "ONNX Runtime")
@@ -34,15 +43,33 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes) -> GraphBackend:
 
 
 class OnnxBackend(GraphBackend):
-    """A session runs in any number of threads at once."""
+    """A session of ONNX Runtime, which any number of threads can use at once."""
 
     def __init__(self, encoder: NestedEncoder, sizes: Sizes, session: Any) -> None:
         super().__init__("onnx-fp32", encoder, sizes)
         self._session = session
 
     def runner(self) -> Run:
-        """What runs a batch."""
+        """Return the session as a function of token ids and mask."""
         return runner(self._session)
+
+
+def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
+    """Write the encoder at one size as an ONNX file.
+
+    The inputs are `input_ids` and `attention_mask`, int64 [batch, tokens] with dynamic axes; the output is `embedding`,
+    float32 [batch, dim]. Layers above the size's are not in the file. The file appears only after ONNX Runtime has given
+    the same numbers as torch, to 1e-4.
+
+    Raises:
+        UserError: The encoder cannot be converted, or a package is missing.
+        RuntimeError: The numbers differ.
+    """
+    graph = EmbeddingGraph(encoder, size)
+    content = onnx_bytes(graph)
+    check_close(graph, runner(open_session(content)), "ONNX Runtime")
+    with atomic_writer(path) as handle:
+        handle.write(content)
 
 
 def onnx_bytes(graph: Graph) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -16,12 +18,12 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import precision
-from starbucks_retrieval.models.backends.base import GraphBackend, TokenRows, need
+from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
+    EmbeddingGraph,
     Graph,
     PooledLayersGraph,
-    Run,
     check_close,
     check_similar,
     quiet_export,
@@ -29,29 +31,37 @@ from starbucks_retrieval.models.backends.graph import (
 )
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder
-from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.provenance import sync_folder
+from starbucks_retrieval.sizes import Size, Sizes
 
+_FILE = "openvino_model"
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 
-def open_openvino(
-    encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None
-) -> GraphBackend:
-    """The taps that `sizes` need, compiled for this CPU in fp32, bf16 or int8.
+def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None) -> Backend:
+    """Return the back end openvino, compiled for this CPU in fp32, bf16 or int8.
 
-    int8 quantises weights and activations, whose ranges it reads off the calibration rows; what is left of the
-    arithmetic is in bf16 where the CPU multiplies it fast. Raises UserError without the packages, for a CPU without
-    bf16, for int8 without calibration rows and for what cannot be converted.
+    int8 quantises weights and activations; the ranges come from the calibration rows. What is not quantised is in bf16
+    where the CPU is fast in it.
+
+    Raises:
+        UserError: fp16, a CPU without bf16, int8 without calibration rows, an encoder that is not on the CPU or cannot
+            be converted, a missing package.
     """
+    need_cpu("openvino", encoder)
+    if dtype == "fp16":
+        raise UserError("openvino computes in fp32, bf16 or int8, not fp16", "take --dtype bf16")
     if dtype == "int8":
-        check_calibration(calibration)  # before the seconds that converting takes
+        check_calibration(calibration)  # before the conversion, which takes seconds
+    fast = precision.name_of(precision.choose("auto", encoder.device))
     graph = PooledLayersGraph(encoder, sizes.layers)
     model = converted(graph)
     if dtype == "int8":
         model = quantised(model, calibration or [])
-        compiled = opened(model, precision.name_of(precision.choose("auto", torch.device("cpu"))))
+        compiled = opened(model, fast)
         check_similar(graph, runner(compiled), "OpenVINO in int8", calibration)
     else:
+        dtype = fast if dtype == "auto" else dtype
         compiled = opened(model, dtype)
         check = check_close if dtype == "fp32" else check_similar
         check(graph, runner(compiled), f"OpenVINO in {dtype}")
@@ -68,6 +78,48 @@ class OpenVinoBackend(GraphBackend):
     def runner(self) -> Run:
         """What runs a batch, for one thread."""
         return runner(self._compiled)
+
+
+def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration: TokenRows | None = None) -> None:
+    """Write the encoder at one size as openvino_model.xml and openvino_model.bin.
+
+    The inputs are `input_ids` and `attention_mask`, the output is `embedding`, as in `write_onnx`. The files appear only
+    after they were run and compared with torch.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        size: The size of the embedding.
+        folder: Where the files go; others in it stay.
+        calibration: Some hundred token rows like those to encode: weights and activations are quantised to int8. None
+            writes fp32.
+
+    Raises:
+        UserError: The encoder cannot be converted, a package is missing, or int8 breaks the model.
+        RuntimeError: fp32 differs from torch by more than 1e-4.
+    """
+    if calibration is not None:
+        check_calibration(calibration)
+    graph = EmbeddingGraph(encoder, size)
+    model = converted(graph)
+    if calibration is not None:
+        model = quantised(model, calibration)
+    temporary = folder / f".{_FILE}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        save(model, temporary / f"{_FILE}.xml")
+        run = runner(opened(read(temporary / f"{_FILE}.xml"), "fp32"))
+        if calibration is None:
+            check_close(graph, run, "OpenVINO")
+        else:
+            check_similar(graph, run, "OpenVINO in int8", calibration)
+        # An old .xml must never lie beside a new .bin: the .xml is removed first and written last.
+        (folder / f"{_FILE}.xml").unlink(missing_ok=True)
+        for suffix in (".bin", ".xml"):
+            os.replace(temporary / f"{_FILE}{suffix}", folder / f"{_FILE}{suffix}")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(folder)
 
 
 def converted(graph: Graph) -> Any:

@@ -1,0 +1,154 @@
+"""Opening a back end by name, choosing the fastest one, and measuring how far one is from float32."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+
+from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.backends import BACKENDS
+from starbucks_retrieval.models.backends.base import Backend, Dtype, TokenRows
+from starbucks_retrieval.models.batching import token_batches
+from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.sizes import Size, Sizes
+
+_PROBES = 5  # batches that each candidate is timed on
+_SECONDS = 1.5  # seconds that the slowest candidate may take for all of them, unless they are small
+_SMALL = 512  # tokens of a small batch
+
+_NEIGHBOURS = 10
+_BLOCK = 1024  # rows whose scores against all rows are held at once
+
+
+def open_backend(
+    name: str, encoder: NestedEncoder, sizes: Sizes, dtype: str = "auto", calibration: TokenRows | None = None
+) -> Backend:
+    """Open a back end for an encoder.
+
+    Args:
+        name: A name of `BACKENDS`: torch; on CPUs also onnx (fp32) and openvino (fp32, bf16, int8).
+        encoder: The encoder. Its configuration must not change afterwards.
+        sizes: The sizes that will be encoded.
+        dtype: auto is bf16 where the hardware is fast in it and the back end has it, else fp32; fp16 needs a GPU.
+        calibration: Some hundred token rows like those to encode, from which int8 takes its ranges.
+
+    Raises:
+        UserError: An unknown name or dtype, a dtype or device that the back end does not support, an architecture that
+            was not checked with it, or a package that is not installed.
+    """
+    if dtype not in get_args(Dtype):
+        raise UserError(f"unknown dtype {dtype!r}", f"take one of {', '.join(get_args(Dtype))}")
+    return BACKENDS[name](encoder, sizes, dtype, calibration)
+
+
+def choose_backend(
+    candidates: Sequence[Backend], rows: TokenRows, sizes: Sizes, max_tokens: int
+) -> tuple[Backend, dict[str, float]]:
+    """Return the fastest of several back ends on real token rows.
+
+    Only candidates of the first one's precision are timed: speed is no reason to change results. Each is warmed up; then
+    all run the same few batches, from long texts to short ones, in turns. The best median time per token wins, and of
+    equals the first.
+
+    Args:
+        candidates: Open back ends.
+        rows: Token rows, a sample of those to encode.
+        sizes: The sizes to encode.
+        max_tokens: The largest rows x longest row of a batch; the timed ones are smaller where the machine is slow.
+
+    Returns:
+        The fastest, and {name: texts per second} of those that were timed.
+
+    Raises:
+        UserError: There are no candidates.
+    """
+    if not candidates:
+        raise UserError("no back end can run this model here", "name one with --backend to see the reason")
+    alike = [candidate for candidate in candidates if _precision(candidate) == _precision(candidates[0])]
+    if len(alike) == 1 or not rows:
+        return alike[0], {}
+    # A small batch warms up, and its second run tells how large the timed batches can be.
+    small = _probes(rows, min(max_tokens, _SMALL), 1)[0]
+    slowest = max([_seconds(candidate, small, sizes, max_tokens) for _ in range(2)][1] for candidate in alike)
+    affordable = int(sum(map(len, small)) * _SECONDS / (slowest * _PROBES))
+    times: list[list[float]] = [[] for _ in alike]
+    for turn, probe in enumerate(_probes(rows, min(max_tokens, max(affordable, _SMALL)), _PROBES)):
+        for i in range(len(alike)):
+            j = (turn + i) % len(alike)  # each turn starts with another candidate, so none always follows the same one
+            times[j].append(_seconds(alike[j], probe, sizes, max_tokens) / sum(map(len, probe)))
+    texts_per_token = len(rows) / sum(map(len, rows))
+    rates = [texts_per_token / statistics.median(time) for time in times]
+    return alike[rates.index(max(rates))], {candidate.name: rate for candidate, rate in zip(alike, rates)}
+
+
+def _precision(backend: Backend) -> str:
+    return backend.name.rpartition("-")[2]
+
+
+def _probes(rows: TokenRows, max_tokens: int, count: int) -> list[list[Sequence[int]]]:
+    """Return `count` of the batches that all rows make, evenly spread from long texts to short ones; all if fewer."""
+    batches = token_batches([len(row) for row in rows], max_tokens)
+    picked = np.linspace(0, len(batches) - 1, count + 2)[1:-1].round() if len(batches) > count else range(len(batches))
+    return [[rows[i] for i in batches[int(position)]] for position in picked]
+
+
+def _seconds(backend: Backend, rows: TokenRows, sizes: Sizes, max_tokens: int) -> float:
+    began = now()
+    backend.embed(rows, sizes, max_tokens=max_tokens)
+    return seconds_since(began)
+
+
+def drift(
+    backend: Backend, encoder: NestedEncoder, rows: TokenRows, sizes: Sizes, max_tokens: int = 4096
+) -> dict[Size, dict[str, float]]:
+    """Compare the embeddings of a back end with those of torch in float32.
+
+    Args:
+        backend: An open back end of the encoder.
+        encoder: The encoder.
+        rows: At least two token rows.
+        sizes: The sizes to compare.
+        max_tokens: The largest rows x longest row of a batch.
+
+    Returns:
+        For each size, `cosine`: the mean cosine of the two embeddings of a text; and `top10`: the mean share of a
+        text's ten nearest other texts by dot product that both agree on (all others where there are fewer than ten).
+
+    Raises:
+        UserError: There are fewer than two rows.
+    """
+    if len(rows) < 2:
+        raise UserError(f"{len(rows)} texts have no neighbours to compare", "take some hundred")
+    exact = encoder.embed(rows, sizes, max_tokens=max_tokens)
+    other = backend.embed(rows, sizes, max_tokens=max_tokens)
+    return {
+        size: {"cosine": _mean_cosine(exact[size], other[size]), "top10": _overlap(exact[size], other[size])}
+        for size in sizes
+    }
+
+
+def _mean_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    dots = np.einsum("nd,nd->n", a, b, dtype=np.float64)
+    norms = np.linalg.norm(a.astype(np.float64), axis=1) * np.linalg.norm(b.astype(np.float64), axis=1)
+    return float((dots / np.maximum(norms, np.finfo(np.float64).tiny)).mean())
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> float:
+    shared = 0.0
+    for start in range(0, len(a), _BLOCK):
+        near_a, near_b = _neighbours(a, start), _neighbours(b, start)  # [block, neighbours]
+        shared += (near_a[:, :, None] == near_b[:, None, :]).any(axis=2).mean(axis=1).sum()
+    return float(shared / len(a))
+
+
+def _neighbours(vectors: np.ndarray, start: int) -> np.ndarray:
+    """Return the nearest other rows of each row of a block; equal scores in the order of the rows."""
+    block = vectors[start : start + _BLOCK]
+    scores = block @ vectors.T
+    diagonal = np.arange(len(block))
+    scores[diagonal, start + diagonal] = -np.inf
+    return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, len(vectors) - 1)]
