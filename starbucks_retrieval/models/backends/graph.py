@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer, sync_folder
 from starbucks_retrieval.models.architectures import truncated_view
 from starbucks_retrieval.models.backends.base import Run
 from starbucks_retrieval.models.batching import pad

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from starbucks_retrieval.data.files import atomic_writer
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,

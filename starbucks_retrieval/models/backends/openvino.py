@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import sync_folder
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
@@ -31,7 +32,6 @@ from starbucks_retrieval.models.backends.graph import (
 )
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder
-from starbucks_retrieval.provenance import sync_folder
 from starbucks_retrieval.sizes import Size, Sizes
 
 _FILE = "openvino_model"
