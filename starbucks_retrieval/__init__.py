@@ -1,4 +1,4 @@
-"""starbucks_retrieval: train one text encoder, use its embedding at any size (layer, dim)."""
+"""Train one text encoder and use its embedding at any size (layer, dim)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ __all__ = ["NestedEncoder", "Size", "Sizes", "UserError", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # NestedEncoder pulls in torch and transformers; `--help` must not wait for them.
+    # NestedEncoder imports torch and transformers, which `--help` does not need.
     if name == "NestedEncoder":
         from starbucks_retrieval.models import NestedEncoder
 

@@ -32,13 +32,16 @@ _BASH_FILES = """_starbucks_files() {
 class CompletionArguments:
     """Which shell"""
 
-    shell: Shell = flag(None, "the shell (may stand first, unflagged)", required=True)
+    shell: Shell = flag(None, "the shell; also accepted as the first word", required=True)
 
 
 def completion_script(shell: str) -> str:
-    """Return the script for a shell: bash, zsh, fish or tcsh. It is static: completing starts no Python.
+    """Return a completion script.
 
-    Neither this nor reading the parsers imports torch.
+    The script is static: completion starts no Python process. Torch is not imported.
+
+    Args:
+        shell: bash, zsh, fish or tcsh.
     """
     import shtab
 
@@ -54,7 +57,7 @@ def completion_script(shell: str) -> str:
             continue
         child = parent.add_parser(words[-1], help=summary, parents=[parser], add_help=False)
         first = {"choices": get_args(Shell)} if words == ("completion",) else {"nargs": "*"}
-        child.add_argument("first", help="a configuration file, or what may stand before the flags", **first)
+        child.add_argument("first", help="a configuration file, or a word accepted before the flags", **first)
         if words[0] in ("train", "pretrain"):
             for name in _training_flags():
                 if f"--{name}" not in child._option_string_actions:
@@ -68,11 +71,11 @@ def completion_script(shell: str) -> str:
 
 
 def stage_parsers() -> Iterator[tuple[tuple[str, ...], str, argparse.ArgumentParser | None]]:
-    """Yield words, summary and parser of every stage, in the order of `starbucks --help`.
+    """Yield the words, the summary and the parser of every stage, in the order of `starbucks --help`.
 
-    A stage with sub-commands comes without a parser and is followed by them, as `("store", "verify")`.
+    A stage with sub-commands has no parser; its sub-commands follow it, as `("store", "verify")`.
     """
-    program = importlib.import_module("starbucks_retrieval.__main__")  # by name: it lies above every stage
+    program = importlib.import_module("starbucks_retrieval.__main__")  # by name: the module is in a layer above
     for name, summary in program.STAGES.items():
         stage = program.stage_module(name)
         commands = getattr(stage, "COMMANDS", {})
@@ -82,7 +85,7 @@ def stage_parsers() -> Iterator[tuple[tuple[str, ...], str, argparse.ArgumentPar
 
 
 class _Parsing(BaseException):
-    """Leaves a stage with its parser: every stage parses before it does anything else."""
+    """Carries a parser out of a stage: every stage parses its flags first."""
 
 
 def _parser(main: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -96,11 +99,11 @@ def _parser(main: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         return parsing.args[0]
     finally:
         argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
-    raise AssertionError(f"{main.__module__} parses nothing")
+    raise AssertionError(f"{main.__module__} parses no flags")
 
 
 def _training_flags() -> list[str]:
-    """Names of the fields of transformers' TrainingArguments, from its source: importing it takes seconds and torch."""
+    """Return the field names of transformers' TrainingArguments from its source; importing it takes seconds and torch."""
     spec = importlib.util.find_spec("transformers")
     source = Path(spec.origin).with_name("training_args.py") if spec and spec.origin else None
     if source is None or not source.is_file():

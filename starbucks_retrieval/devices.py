@@ -1,4 +1,4 @@
-"""Where tensors are computed: a device by its name, or a refusal before anything is loaded."""
+"""Torch devices by name, checked before a model or vectors are loaded."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ if TYPE_CHECKING:
 
 
 def resolve_device(name: str | torch.device | None) -> torch.device:
-    """The device called `name` (cpu, cuda, cuda:1, mps …); for None a GPU where there is one, else the CPU.
+    """Return the torch device of a name.
 
-    Raises UserError for a name that torch does not know and for a device that is not there or cannot be used.
+    Args:
+        name: `cpu`, `cuda`, `cuda:1`, `mps` …; None means a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: Torch does not know the name, or the device is missing or unusable.
     """
     import torch
 
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        place = torch.device(name)
-        torch.zeros(1, device=place).cpu()  # meta, say, is a device that holds no numbers
-    except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # torch raises each of them for some name
-        # What this torch was built without is told with a list of all that it was built with.
-        unknown = isinstance(error, NotImplementedError)
-        why = "this torch does not compute there" if unknown else str(error).splitlines()[0]
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()  # fails on devices without data, such as meta
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # each is raised for some name
+        # NotImplementedError lists every device that this torch was built with.
+        unsupported = isinstance(error, NotImplementedError)
+        why = "this build of torch does not support it" if unsupported else str(error).splitlines()[0]
         raise UserError(f"no device {name}: {why}", "say --device cpu") from None
-    return place
+    return device

@@ -1,10 +1,14 @@
-"""The one error a user should ever see."""
+"""The exception for errors that a user can correct."""
 
 
 class UserError(Exception):
-    """Bad input: what is wrong, and what to do about it.
+    """Bad input: the problem, and how to solve it.
 
-    Doors print both lines and exit with status 2; anything else that escapes is a bug.
+    Commands print both lines and exit with status 2. Any other exception that leaves a command is a bug.
+
+    Args:
+        what: The problem and its place, such as the file and line.
+        hint: The remedy.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""One writer per folder."""
+"""Locks that leave one writer per folder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,35 @@ log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_BEYOND = 1 << 30  # Windows locks bytes, and nobody else can read those: one far behind the text of the file
+_LOCKED_BYTE = 1 << 30  # Windows locks bytes and makes them unreadable: one far behind the text of the file
 
 _held: set[FolderLock] = set()
 
 
 class FolderLock:
-    """A lock on a folder that exists, held until `release` or the death of the process, even by kill -9.
+    """An exclusive lock on a folder, held until `release` or the end of the process, even by kill -9.
 
-    A hidden file in the folder names the holder. Raises UserError, naming it, when another process holds the lock, or
-    this one does already. Where there are no locks, as for URLs, a warning has to do.
+    A hidden file in the folder names the holder. File systems without locks, and URLs, get a warning instead of a lock.
+    Hand-written because the locks of the library filelock do not name their holder.
+
+    Args:
+        folder: An existing folder, or an fsspec path of a URL.
+
+    Raises:
+        UserError: Another process, or this one, holds the lock; the message names the holder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lock = FolderLock(Path(folder))
+        ...     lock.release()
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         self._descriptor: int | None = None
         if not isinstance(folder, Path):  # a URL
-            _warn_of_no_lock(getattr(folder, "protocol", ""))
+            _warn_unlocked(getattr(folder, "protocol", ""))
             return
         self._descriptor = self._take()
         _held.add(self)
@@ -55,29 +67,29 @@ class FolderLock:
                     f"another process is writing {self.path.parent}{holder}",
                     "wait for it, or choose another output folder",
                 )
-            if self._still_there(descriptor):
+            if self._exists(descriptor):
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
                 return descriptor
             os.close(descriptor)  # its last holder removed the file between our open and our lock
 
-    def _still_there(self, descriptor: int) -> bool:
+    def _exists(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Remove the lock file and let go; a second call does nothing."""
+        """Remove the lock file and release the lock; a second call does nothing."""
         if self._descriptor is None:
             return
-        with contextlib.suppress(PermissionError):  # Windows removes no open file; a left one does no harm
+        with contextlib.suppress(PermissionError):  # Windows does not remove open files; a remaining one is harmless
             self.path.unlink(missing_ok=True)
         self.forget()
 
     def forget(self) -> None:
-        """Close the lock file and leave it where it is: the lock goes on if another process shares it."""
+        """Close the lock file without removing it: a process that shares the lock, such as the parent, keeps it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -85,7 +97,7 @@ class FolderLock:
 
 
 def _holder(descriptor: int) -> str:
-    """What the holder wrote into the lock file; nothing if it has not come to that."""
+    """Return what the holder wrote into the lock file, or nothing if it has not written yet."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     text = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
     return f": {text}" if text else ""
@@ -97,7 +109,7 @@ except ImportError:
     import msvcrt
 
     def _try_lock(descriptor: int) -> bool:
-        os.lseek(descriptor, _BEYOND, os.SEEK_SET)
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except PermissionError:
@@ -114,7 +126,7 @@ else:
         return True
 
     def _leave_to_parent() -> None:
-        """A forked process shares its parent's locks, and would keep them when the parent dies."""
+        """Close inherited locks in a forked process, which would keep them after its parent's end."""
         for lock in tuple(_held):
             lock.forget()
 
@@ -122,6 +134,6 @@ else:
 
 
 @cache
-def _warn_of_no_lock(protocol: str) -> None:
-    """Once is enough: a job writes many folders."""
+def _warn_unlocked(protocol: str) -> None:
+    """Warn once: a job writes many folders."""
     log.warning("%s:// has no locks: run one job at a time on a folder there", protocol)

@@ -1,4 +1,4 @@
-"""What made an artefact: versions, configuration, git revision. No clock: equal work must give equal bytes."""
+"""Provenance of output files: versions, configuration, git revision. No time stamp: equal work gives equal bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _PACKAGES = (
 
 
 def describe(configuration: Any = None) -> dict[str, Any]:
-    """A JSON-ready record of the code and libraries in use, and of `configuration` (a dataclass or a dict)."""
+    """Return a JSON-ready record of the code, the installed libraries and a configuration.
+
+    Args:
+        configuration: A dataclass or a mapping, or None to leave it out.
+    """
     record: dict[str, Any] = {
         "starbucks_retrieval": __version__,
         "git": git_revision(),
@@ -51,19 +55,19 @@ def describe(configuration: Any = None) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Installed versions of the packages that numbers depend on."""
-    found = {}
+    """Return the installed versions of the packages that results depend on."""
+    installed = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache
 def git_revision() -> str | None:
-    """The commit of this package's own checkout, or None for an installed wheel."""
+    """Return the commit of this package's checkout, or None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
@@ -75,7 +79,14 @@ def git_revision() -> str | None:
 
 
 def refuse_newer(version: Any, newest: int, path: Any, otherwise: str) -> None:
-    """Raise UserError unless a file's version is a number up to `newest`; `otherwise`: what to do but to upgrade."""
+    """Raise UserError unless a file's version is an integer up to `newest`.
+
+    Args:
+        version: The version that the file states.
+        newest: The newest version that this package reads.
+        path: The file, for the message.
+        otherwise: A remedy besides upgrading, in the imperative.
+    """
     if not isinstance(version, int) or version > newest:
         raise UserError(
             f"{path} has version {version}, this program reads up to {newest}",

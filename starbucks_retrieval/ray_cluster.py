@@ -1,4 +1,4 @@
-"""Ray where a stage asks for it: found or started, and its errors turned back into ours."""
+"""Connection to a Ray cluster, and user errors that cross it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starbucks_retrieval.errors import UserError
 
 
 def import_ray(purpose: str) -> Any:
-    """The module ray, or a UserError that says how to get it; `purpose` is what needs it."""
+    """Return the module ray. Raises UserError with the command that installs it; `purpose` names its user."""
     try:
         import ray
     except ImportError:
@@ -21,10 +21,18 @@ def import_ray(purpose: str) -> Any:
 
 @contextlib.contextmanager
 def cluster(ray: Any, address: str | None = None, cpus: int = 1) -> Iterator[None]:
-    """The cluster of this program, of `address`, of the environment's RAY_ADDRESS, or one that nobody else sees.
+    """Connect to a Ray cluster for the duration of a `with` block.
 
-    The last one lives on this machine as long as the block, with `cpus` CPUs at least. Raises UserError for a cluster
-    that cannot be reached.
+    In this order: the cluster that this process is connected to, the one at `address`, the one in RAY_ADDRESS, or a
+    private one on this machine that ends with the block.
+
+    Args:
+        ray: The module, from `import_ray`.
+        address: The address of a cluster.
+        cpus: The least number of CPUs of a private cluster.
+
+    Raises:
+        UserError: The cluster cannot be reached.
     """
     if ray.is_initialized():
         yield
@@ -39,7 +47,7 @@ def cluster(ray: Any, address: str | None = None, cpus: int = 1) -> Iterator[Non
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, num_cpus=count, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"no Ray at {address or 'this machine'}: {error}", "start one (ray start --head), or leave the address out"
+            f"no Ray at {address or 'this machine'}: {error}", "start one (ray start --head), or omit the address"
         ) from None
     try:
         yield
@@ -48,7 +56,7 @@ def cluster(ray: Any, address: str | None = None, cpus: int = 1) -> Iterator[Non
 
 
 def user_error(error: BaseException | None) -> UserError | None:
-    """The UserError of a worker behind what Ray made of it, or None."""
+    """Return the UserError that a worker raised from the exception that Ray wraps it in, or None."""
     while error is not None:
         if isinstance(error, UserError):
             return UserError(error.what, error.hint)

@@ -1,6 +1,6 @@
-"""Sizes: (layer, dim) pairs, and ascending ladders of them.
+"""Sizes: (layer, dim) pairs, and ascending lists of them.
 
-Source: the set S of Starbucks (arXiv 2410.13230), eq. 1 and section 3.1; the cup names are the paper's.
+Source: the set S of Starbucks (arXiv 2410.13230), eq. 1 and section 3.1; the size aliases are the paper's.
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ from starbucks_retrieval.errors import UserError
 
 SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
 
-# The paper's six rungs over 12 layers x 768 dimensions, as fractions of depth and width.
+# Dims of the paper's six sizes of a backbone with 12 layers and 768 dimensions, as fractions of the width.
 _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
 
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """One size of an embedding: the state after transformer layer `layer` (1-based), cut to its first `dim` numbers.
+    """One size of an embedding: the pooled output of transformer layer `layer`, cut to its first `dim` dimensions.
 
-    Layer 0, the embedding layer's output, occurs inside some training methods; no model is used at it.
+    Layers count from 1. Layer 0, the output of the embedding layer, occurs inside some training methods; no model is
+    used at it.
+
+    Raises:
+        UserError: The layer is negative, or the dim is below 1.
+
+    Example:
+        >>> Size(6, 128) < Size(12, 32), str(Size.parse("6:128"))
+        (True, '6:128')
     """
 
     layer: int
@@ -29,25 +37,34 @@ class Size:
 
     def __post_init__(self) -> None:
         if self.layer < 0 or self.dim < 1:
-            raise _no_size(self.layer, self.dim)
+            raise _invalid_size(self.layer, self.dim)
 
     def __str__(self) -> str:
         return f"{self.layer}:{self.dim}"
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Read `6:128`. Raises UserError for anything else."""
+        """Read a size such as `6:128`. Raises UserError for any other text."""
         match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
         if match is None:
             raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
         if int(match[1]) == 0:
-            raise _no_size(match[1], match[2])
+            raise _invalid_size(match[1], match[2])
         return cls(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
 class Sizes(Sequence[Size]):
-    """An ascending ladder: sizes in strictly increasing (layer, dim) order. Rungs need not lie on a diagonal."""
+    """A size list: sizes in strictly increasing order of (layer, dim). A deeper size may have fewer dims.
+
+    Raises:
+        UserError: The list is empty, out of order or names a size twice.
+
+    Example:
+        >>> sizes = Sizes.parse("2:32,6:128,12:768")
+        >>> sizes.layers, str(sizes.full)
+        ((2, 6, 12), '12:768')
+    """
 
     members: tuple[Size, ...]
 
@@ -57,7 +74,7 @@ class Sizes(Sequence[Size]):
             raise UserError("no sizes given", "name at least one, for example --sizes 6:128")
         ascending = sorted(set(self.members))
         if list(self.members) != ascending:
-            problem = "twice the same size" if len(ascending) < len(self.members) else "sizes out of order"
+            problem = "a size is repeated" if len(ascending) < len(self.members) else "the sizes are out of order"
             raise UserError(f"{problem} in {self}", f"write {','.join(map(str, ascending))}")
 
     def __getitem__(self, index):
@@ -79,35 +96,55 @@ class Sizes(Sequence[Size]):
 
     @property
     def full(self) -> Size:
-        """The largest layer with the largest dim; the teacher of SRL. It may be absent from an off-diagonal ladder."""
+        """The largest layer with the largest dim, the teacher of SRL. It need not be a member."""
         return Size(self.layers[-1], max(size.dim for size in self.members))
 
     def check(self, num_layers: int, hidden_size: int) -> Sizes:
-        """Return self if every rung fits a backbone of that depth and width, else raise UserError."""
+        """Return self. Raises UserError if a member does not fit a backbone of this depth and width."""
         for size in self.members:
             check_size(size, num_layers, hidden_size)
         return self
 
     @classmethod
     def parse(cls, text: str, model_sizes: Sizes | None = None) -> Sizes:
-        """Read `2:32,4:64`, `all`, or cup names (`demi,tall`); the last two need the model's own `model_sizes`."""
+        """Read a size list from text.
+
+        Args:
+            text: Sizes such as `2:32,4:64`, size aliases such as `demi,tall`, or `all`.
+            model_sizes: The sizes that the model was trained at; aliases and `all` refer to them.
+
+        Raises:
+            UserError: A word is not a size, or is an alias that `model_sizes` gives no meaning.
+
+        Example:
+            >>> str(Sizes.parse("demi,trenta", Sizes.default(12, 768)))
+            '2:32,12:768'
+        """
         words = [word.strip() for word in text.split(",") if word.strip()]
         if any(word.lower() == "all" or word.lower() in SIZE_ALIASES for word in words) and model_sizes is None:
-            raise UserError(f"--sizes {text} needs a model that stores its ladder", "spell the sizes: 2:32,4:64")
+            raise UserError(f"--sizes {text} needs a model that stores its sizes", "write the sizes: 2:32,4:64")
         if [word.lower() for word in words] == ["all"]:
             assert model_sizes is not None
             return model_sizes
-        return cls([_rung(word, model_sizes) for word in words])
+        return cls([_parse_word(word, model_sizes) for word in words])
 
     @classmethod
     def default(cls, num_layers: int, hidden_size: int) -> Sizes:
-        """The paper's proportions over any backbone: layers N·{1..6}/6, dims D·{1/24, 1/12, 1/6, 1/3, 2/3, 1}.
+        """Return the paper's proportions for any backbone.
 
-        12 x 768 gives the paper's own six. A backbone of fewer than six layers gets one rung per layer,
-        each with the dim that the paper gives to the same fraction of the depth.
+        Layers are N·{1..6}/6 and dims D·{1/24, 1/12, 1/6, 1/3, 2/3, 1}. A backbone of fewer than six layers gets one
+        size per layer, each with the dim that the paper gives to the same fraction of the depth.
+
+        Args:
+            num_layers: The number N of transformer layers.
+            hidden_size: The width D of the hidden states.
+
+        Example:
+            >>> str(Sizes.default(12, 768))
+            '2:32,4:64,6:128,8:256,10:512,12:768'
         """
         count = min(len(_DIM_FRACTIONS), num_layers)
-        grain = 8 if hidden_size >= 192 else 1  # multiples of 8 keep vector instructions full
+        grain = 8 if hidden_size >= 192 else 1  # multiples of 8 fill vector registers
         members: list[Size] = []
         for i in range(1, count + 1):
             fraction = _DIM_FRACTIONS[_round(len(_DIM_FRACTIONS) * i / count) - 1]
@@ -118,38 +155,38 @@ class Sizes(Sequence[Size]):
 
 
 def pair_name(size: Size, passage_size: Size | None = None) -> str:
-    """`6:128`, or `2:64/4:64` where queries at 2:64 are scored against passages at 4:64."""
+    """Return `6:128`, or `2:64/4:64` where queries at 2:64 are scored against passages at 4:64."""
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
 def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
     """Raise UserError unless `size` fits a backbone of `num_layers` layers and width `hidden_size`."""
     if size.layer == 0:
-        raise _no_size(size.layer, size.dim)
+        raise _invalid_size(size.layer, size.dim)
     if size.layer > num_layers:
         raise UserError(
-            f"size {size} asks for layer {size.layer}, but the model has {num_layers} layers",
-            f"take a layer from 1 to {num_layers}",
+            f"size {size} needs layer {size.layer}, but the model has {num_layers} layers",
+            f"use a layer from 1 to {num_layers}",
         )
     if size.dim > hidden_size:
         raise UserError(
-            f"size {size} asks for {size.dim} dimensions, but the model is {hidden_size} wide",
-            f"take a dim from 1 to {hidden_size}",
+            f"size {size} needs {size.dim} dimensions, but the model is {hidden_size} wide",
+            f"use a dim from 1 to {hidden_size}",
         )
 
 
-def _no_size(layer: int | str, dim: int | str) -> UserError:
+def _invalid_size(layer: int | str, dim: int | str) -> UserError:
     return UserError(f"{layer}:{dim} is not a size: layer and dim start at 1", "write layer:dim, for example 6:128")
 
 
-def _rung(word: str, model_sizes: Sizes | None) -> Size:
+def _parse_word(word: str, model_sizes: Sizes | None) -> Size:
     if word.lower() not in SIZE_ALIASES:
         return Size.parse(word)
     assert model_sizes is not None
     if len(model_sizes) != len(SIZE_ALIASES):
         raise UserError(
-            f"{word!r} names a rung of a six-step ladder, but this model has {len(model_sizes)} sizes",
-            f"name one of {model_sizes}",
+            f"the size alias {word!r} needs a model with {len(SIZE_ALIASES)} sizes, but this one has {len(model_sizes)}",
+            f"use one of {model_sizes}",
         )
     return model_sizes[SIZE_ALIASES.index(word.lower())]
 

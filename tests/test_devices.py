@@ -25,13 +25,13 @@ from starbucks_retrieval.transfer.__main__ import main as transfer
 ABSENT = ["cuda:99", "gpu", "meta", "cuda:x", "hpu:0", "fpga", ""]
 
 
-def test_devices_that_are_there():
+def test_available_devices():
     assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == torch.device("cpu")
     assert resolve_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize("name", ABSENT)
-def test_devices_that_are_not_there(name, tiny_bert):
+def test_missing_devices(name, tiny_bert):
     for resolve in (resolve_device, lambda name: NestedEncoder.from_pretrained(tiny_bert, device=name)):
         with pytest.raises(UserError, match=f"no device {name}: ") as caught:
             resolve(name)
@@ -68,7 +68,7 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("door", "words"),
+    ("command", "words"),
     [
         (encode, "--model_name_or_path {m} --dataset_path {d}/beir --encode_output_path {d}/out"),
         (encode, "--model_name_or_path {m} --dataset_path {d}/beir --encode_output_path {d}/out --dry_run"),
@@ -86,15 +86,15 @@ def data(tmp_path):
     ],
 )
 @pytest.mark.parametrize("device", ["cuda:99", "gpu"])
-def test_every_command_refuses_a_device_that_is_not_there(door, words, device, data, tiny_bert, capfd):
+def test_every_command_refuses_a_missing_device(command, words, device, data, tiny_bert, capfd):
     argv = words.format(m=tiny_bert, d=data).split()
-    assert run_command(door, [*argv, "--device", device]) == 2
-    said = capfd.readouterr().err
-    assert "Traceback" not in said and ("--device cpu" in said or "take cpu" in said)
+    assert run_command(command, [*argv, "--device", device]) == 2
+    err = capfd.readouterr().err
+    assert "Traceback" not in err and ("--device cpu" in err or "take cpu" in err)
     assert not [*data.glob("out*")]
 
 
-def test_a_client_refuses_it_too(tiny_bert):
+def test_an_integration_refuses_it_too(tiny_bert):
     with pytest.raises(UserError, match="no device gpu"):
         SizedModel(tiny_bert, device="gpu")
 

@@ -1,4 +1,4 @@
-"""Every error of a user's says what to do about it."""
+"""Every UserError has a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer per folder: who holds it is told, and the lock dies with its process."""
+"""One writer per folder: the holder is named, and the lock ends with its process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_lock_of_a_killed_process_is_free_though_a_process_that_it_forked_li
         holder.stdout.close()
 
 
-def test_a_forked_process_cannot_release_what_its_parent_holds(tmp_path):
+def test_a_forked_process_cannot_release_the_lock_of_its_parent(tmp_path):
     lock = FolderLock(tmp_path)
     child = os.fork()
     if not child:

@@ -9,16 +9,16 @@ from starbucks_retrieval import Size, Sizes, UserError
 PAPER = "2:32,4:64,6:128,8:256,10:512,12:768"
 
 
-def test_the_default_ladder_of_bert_base_is_the_papers():
+def test_the_default_sizes_of_bert_base_are_the_papers():
     assert str(Sizes.default(12, 768)) == PAPER
 
 
-def test_the_default_ladder_of_minilm():
+def test_the_default_sizes_of_minilm():
     assert str(Sizes.default(6, 384)) == "1:16,2:32,3:64,4:128,5:256,6:384"
 
 
 @given(st.integers(1, 80), st.integers(1, 8192))
-def test_default_ladders_are_valid_and_end_at_the_full_size(layers, width):
+def test_default_sizes_are_valid_and_end_at_the_full_size(layers, width):
     model_sizes = Sizes.default(layers, width)
     assert model_sizes[-1] == model_sizes.full == Size(layers, width)
     assert len(model_sizes) <= min(6, layers)
@@ -31,14 +31,14 @@ def test_text_form_round_trips(pairs):
     assert Sizes.parse(str(sizes)) == sizes
 
 
-def test_cup_names_and_all_follow_the_ladder():
+def test_size_aliases_and_all_refer_to_the_model_sizes():
     model_sizes = Sizes.parse(PAPER)
     assert str(Sizes.parse("demi,Trenta", model_sizes)) == "2:32,12:768"
     assert Sizes.parse("all", model_sizes) is model_sizes
     assert str(Sizes.parse("short, 6:128", model_sizes)) == "4:64,6:128"
 
 
-def test_off_diagonal_ladders_are_allowed_and_have_a_full_size():
+def test_deeper_sizes_may_have_fewer_dims():
     sizes = Sizes.parse("2:768,6:32,6:64,12:32")
     assert sizes.full == Size(12, 768)
     assert sizes.layers == (2, 6, 12)
@@ -55,9 +55,9 @@ def test_off_diagonal_ladders_are_allowed_and_have_a_full_size():
         ("2:0", "start at 1"),
         ("2:-4", "start at 1"),
         ("4:64,2:32", "out of order"),
-        ("2:32,2:32", "twice"),
-        ("all", "stores its ladder"),
-        ("demi", "stores its ladder"),
+        ("2:32,2:32", "repeated"),
+        ("all", "stores its sizes"),
+        ("demi", "stores its sizes"),
     ],
 )
 def test_bad_texts_are_refused_with_a_remedy(text, message):
@@ -66,8 +66,8 @@ def test_bad_texts_are_refused_with_a_remedy(text, message):
     assert caught.value.hint
 
 
-def test_cup_names_need_six_rungs():
-    with pytest.raises(UserError, match="six-step"):
+def test_size_aliases_need_six_sizes():
+    with pytest.raises(UserError, match="needs a model with 6 sizes"):
         Sizes.parse("demi", Sizes.parse("1:2,2:4"))
 
 

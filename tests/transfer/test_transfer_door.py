@@ -106,7 +106,7 @@ def test_scikit_learn_missing(tiny_bert, tasks, monkeypatch, capsys):
     [
         (["--folds", "1"], "--folds 1 is below 2"),
         (["--folds", "90"], "a class has "),
-        (["--sizes", "4:64"], "size 4:64 asks for 64 dimensions"),
+        (["--sizes", "4:64"], "size 4:64 needs 64 dimensions"),
         (["--output", "."], ". is a folder"),
     ],
 )
