@@ -193,5 +193,5 @@ def test_damaged_passages_are_told(open_written, store_dtype, value, engine, max
     np.save(path, held)
     for queries in (vectors[:1], vectors[:40], np.zeros((2, 8), np.float32)):
         with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
-            options = {"proposer": make_candidate_generator(*engine), "max_memory": max_memory}
+            options = {"generator": make_candidate_generator(*engine), "max_memory": max_memory}
             list(exact_search(queries, store, 5, **options))
