@@ -14,7 +14,7 @@ from starbucks_retrieval.browse.compare import QueryComparison, RunSummary, comp
 from starbucks_retrieval.browse.page import BrowsePage, ChartColumn, render_page
 from starbucks_retrieval.browse.texts import read_passages, read_queries
 from starbucks_retrieval.data.qrels import Qrels, read_qrels
-from starbucks_retrieval.data.runs import RunFile, open_run
+from starbucks_retrieval.data.run_reader import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer

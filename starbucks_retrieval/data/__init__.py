@@ -1,15 +1,21 @@
-"""Text in and runs out: corpora, queries, qrels, training groups, scored pairs and run files, one file per format."""
+"""Readers of corpora, queries, qrels, runs, training groups and scored pairs, and the writer of runs.
 
-from starbucks_retrieval.data.corpus import open_corpus
+`FORMATS` maps file endings to row readers; a package outside adds a format with `FORMATS.register`, or with an entry point
+in the group `starbucks_retrieval.formats`.
+"""
+
+from starbucks_retrieval.data.corpus import open_corpus, open_queries
+from starbucks_retrieval.data.formats import FORMATS
 from starbucks_retrieval.data.groups import open_groups
 from starbucks_retrieval.data.pairs import open_pairs
 from starbucks_retrieval.data.qrels import check_qrels, read_qrels
-from starbucks_retrieval.data.queries import open_queries
 from starbucks_retrieval.data.records import Group, Passage, Query, Records, ScoredPair, join_text
-from starbucks_retrieval.data.runs import read_run, write_run
+from starbucks_retrieval.data.run_reader import open_run, read_run
+from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.data.scan import Scan, scan
 
 __all__ = [
+    "FORMATS",
     "Group",
     "Passage",
     "Query",
@@ -22,6 +28,7 @@ __all__ = [
     "open_groups",
     "open_pairs",
     "open_queries",
+    "open_run",
     "read_qrels",
     "read_run",
     "scan",

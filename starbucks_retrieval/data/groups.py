@@ -1,74 +1,85 @@
-"""Training groups: a query with its positives and hard negatives, in every layout that trainers are fed with."""
+"""Training groups: a query with its positives, its hard negatives and, optionally, the scores of a teacher."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from starbucks_retrieval.data.corpus import passage_from
+from starbucks_retrieval.data.corpus import open_queries, passage_from
 from starbucks_retrieval.data.fields import (
     ANCHOR,
     ANCHOR_TOO,
+    NEGATIVE_SCORES,
     NUMBERED_NEGATIVE,
+    POSITIVE_SCORES,
     QUERY_ID,
     QUERY_TEXT,
     BadRow,
     as_id,
     as_list,
+    as_number,
     as_text,
     identifier,
     kind,
     string,
     value,
 )
+from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.data.qrels import Qrels, check_qrels, read_qrels
-from starbucks_retrieval.data.queries import open_queries
 from starbucks_retrieval.data.records import Group, Passage, Query, Records
 from starbucks_retrieval.data.scan import scan
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_rows
-from starbucks_retrieval.data.teacher import teacher_scores
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_TSV = {2: ("query", "positive"), 3: ("query", "positive", "negative")}
+_LAYOUTS = {2: ("query", "positive"), 3: ("query", "positive", "negative")}
 
 
 def open_groups(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Group]:
-    """Open training rows. Each row says by its columns which of these it is:
+    """Open training groups. The columns of each row decide its layout:
 
-    - `query_id, query, positive_passages, negative_passages`: Tevatron rows, texts inline;
-    - `query_id, query_text, positive_document_ids, negative_document_ids`: Tevatron rows, ids of a corpus;
+    - `query_id, query, positive_passages, negative_passages`: rows of Tevatron with their texts;
+    - `query_id, query_text, positive_document_ids, negative_document_ids`: rows of Tevatron with ids of a corpus;
     - `query` or `anchor`, `positive`, optional `negative` and `negative_1`, `negative_2` …, each a text or a list of
-      texts; tsv and csv files too. The query may also be called `question`, `text`, `sentence1`, `text1` or `query_text`. Ids
-      are made from the texts, so equal texts share one.
+      texts; also in tsv and csv files. The query may also be called `question`, `text`, `sentence1`, `text1` or
+      `query_text`. Ids are hashes of the texts, so equal texts share one.
 
-    Each may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the passages; a
-    single text may have a single number. Other columns are ignored.
+    Every layout may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the
+    passages; a single text may have a single number. Other columns are ignored.
 
-    A BEIR folder, `ir:` id or short name gives id rows from its queries and judgements (split `train` by default):
-    positives are the grades above 0 sorted by id, negatives the others. Raises UserError for a row without positives.
+    Args:
+        collection: As for `open_corpus`. A BEIR folder, `ir:` id or short name gives rows with ids, made from its queries
+            and qrels: grades above 0 are positives, sorted by id, all others negatives.
+        config: Configuration of a Hugging Face data set.
+        split: As for `open_corpus`; for qrels `train` by default.
+
+    Returns:
+        The groups in the order of the collection.
+
+    Raises:
+        UserError: As for `open_corpus`; iterating also raises it for a row without positives.
     """
     if beir_folder(collection) or find_ir(collection, split or "train"):
         return _judged_groups(collection, split or "train")
-    rows = find_rows(collection, "groups", _TSV, config, split)
+    rows = find_rows(collection, "groups", _LAYOUTS, config, split)
     return Records(collection, rows.source, rows.read, group_from)
 
 
 def group_from(row: dict[str, Any]) -> Group:
-    """A row as a group. Raises BadRow for a missing or wrong column and for a row without positives."""
-    for column, make in _KINDS.items():
+    """Convert a row to a group. Raises BadRow for a missing or wrong column and for a row without positives."""
+    for column, make in _LAYOUT_OF_COLUMN.items():
         if column in row:
             group = make(row)
             if not group.positive_ids:
                 raise BadRow("the row has no positives", "remove it, or give it at least one")
             return group
     raise BadRow(
-        f"no column {' or '.join(_KINDS)}: the row has {', '.join(map(str, row)) or 'no columns'}",
+        f"no column {' or '.join(_LAYOUT_OF_COLUMN)}: the row has {', '.join(map(str, row)) or 'no columns'}",
         "name the columns query and positive, or as docs/howto/data.md shows under Training groups; sentence1, sentence2 "
         "and score are read with --task sts",
     )
@@ -100,7 +111,9 @@ def _with_ids(row: dict[str, Any]) -> Group:
 
 def _with_texts(row: dict[str, Any]) -> Group:
     passages: dict[str, Passage] = {}
-    matches = (NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != "")  # some have fewer
+    matches = (
+        NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != ""
+    )  # empty: fewer negatives
     numbered = sorted((int(match[1]), match[0]) for match in matches if match)
 
     def ids(column: str) -> Iterator[str]:
@@ -119,9 +132,9 @@ def _with_texts(row: dict[str, Any]) -> Group:
 
 
 def _plain_query(row: dict[str, Any]) -> str:
-    """The query of a row of plain texts. Raises BadRow where two columns could be it and differ."""
-    for some in (ANCHOR, ANCHOR_TOO):
-        filled = [name for name in some if row.get(name) is not None]
+    """Return the query of a row of plain texts. Raises BadRow if several columns could hold it and they differ."""
+    for names in (ANCHOR, ANCHOR_TOO):
+        filled = [name for name in names if row.get(name) is not None]
         if len({as_text(row[name], name) for name in filled}) > 1:
             raise BadRow(
                 f"the columns {' and '.join(filled)} differ, and each could be the query",
@@ -132,11 +145,16 @@ def _plain_query(row: dict[str, Any]) -> str:
     return string(row, (*ANCHOR, *ANCHOR_TOO))
 
 
-_KINDS = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}
+_LAYOUT_OF_COLUMN = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}
 
 
 def text_id(text: str) -> str:
-    """An id for a text that has none: 16 hex digits of its blake2b."""
+    """Return an id for a text without one: 16 hexadecimal digits of its blake2b hash.
+
+    Example:
+        >>> text_id("Hens lay eggs.")
+        '6edadb6c8932f389'
+    """
     return hashlib.blake2b(text.encode("utf-8"), digest_size=8).hexdigest()
 
 
@@ -150,10 +168,48 @@ def _group(
 ) -> Group:
     listed_positives, listed_negatives = list(positives), list(negatives)
     positive_ids = tuple(dict.fromkeys(listed_positives))
-    # A passage listed on both sides is a positive: pushing it away would train against its own label.
+    # A passage listed on both sides is a positive: as a negative it would contradict its own label.
     negative_ids = tuple(docid for docid in dict.fromkeys(listed_negatives) if docid not in positive_ids)
-    scores = teacher_scores(row, listed_positives, listed_negatives)
+    scores = _teacher_scores(row, listed_positives, listed_negatives)
     return Group(query_id, query, positive_ids, negative_ids, passages, scores)
+
+
+def _teacher_scores(row: dict[str, Any], positives: Sequence[str], negatives: Sequence[str]) -> dict[str, float] | None:
+    """Return id → score from `positive_scores` and `negative_scores`, None for a row that has neither.
+
+    `positives` and `negatives` are the ids as listed in the row, before equal ones are merged: scores have their order.
+    A single number counts as a list of one. An id on both sides keeps its score as a positive. Raises BadRow for a
+    number of scores that differs from the number of ids, for one missing side, and for two different scores of one id.
+    """
+    if row.get(POSITIVE_SCORES) is None and row.get(NEGATIVE_SCORES) is None:
+        return None
+    scores = _scores_of_side(row, POSITIVE_SCORES, positives)
+    for docid, score in _scores_of_side(row, NEGATIVE_SCORES, negatives).items():
+        scores.setdefault(docid, score)
+    return scores
+
+
+def _scores_of_side(row: dict[str, Any], column: str, docids: Sequence[str]) -> dict[str, float]:
+    found = row.get(column)
+    if found is None and docids:
+        other = NEGATIVE_SCORES if column == POSITIVE_SCORES else POSITIVE_SCORES
+        raise BadRow(f"the row has {other} but no {column}", "score both sides, or neither")
+    listed = [found] if isinstance(found, (int, float, str)) else as_list(found, column)
+    if len(listed) != len(docids):
+        raise BadRow(
+            f"{column} has {len(listed)} score{'' if len(listed) == 1 else 's'} for {len(docids)} "
+            f"passage{'' if len(docids) == 1 else 's'}",
+            "give every passage its score, in the order of the passages",
+        )
+    scores: dict[str, float] = {}
+    for docid, item in zip(docids, listed):
+        score = as_number(item, column)
+        if scores.setdefault(docid, score) != score:
+            raise BadRow(
+                f"{column} has {scores[docid]} and {score} for one passage, {docid!r}",
+                "list a passage once on each side",
+            )
+    return scores
 
 
 def _judged_groups(collection: str, split: str) -> Records[Group]:
@@ -171,9 +227,7 @@ def _judged_groups(collection: str, split: str) -> Records[Group]:
     )
 
 
-def _judged_rows(
-    queries: Records[Query], qrels: Qrels, start: int, stop: int | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _judged_rows(queries: Records[Query], qrels: Qrels, start: int, stop: int | None) -> NumberedRows:
     kept = ((number, query) for number, query in queries.numbered() if query.query_id in qrels)
     for number, query in islice(kept, start, stop):
         grades = qrels[query.query_id]

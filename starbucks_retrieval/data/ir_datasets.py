@@ -1,38 +1,117 @@
-"""Collections of the optional package ir_datasets; their topics and judgements also from pyserini, where it has them."""
+"""Collections of the optional package ir_datasets, by id or short name; queries and qrels also from pyserini."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fnmatch
 from itertools import islice
 from typing import Any
 
-from starbucks_retrieval.data.short_names import pyserini_name
+from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.errors import UserError
 
-_REMEDY = "pip install ir-datasets, or name local files instead: a BEIR folder, or TREC's formats"
+_INSTALL = "pip install ir-datasets, or name local files instead: a BEIR folder, or TREC's formats"
+
+_FORUMS = [
+    "android",
+    "english",
+    "gaming",
+    "gis",
+    "mathematica",
+    "physics",
+    "programmers",
+    "stats",
+    "tex",
+    "unix",
+    "webmasters",
+    "wordpress",
+]
+
+# Short name → split → id of ir_datasets; `test` is the split that the collection is evaluated on.
+SHORT_NAMES: dict[str, dict[str, str]] = {
+    "msmarco-train": {"train": "msmarco-passage/train/judged"},
+    "msmarco-dev": {"test": "msmarco-passage/dev/small", "dev": "msmarco-passage/dev/small"},
+    "dl19": {"test": "msmarco-passage/trec-dl-2019/judged"},
+    "dl20": {"test": "msmarco-passage/trec-dl-2020/judged"},
+    "dl-hard": {"test": "msmarco-passage/trec-dl-hard"},
+    "beir/arguana": {"test": "beir/arguana"},
+    "beir/climate-fever": {"test": "beir/climate-fever"},
+    **{f"beir/cqadupstack/{forum}": {"test": f"beir/cqadupstack/{forum}"} for forum in _FORUMS},
+    "beir/dbpedia-entity": {"test": "beir/dbpedia-entity/test", "dev": "beir/dbpedia-entity/dev"},
+    "beir/fever": {"test": "beir/fever/test", "train": "beir/fever/train", "dev": "beir/fever/dev"},
+    "beir/fiqa": {"test": "beir/fiqa/test", "train": "beir/fiqa/train", "dev": "beir/fiqa/dev"},
+    "beir/hotpotqa": {"test": "beir/hotpotqa/test", "train": "beir/hotpotqa/train", "dev": "beir/hotpotqa/dev"},
+    # BEIR's own figures for MS MARCO are on dev; its `test` is DL19.
+    "beir/msmarco": {"test": "beir/msmarco/dev", "train": "beir/msmarco/train", "dev": "beir/msmarco/dev"},
+    "beir/nfcorpus": {"test": "beir/nfcorpus/test", "train": "beir/nfcorpus/train", "dev": "beir/nfcorpus/dev"},
+    "beir/nq": {"test": "beir/nq"},
+    "beir/quora": {"test": "beir/quora/test", "dev": "beir/quora/dev"},
+    "beir/scidocs": {"test": "beir/scidocs"},
+    "beir/scifact": {"test": "beir/scifact/test", "train": "beir/scifact/train"},
+    "beir/trec-covid": {"test": "beir/trec-covid"},
+    "beir/webis-touche2020": {"test": "beir/webis-touche2020/v2"},
+}
+
+_PYSERINI = {
+    "msmarco-passage/dev/small": "msmarco-passage-dev-subset",
+    "msmarco-passage/trec-dl-2019/judged": "dl19-passage",
+    "msmarco-passage/trec-dl-2020/judged": "dl20-passage",
+    # BEIR's archive holds the second version of these topics.
+    "beir/webis-touche2020/v2": "beir-v1.0.0-webis-touche2020-test",
+}
 
 
-def rows(dataset_id: str, part: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number from 1, column → value) of the `corpus`, `queries` or `qrels` of an ir_datasets id.
+def expand_pattern(source: str) -> list[str]:
+    """Return the short names that match a pattern such as `beir/cqadupstack/*`, or `source` itself if none does.
 
-    Where ir_datasets is missing or gives nothing, queries and qrels that pyserini knows come from there. Raises
-    UserError, about ir_datasets, if neither has them.
+    Example:
+        >>> expand_pattern("dl1*"), expand_pattern("my/qrels.tsv")
+        (['dl19'], ['my/qrels.tsv'])
     """
-    found = _of_ir_datasets(dataset_id, part, start, stop)
+    return fnmatch.filter(SHORT_NAMES, source) or [source]
+
+
+def resolve(name: str, split: str | None) -> str | None:
+    """Return the ir_datasets id of a short name and a split (default: its first), None for any other name.
+
+    Raises:
+        UserError: The collection has no such split.
+
+    Example:
+        >>> resolve("beir/fiqa", "dev")
+        'beir/fiqa/dev'
+    """
+    splits = SHORT_NAMES.get(name)
+    if splits is None:
+        return None
+    chosen = split or next(iter(splits))
+    if chosen not in splits:
+        raise UserError(f"{name} has no split {chosen!r}", f"it has {', '.join(splits)}")
+    return splits[chosen]
+
+
+def rows(dataset_id: str, part: str, start: int = 0, stop: int | None = None) -> NumberedRows:
+    """Yield (row number from 1, column → value) of the `corpus`, `queries` or `qrels` of an ir_datasets id.
+
+    If ir_datasets fails, queries and qrels are read from pyserini where it has them.
+
+    Raises:
+        UserError: Neither package has the data; the message is that of ir_datasets.
+    """
+    found = _from_ir_datasets(dataset_id, part, start, stop)
     try:
         first = next(found, None)
     except UserError:
-        other = _of_pyserini(dataset_id, part)
-        if other is None:
+        rows_of_pyserini = _from_pyserini(dataset_id, part)
+        if rows_of_pyserini is None:
             raise
-        yield from islice(enumerate(other, 1), start, stop)
+        yield from islice(enumerate(rows_of_pyserini, 1), start, stop)
         return
     if first is not None:
         yield first
         yield from found
 
 
-def _of_ir_datasets(dataset_id: str, part: str, start: int, stop: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _from_ir_datasets(dataset_id: str, part: str, start: int, stop: int | None) -> NumberedRows:
     dataset = _load(dataset_id)
     kind, row = {"corpus": ("docs", _passage), "queries": ("queries", _query), "qrels": ("qrels", _judgement)}[part]
     if not getattr(dataset, f"has_{kind}")():
@@ -41,7 +120,7 @@ def _of_ir_datasets(dataset_id: str, part: str, start: int, stop: int | None) ->
         for number, item in enumerate(islice(getattr(dataset, f"{kind}_iter")(), start, stop), start + 1):
             yield number, row(item)
     except Exception as error:
-        # ir_datasets downloads while it iterates; whatever it raises means that the data did not arrive.
+        # ir_datasets downloads while it iterates; every exception means that the data did not arrive.
         line = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"cannot read {part} of ir_datasets' {dataset_id}: {line}",
@@ -53,16 +132,16 @@ def _load(dataset_id: str) -> Any:
     try:
         import ir_datasets
     except ImportError:
-        raise UserError(f"ir:{dataset_id} needs the package ir_datasets", _REMEDY) from None
+        raise UserError(f"ir:{dataset_id} needs the package ir_datasets", _INSTALL) from None
     try:
         return ir_datasets.load(dataset_id)
     except KeyError:
         raise UserError(f"ir_datasets knows no {dataset_id!r}", "list its names: ir_datasets list") from None
 
 
-def _of_pyserini(dataset_id: str, part: str) -> list[dict[str, Any]] | None:
-    """Rows of the queries or qrels, or None where pyserini is not installed, does not start, or has not got them."""
-    name = pyserini_name(dataset_id)
+def _from_pyserini(dataset_id: str, part: str) -> list[dict[str, Any]] | None:
+    """Return the rows of queries or qrels, or None where pyserini is not installed, fails, or does not have them."""
+    name = _pyserini_name(dataset_id)
     if name is None or part not in ("queries", "qrels"):
         return None
     try:
@@ -70,9 +149,9 @@ def _of_pyserini(dataset_id: str, part: str) -> list[dict[str, Any]] | None:
 
         qrels = get_qrels(name)
         topics = get_topics(name) if part == "queries" else {}
-    except Exception:  # it starts a Java machine and downloads: whatever it raises means that it cannot help
+    except Exception:  # it starts a Java machine and downloads, which fails in many ways
         return None
-    # Numbers for ids are pyserini's own reading of them.
+    # pyserini turns numeric ids into integers.
     if part == "queries":
         return [{"query_id": str(key), "query": topic["title"]} for key, topic in topics.items() if key in qrels]
     return [
@@ -80,6 +159,17 @@ def _of_pyserini(dataset_id: str, part: str) -> list[dict[str, Any]] | None:
         for key, grades in qrels.items()
         for docid, grade in grades.items()
     ]
+
+
+def _pyserini_name(dataset_id: str) -> str | None:
+    """Return the name of the topics and qrels of an ir_datasets id in pyserini, None if it is not known to have them."""
+    if dataset_id in _PYSERINI:
+        return _PYSERINI[dataset_id]
+    if not any(dataset_id == splits["test"] for name, splits in SHORT_NAMES.items() if name.startswith("beir/")):
+        return None
+    if dataset_id.startswith("beir/msmarco"):
+        return None
+    return f"beir-v1.0.0-{dataset_id.removeprefix('beir/').removesuffix('/test').replace('/', '-')}-test"
 
 
 def _passage(doc: Any) -> dict[str, Any]:

@@ -1,67 +1,94 @@
-"""Scored pairs: two sentences and how alike people found them, as semantic textual similarity is measured by."""
+"""Texts that people annotated: scored pairs of sentences (STS) and labelled texts (classification)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from starbucks_retrieval.data import arrow
 from starbucks_retrieval.data.fields import (
+    FIRST,
+    HEADERS,
+    LABEL,
     PAIR_SCORE,
+    SECOND,
     SENTENCE1,
     SENTENCE2,
     SPLIT,
     SUBSET,
+    BadRow,
     as_number,
     as_text,
+    kind,
     string,
     value,
 )
+from starbucks_retrieval.data.formats import NumberedRows, arrow
 from starbucks_retrieval.data.records import Records, ScoredPair
 from starbucks_retrieval.data.sources import SourceRows, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_TSV = {3: ("score", "sentence1", "sentence2")}
+_PAIR_LAYOUTS = {3: ("score", "sentence1", "sentence2")}
+_LABELLED_LAYOUTS = {2: ("label", "text"), 3: ("label", "text", "text2")}
+_COLUMN_NAMES = HEADERS | {*LABEL, *FIRST, *SECOND}
 _SPLITS = frozenset({"train", "dev", "validation", "valid", "val", "test"})
 
 
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """A text, or a pair of texts, and its class. `second` is None for a single text; `split` is empty if unknown."""
+
+    text: str
+    second: str | None
+    label: str
+    split: str
+
+
 def open_pairs(collection: str, *, config: str | None = None, split: str | None = None) -> Records[ScoredPair]:
-    """Open scored pairs: tsv, csv, jsonl or Parquet file, folder with a `pairs` file, Arrow folder or hub data set.
+    """Open scored pairs of sentences. Nothing is read before they are iterated.
 
-    Columns: `score` (or `label`, `similarity_score`), `sentence1` and `sentence2` (or `text1`, `text2`), optional
-    `subset` and `split`. A tsv file without a header has score, first and second sentence.
+    Args:
+        collection: A file, a folder with a file `pairs`, a save_to_disk folder, or a Hugging Face data set. Columns:
+            `score` (or `label`, `similarity_score`), `sentence1` and `sentence2` (or `text1`, `text2`), optional `subset`
+            and `split`. A tsv file without a header has score, first and second sentence.
+        config: Configuration of a Hugging Face data set.
+        split: Split of a Hugging Face data set or of a save_to_disk folder with several. In any other file, the rows
+            whose column `split` has this value; rows without that column belong to every split.
 
-    `split` names a split of a hub data set or of a save_to_disk folder that has several. Any other file is read by its
-    column `split`: the rows of that split, and a UserError that lists the splits there are if it has none of them; rows
-    without such a column belong to every split. Nothing is read yet but the name.
+    Returns:
+        The pairs in the order of the collection; scores have the collection's own scale.
+
+    Raises:
+        UserError: As for `open_corpus`; iterating also raises it, with the splits there are, if no row has the split.
     """
     if find_ir(collection, split):
         raise UserError(f"{collection} has passages and queries, but no scored pairs", "name a file or a hub data set")
-    rows = find_rows(collection, "pairs", _TSV, config, split)
+    rows = find_rows(collection, "pairs", _PAIR_LAYOUTS, config, split)
     read = rows.read
     path = find_path(collection)
     if split and path is not None and not arrow.has_splits(path):
-        read = partial(_of_split, rows, split)
+        read = partial(_split_rows, rows, split)
     return Records(collection, rows.source, read, pair_from)
 
 
 def open_split_of_pairs(collection: str, split: str | None = None) -> Records[ScoredPair]:
-    """Open the part of a set of scored pairs that it is evaluated on: its `split`, by default `test`.
+    """Open the split of scored pairs that a set is evaluated on: `split`, by default `test`.
 
-    As `open_pairs`, but a file whose column `split` names no split (train, dev, test …) is read whole: the releases of a
-    year's STS task keep there which of its sets a pair is from. A set without any splits is read whole, too.
+    Other than in `open_pairs`, a file is read whole if it has no column `split`, or if the column names no split (train,
+    dev, test …): the releases of a year's STS task use it for the set that a pair is from.
     """
     path = find_path(collection)
     if path is None or arrow.has_splits(path):
         return open_pairs(collection, split=split or "test")
     records = open_pairs(collection)
     named = dict.fromkeys(
-        str(row[SPLIT]) for _, row in find_rows(collection, "pairs", _TSV, None, None).read(0, None) if SPLIT in row
+        str(row[SPLIT])
+        for _, row in find_rows(collection, "pairs", _PAIR_LAYOUTS, None, None).read(0, None)
+        if SPLIT in row
     )
     if split in named or not _SPLITS.isdisjoint(named):
         return open_pairs(collection, split=split or "test")
@@ -70,19 +97,60 @@ def open_split_of_pairs(collection: str, split: str | None = None) -> Records[Sc
     return records
 
 
+def open_labelled(collection: str, *, config: str | None = None, split: str | None = None) -> Records[LabelledText]:
+    """Open labelled texts. Nothing is read before they are iterated.
+
+    Args:
+        collection: A file, a folder with a file `labelled`, a save_to_disk folder, or a Hugging Face data set. Columns:
+            `label` (or `coarse_label`), `text` (or `sentence`, `sentence1`, `text1`), optional `text2` (or `sentence2`)
+            and `split`. A tsv file without a header has label and text, or label and two texts.
+        config: Configuration of a Hugging Face data set.
+        split: Split of a Hugging Face data set or of a save_to_disk folder; files are read whole.
+
+    Returns:
+        The texts in the order of the collection.
+
+    Raises:
+        UserError: As for `open_corpus`; iterating also raises it for a label that is missing or withheld (-1).
+    """
+    if find_ir(collection, split):
+        raise UserError(f"{collection} has passages and queries, but no labels", "name a file or a hub data set")
+    rows = find_rows(collection, "labelled", _LABELLED_LAYOUTS, config, split)
+    return Records(collection, rows.source, rows.read, labelled_from)
+
+
 def pair_from(row: dict[str, Any]) -> ScoredPair:
-    """A row as a scored pair. Raises BadRow for a missing or wrong column."""
+    """Convert a row to a scored pair. Raises BadRow for a missing or wrong column."""
     score = as_number(value(row, PAIR_SCORE), PAIR_SCORE[0])
-    # The STS releases of a year are kept as one file whose column `split` says which of its sets a pair is from.
+    # The STS task of a year is released as one file, whose column `split` names the set that a pair is from.
     subset = as_text(row.get(SUBSET, row.get(SPLIT)), SUBSET)
     return ScoredPair(string(row, SENTENCE1), string(row, SENTENCE2), score, subset)
 
 
-def _of_split(rows: SourceRows, split: str, start: int, stop: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    yield from islice(_kept(rows, split), start, stop)
+def labelled_from(row: dict[str, Any]) -> LabelledText:
+    """Convert a row to a labelled text. Raises BadRow for a missing or wrong column, and for a withheld label."""
+    label = _label(value(row, LABEL))
+    text = string(row, FIRST)
+    if label in _COLUMN_NAMES and text in _COLUMN_NAMES:
+        raise BadRow(f"{label!r} and {text!r} look like the names of columns", "name them label, text and text2")
+    second = string(row, SECOND) if any(name in row for name in SECOND) else None
+    return LabelledText(text, second, label, as_text(row.get(SPLIT), SPLIT))
 
 
-def _kept(rows: SourceRows, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _label(found: Any) -> str:
+    if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+        shown = "empty" if found == "" else kind(found)
+        raise BadRow(f"{LABEL[0]} is {shown}, not a class", "write the class as a string or an integer")
+    if str(found) == "-1":
+        raise BadRow(f"{LABEL[0]} is -1: it is withheld", "take a split, or a release of the set, that has its labels")
+    return str(found)
+
+
+def _split_rows(rows: SourceRows, split: str, start: int, stop: int | None) -> NumberedRows:
+    yield from islice(_rows_of(rows, split), start, stop)
+
+
+def _rows_of(rows: SourceRows, split: str) -> NumberedRows:
     named = unnamed = 0
     others: dict[str, None] = {}
     for number, row in rows.read(0, None):

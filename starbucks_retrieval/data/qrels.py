@@ -1,28 +1,47 @@
-"""Relevance judgements: TREC's four columns, BEIR's tsv, csv with the same header, BEIR folders, `ir:` ids, short names, hub data sets."""
+"""Relevance judgements (qrels) in TREC's four columns, in BEIR's layout, or in any file format with named columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import Any
 
-from starbucks_retrieval.data import csv, hub, ir
+from starbucks_retrieval.data import ir_datasets
 from starbucks_retrieval.data.fields import GRADE, JUDGED_DOC, JUDGED_QUERY, BadRow, as_id, value
 from starbucks_retrieval.data.files import decode, raw_lines
-from starbucks_retrieval.data.sources import find_ir, find_path
+from starbucks_retrieval.data.formats import NumberedRows, file_endings, find_reader, tsv
+from starbucks_retrieval.data.sources import find_ir, find_path, hub_rows
 from starbucks_retrieval.errors import UserError
 
 Qrels = dict[str, dict[str, int]]
 
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
-_ENDINGS = (".tsv", ".tsv.gz", ".txt", ".txt.gz", ".trec", ".trec.gz", ".csv", ".csv.gz")
+_TREC_ENDINGS = (".tsv", ".tsv.gz", ".txt", ".txt.gz", ".trec", ".trec.gz")  # in a folder, these come first
+
+Judgement = tuple[int, str, str, int]  # line or row number, query id, docid, grade
 
 
 def read_qrels(collection: str, *, split: str = "test") -> Qrels:
-    """Read judgements as query id → docid → grade, in the file's order. Grades of zero and below are kept.
+    """Read relevance judgements.
 
-    `split` chooses among the files of a BEIR folder, or the splits of a short name or hub data set; a file is read
-    whole. Raises UserError with file and line for a bad line, and for one pair judged twice with different grades.
+    Args:
+        collection: A file, a BEIR folder, an `ir:` id, a short name, or a Hugging Face data set. Files have TREC's columns
+            (`query 0 document grade`), or the columns `query-id`, `corpus-id` and `score` as tsv, csv or another format.
+        split: File of a BEIR folder, or split of a short name or Hugging Face data set; a file is read whole.
+
+    Returns:
+        query id → docid → grade, in the order of the file. Grades of zero and below are kept.
+
+    Raises:
+        UserError: A bad line, or two different grades of one pair, with file and line; no judgements at all.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        ...     _ = file.write("q1 0 d1 1\\nq1 0 d2 0\\n"), file.flush()
+        ...     read_qrels(file.name)
+        {'q1': {'d1': 1, 'd2': 0}}
     """
     qrels: Qrels = {}
     source, judgements = _find(collection, split)
@@ -39,19 +58,29 @@ def read_qrels(collection: str, *, split: str = "test") -> Qrels:
 
 
 def check_qrels(qrels: Qrels, query_ids: Container[str] | None, docids: Container[str] | None, name: str) -> None:
-    """Raise UserError for judgements of queries or documents that do not exist; None leaves a side unchecked."""
+    """Check that all judged queries and documents exist.
+
+    Args:
+        qrels: query id → docid → grade.
+        query_ids: The ids of all queries; None skips the check.
+        docids: The ids of all passages; None skips the check.
+        name: What messages call the qrels.
+
+    Raises:
+        UserError: Some are unknown; the message has their number and the first of them.
+    """
     if query_ids is not None:
-        strangers = [query_id for query_id in qrels if query_id not in query_ids]
-        if strangers:
+        unknown = [query_id for query_id in qrels if query_id not in query_ids]
+        if unknown:
             raise UserError(
-                f"{name} judges {_count(strangers, 'query')} not among the queries, the first is {strangers[0]!r}",
+                f"{name} judges {_count(unknown, 'query')} not among the queries, the first is {unknown[0]!r}",
                 "check that qrels and queries belong together",
             )
     if docids is not None:
-        strangers = list(dict.fromkeys(docid for grades in qrels.values() for docid in grades if docid not in docids))
-        if strangers:
+        unknown = list(dict.fromkeys(docid for grades in qrels.values() for docid in grades if docid not in docids))
+        if unknown:
             raise UserError(
-                f"{name} judges {_count(strangers, 'document')} not in the corpus, the first is {strangers[0]!r}",
+                f"{name} judges {_count(unknown, 'document')} not in the corpus, the first is {unknown[0]!r}",
                 "check that qrels and corpus belong together",
             )
 
@@ -61,52 +90,51 @@ def _count(items: list[str], noun: str) -> str:
     return f"{len(items)} {noun if len(items) == 1 else plural}"
 
 
-def _find(collection: str, split: str) -> tuple[str, Iterator[tuple[int, str, str, int]]]:
+def _find(collection: str, split: str) -> tuple[str, Iterator[Judgement]]:
     dataset_id = find_ir(collection, split)
     if dataset_id is not None:
-        return f"ir:{dataset_id}", _from_rows(f"ir:{dataset_id}", ir.rows(dataset_id, "qrels"))
+        return f"ir:{dataset_id}", _from_rows(f"ir:{dataset_id}", ir_datasets.rows(dataset_id, "qrels"))
     path = find_path(collection)
     if path is None:
-        return collection, _from_rows(collection, hub.rows(collection, "qrels", None, split))
+        return collection, _from_rows(collection, hub_rows(collection, "qrels", None, split))
     if path.is_dir():
-        path = qrels_file(path, split)
-    is_csv = path.name.endswith((".csv", ".csv.gz"))
-    return str(path), _from_csv(path) if is_csv else _from_lines(path)
+        path = _file_of_split(path, split)
+    reader = find_reader(path) if path.name.endswith(tuple(file_endings())) else tsv.rows
+    if reader is tsv.rows:
+        return str(path), _from_lines(path)
+    return str(path), _from_rows(str(path), reader(path, 0, None, {}))
 
 
-def qrels_file(folder: Path, split: str) -> Path:
-    """The judgements of one split of a BEIR folder."""
-    for ending in _ENDINGS:
+def _file_of_split(folder: Path, split: str) -> Path:
+    for ending in (*_TREC_ENDINGS, *file_endings()):
         if (folder / "qrels" / f"{split}{ending}").is_file():
             return folder / "qrels" / f"{split}{ending}"
-    there = sorted({file.name.split(".")[0] for file in (folder / "qrels").glob("*.*")})
+    found = sorted({file.name.split(".")[0] for file in (folder / "qrels").glob("*.*")})
     raise UserError(
-        f"{folder} holds no qrels/{split}.tsv", f"it has the splits {', '.join(there)}" if there else "add the file"
+        f"{folder} holds no qrels/{split}.tsv", f"it has the splits {', '.join(found)}" if found else "add the file"
     )
 
 
-def _from_rows(source: str, rows: Iterator[tuple[int, dict]]) -> Iterator[tuple[int, str, str, int]]:
-    for number, row in rows:
+def _from_rows(source: str, rows: NumberedRows) -> Iterator[Judgement]:
+    """Yield the judgements of rows with named columns, upper or lower case."""
+    for number, cells in rows:
+        row = {str(name).lower(): cell for name, cell in cells.items()}
         try:
+            query_id = as_id(value(row, JUDGED_QUERY), JUDGED_QUERY[0])
+            docid = as_id(value(row, JUDGED_DOC), JUDGED_DOC[0])
             grade = value(row, GRADE)
-            if grade != int(grade):
-                raise ValueError
-            yield (
-                number,
-                as_id(value(row, JUDGED_QUERY), JUDGED_QUERY[0]),
-                as_id(value(row, JUDGED_DOC), JUDGED_DOC[0]),
-                int(grade),
-            )
         except BadRow as error:
             raise UserError(f"{source}:{number}: {error.what}", error.hint) from None
-        except (TypeError, ValueError):
-            raise UserError(f"{source}:{number}: the grade {grade!r} is not an integer", "use whole grades") from None
+        parsed = _whole_number(grade)
+        if parsed is None:
+            raise _not_integer(grade, source, number)
+        yield number, query_id, docid, parsed
 
 
-def _from_lines(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Judgements of a file. Its first line settles the layout: 3 or 4 columns by tabs, else 4 by white space."""
+def _from_lines(path: Path) -> Iterator[Judgement]:
+    """Yield the judgements of a text file. Its first line decides: 3 or 4 columns by tabs, else 4 by white space."""
     separator: bytes | None = None
-    columns: tuple[int, int, int] | None = None  # where query, document and grade stand
+    columns: tuple[int, int, int] | None = None  # positions of query, document and grade
     width = 4
     for number, raw in raw_lines(path):
         if columns is None:
@@ -125,26 +153,12 @@ def _from_lines(path: Path) -> Iterator[tuple[int, str, str, int]]:
         query_id, docid, grade = (cells[column] for column in columns)
         parsed = _integer(grade)
         if parsed is None:
-            raise _grade(decode(grade, path, number), path, number)
+            raise _not_integer(decode(grade, path, number), path, number)
         yield number, decode(query_id, path, number), decode(docid, path, number), parsed
 
 
-def _from_csv(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Judgements of a csv file, by the names in its header."""
-    for number, cells in csv.rows(path):
-        row = {name.lower(): cell for name, cell in cells.items()}
-        try:
-            query_id, docid, grade = value(row, JUDGED_QUERY), value(row, JUDGED_DOC), value(row, GRADE)
-        except BadRow as error:
-            raise UserError(f"{path}:{number}: {error.what}", error.hint) from None
-        parsed = _integer(grade.encode())
-        if parsed is None:
-            raise _grade(grade, path, number)
-        yield number, query_id, docid, parsed
-
-
-def _grade(shown: str, path: Path, number: int) -> UserError:
-    return UserError(f"{path}:{number}: the grade {shown!r} is not an integer", "use whole grades")
+def _not_integer(grade: Any, source: str | Path, number: int) -> UserError:
+    return UserError(f"{source}:{number}: the grade {grade!r} is not an integer", "use whole grades")
 
 
 def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]:
@@ -161,3 +175,12 @@ def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]
 def _integer(cell: bytes) -> int | None:
     # int() alone would also take 1_000 and the digits of other scripts.
     return int(cell) if _INTEGER.fullmatch(cell) else None
+
+
+def _whole_number(grade: Any) -> int | None:
+    if isinstance(grade, str):
+        return _integer(grade.encode())
+    try:
+        return int(grade) if grade == int(grade) else None
+    except (TypeError, ValueError, OverflowError):
+        return None

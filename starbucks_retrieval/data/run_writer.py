@@ -1,4 +1,4 @@
-"""Run files: TREC's six columns, the one currency between search and evaluate; and two other layouts to write."""
+"""Write runs in TREC's six columns, or in the layouts of MS MARCO and Tevatron."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, SupportsFloat
 
-from starbucks_retrieval.data.run_reader import Run, RunFile, open_run, read_run, read_tag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
-
-__all__ = ["Run", "RunFile", "SaveFormat", "open_run", "read_run", "read_tag", "write_run"]
 
 SaveFormat = Literal["trec", "msmarco", "tevatron"]
 
@@ -22,15 +19,29 @@ def write_run(
     tag: str,
     save_format: SaveFormat = "trec",
 ) -> None:
-    """Write (query id, [(docid, score), …] in rank order) as a run, gzip if `path` ends in .gz; whole or not at all.
+    """Write a run; the file appears complete or not at all. float32 and float scores are read back unchanged.
 
-    Formats: trec (six columns, ranks from 1), msmarco (query, document, rank), tevatron (query, document, score).
-    Scores read back as they were: float32 in nine digits, Python floats in as many as they need. Raises UserError for
-    an id that the format cannot hold and for a score that is not finite.
+    Args:
+        path: The file; gzip if it ends in .gz.
+        rows: (query id, [(docid, score), …] in rank order) of each query.
+        tag: Name of the run, the last of TREC's columns.
+        save_format: `trec` (six columns, ranks from 1), `msmarco` (query, document, rank) or `tevatron` (query, document,
+            score).
+
+    Raises:
+        UserError: An id that the format cannot hold, or a score that is NaN or infinite.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile(suffix=".trec") as file:
+        ...     write_run(file.name, [("q1", [("d1", 0.75), ("d2", 0.5)])], tag="bm25")
+        ...     print(Path(file.name).read_text(), end="")
+        q1 Q0 d1 1 0.75 bm25
+        q1 Q0 d2 2 0.5 bm25
     """
-    if save_format not in _LINES:
-        raise UserError(f"no run format {save_format!r}", f"take one of {', '.join(_LINES)}")
-    line, clean = _LINES[save_format], _word if save_format == "trec" else _cell
+    if save_format not in _FORMATTERS:
+        raise UserError(f"unknown run format {save_format!r}", f"use one of {', '.join(_FORMATTERS)}")
+    line, clean = _FORMATTERS[save_format], _word if save_format == "trec" else _cell
     clean(tag, "tag")
     with atomic_writer(Path(path).expanduser()) as out:
         for query_id, results in rows:
@@ -54,7 +65,7 @@ def _tevatron(query_id: str, docid: str, rank: int, score: str, tag: str) -> str
     return f"{query_id}\t{docid}\t{score}\n"
 
 
-_LINES: dict[str, Callable[[str, str, int, str, str], str]] = {
+_FORMATTERS: dict[str, Callable[[str, str, int, str, str], str]] = {
     "trec": _trec,
     "msmarco": _msmarco,
     "tevatron": _tevatron,
@@ -67,7 +78,7 @@ def _number(score: SupportsFloat, query_id: str, docid: str) -> str:
         raise UserError(
             f"query {query_id!r} and document {docid!r} have the score {exact}", "check the vectors for NaN"
         )
-    # Nine digits tell any two float32 apart; a float64 needs up to seventeen.
+    # Nine digits distinguish any two float32 values; a float64 needs up to seventeen.
     return repr(exact) if isinstance(score, float) else f"{exact:.9g}"
 
 
@@ -75,7 +86,7 @@ def _word(name: str, what: str) -> None:
     if name.split() != [name]:
         raise UserError(
             f"the {what} {name!r} is empty or holds white space, which separates the columns of a TREC run",
-            "rename it, or take --save_format tevatron, whose columns are separated by tabs",
+            "rename it, or use --save_format tevatron, whose columns are separated by tabs",
         )
 
 

@@ -1,107 +1,146 @@
-"""One function that picks the format: a local file or folder, `ir:…`, a short name, or a Hugging Face data set."""
+"""Find the rows of a collection: a local file or folder, an `ir:` id, a short name, or a Hugging Face data set."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starbucks_retrieval.data import arrow, csv, hub, ir, jsonl, parquet, short_names, tsv
+from starbucks_retrieval.data import ir_datasets
+from starbucks_retrieval.data.formats import FORMATS, Layouts, NumberedRows, arrow, file_endings, find_reader
 from starbucks_retrieval.data.records import Read
 from starbucks_retrieval.errors import UserError
 
-_TEXT_FORMATS: dict[str, Any] = {
-    ".jsonl": jsonl.rows,
-    ".json": jsonl.rows,
-    ".tsv": tsv.rows,
-    ".txt": tsv.rows,
-    ".csv": csv.rows,
-}
-_PATH_SUFFIXES = (*_TEXT_FORMATS, ".gz", ".parquet", ".arrow", ".trec")
-_ENDINGS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
-
 
 class SourceRows(NamedTuple):
-    """Where the rows come from, for messages, and how to read a slice of them."""
+    """The source of the rows, for messages, and a function that reads a slice of them."""
 
     source: str
     read: Read
 
 
-def find_rows(collection: str, part: str, layouts: tsv.Layouts, config: str | None, split: str | None) -> SourceRows:
-    """Find the `part` (corpus, queries, groups or pairs) of a collection in any of the four spellings.
+def find_rows(collection: str, part: str, layouts: Layouts, config: str | None, split: str | None) -> SourceRows:
+    """Find the rows of one part of a collection.
 
-    `layouts` names the columns of a tsv file. Raises UserError for a missing file and for a format nobody reads.
+    Args:
+        collection: File, folder, `ir:` id, short name or Hugging Face data set.
+        part: `corpus`, `queries`, `groups`, `pairs` or `labelled`.
+        layouts: Column names of files without a header, by their number of columns.
+        config: Configuration of a Hugging Face data set.
+        split: Split of a Hugging Face data set, a short name, or a save_to_disk folder.
+
+    Raises:
+        UserError: The file is missing, or its name ends in no known format.
     """
     dataset_id = find_ir(collection, split)
     if dataset_id is not None:
-        return SourceRows(f"ir:{dataset_id}", partial(ir.rows, dataset_id, part))
+        return SourceRows(f"ir:{dataset_id}", partial(ir_datasets.rows, dataset_id, part))
     path = find_path(collection)
     if path is None:
         details = ", ".join(filter(None, (config, split)))
-        return SourceRows(
-            f"{collection} ({details})" if details else collection, partial(hub.rows, collection, part, config, split)
-        )
+        source = f"{collection} ({details})" if details else collection
+        return SourceRows(source, partial(hub_rows, collection, part, config, split))
     if path.is_dir():
         if arrow.is_arrow_folder(path):
             folder = arrow.choose_split(path, split, part)
-            return SourceRows(str(folder), partial(arrow.rows, folder))
-        path = file_in(path, part)
-    return SourceRows(str(path), _reader(path, layouts))
+            return SourceRows(str(folder), partial(arrow.folder_rows, folder))
+        path = _file_in(path, part)
+    return SourceRows(str(path), _read_file(path, layouts))
 
 
 def find_ir(collection: str, split: str | None) -> str | None:
-    """The ir_datasets id that `collection` spells, as `ir:…` or as a short name, else None.
+    """Return the ir_datasets id that `collection` names, as `ir:…` or as a short name, else None.
 
-    An `ir:` id names its split itself. A local file or folder of a short name's name comes first.
+    An `ir:` id names its split itself. A local file or folder named like a short name has precedence.
     """
     if collection.startswith("ir:"):
         return collection[3:]
     if os.path.exists(collection):
         return None
-    return short_names.resolve(collection, split)
+    return ir_datasets.resolve(collection, split)
 
 
 def find_path(collection: str) -> Path | None:
-    """The local file or folder, or None if this can only be a hub name. Raises UserError for a path that is missing."""
+    """Return the local file or folder, None if this can only be a name on the hub. Raises UserError if it is missing."""
     if not collection:  # Path("") would be the current folder
         raise UserError("no such file: the path is empty", "check the path")
     path = Path(collection).expanduser()
     if path.exists():
         return path
-    is_path = collection.startswith((".", "/", "~")) or collection.endswith(_PATH_SUFFIXES)
-    # A hub name has one slash at most, and nobody names a data set into a folder that stands right here.
+    is_path = collection.startswith((".", "/", "~")) or collection.endswith((*FORMATS, ".gz", ".trec"))
+    # A name on the hub has one slash at most, and its first part is not a folder that exists here.
     if is_path or collection.count("/") > 1 or ("/" in collection and path.parent.is_dir()):
         raise UserError(f"no such file: {collection}", "check the path")
     return None
 
 
 def beir_folder(collection: str) -> Path | None:
-    """The local folder that keeps corpus, queries and qrels as files, or None if `collection` is anything else."""
+    """Return the local folder that holds corpus, queries and qrels as files, None if `collection` is anything else."""
     path = Path(collection).expanduser()
     return path if collection and path.is_dir() and not arrow.is_arrow_folder(path) else None
 
 
-def file_in(folder: Path, part: str) -> Path:
-    """The file of a BEIR folder that holds its corpus or its queries."""
-    for ending in _ENDINGS:
+def _file_in(folder: Path, part: str) -> Path:
+    for ending in file_endings():
         if (folder / f"{part}{ending}").is_file():
             return folder / f"{part}{ending}"
     raise UserError(
         f"{folder} holds no {part}.jsonl",
-        f"a folder must hold {', '.join(part + ending for ending in _ENDINGS)}, or come from save_to_disk",
+        f"a folder must hold {part} with one of the endings {', '.join(file_endings())}, or come from save_to_disk",
     )
 
 
-def _reader(path: Path, layouts: tsv.Layouts) -> Read:
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if path.suffix == ".parquet":
-        return partial(parquet.rows, path)
-    if suffix not in _TEXT_FORMATS:
-        raise UserError(
-            f"cannot tell the format of {path} by its name",
-            "name it .jsonl, .csv, .tsv or .txt (both tab-separated), each also with .gz, or .parquet",
+def _read_file(path: Path, layouts: Layouts) -> Read:
+    reader = find_reader(path)
+    return lambda start, stop: reader(path, start, stop, layouts)
+
+
+def hub_rows(
+    name: str, part: str, config: str | None, split: str | None, start: int = 0, stop: int | None = None
+) -> NumberedRows:
+    """Stream (row number from 1, column → value) of each row of a Hugging Face data set from position `start` to `stop`.
+
+    Raises UserError for anything that keeps the data from arriving: the network, the name, access rights.
+    """
+    try:
+        yield from enumerate(
+            islice(_choose_split(_load(name, part, config), name, part, split), start, stop), start + 1
         )
-    read = _TEXT_FORMATS[suffix]
-    return partial(read, path, layouts) if read is tsv.rows else partial(read, path)
+    except ImportError:
+        raise UserError(f"{name} needs the package datasets", "pip install datasets") from None
+    except UserError:
+        raise
+    except Exception as error:
+        # The libraries below raise dozens of types, and all of them mean that the data did not arrive.
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"cannot read the Hugging Face data set {name!r}: {line}",
+            "check name, configuration and network; no file or folder has that name",
+        ) from None
+
+
+def _load(name: str, part: str, config: str | None) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, config, streaming=True)
+    except ValueError as error:
+        # BEIR's data sets have two configurations, corpus and queries.
+        if config is None and "config name is missing" in str(error).lower() and f"'{part}'" in str(error):
+            return datasets.load_dataset(name, part, streaming=True)
+        raise
+    except RuntimeError as error:
+        # Older data sets have a loading script; the hub keeps a converted copy on another branch.
+        if "scripts are no longer supported" in str(error):
+            return datasets.load_dataset(name, config, streaming=True, revision="refs/convert/parquet")
+        raise
+
+
+def _choose_split(splits: Any, name: str, part: str, split: str | None) -> Any:
+    wanted = [split] if split else list(splits) if len(splits) == 1 else [part, "train"]
+    for candidate in wanted:
+        if candidate in splits:
+            return splits[candidate]
+    raise UserError(f"{name} has no split {wanted[-1]!r}", f"name one of {', '.join(map(str, splits))}")

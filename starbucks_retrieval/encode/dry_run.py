@@ -8,7 +8,7 @@ from typing import Any
 
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import join_text, open_corpus, open_queries
-from starbucks_retrieval.data.count import RecordCount, count_records
+from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.encode.arguments import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info

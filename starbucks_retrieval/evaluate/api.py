@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from starbucks_retrieval.data.runs import open_run
+from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.comparison import check_choices, compare
 from starbucks_retrieval.evaluate.inputs import (

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from starbucks_retrieval.data.corpus import open_queries
+from starbucks_retrieval.data.ir_datasets import expand_pattern
 from starbucks_retrieval.data.qrels import read_qrels
-from starbucks_retrieval.data.queries import open_queries
-from starbucks_retrieval.data.short_names import expand
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import Qrels, Run
 from starbucks_retrieval.metrics.results import local_name
@@ -55,7 +55,7 @@ def open_sets(
 ) -> list[JudgedSet]:
     """Read every source of judgements, `name=path` or a source alone. Raises UserError for two sets of one name."""
     given = [str(one) for one in ([qrels] if isinstance(qrels, str | Path) else qrels)]
-    parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand(source)]
+    parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand_pattern(source)]
     if not parts:
         raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
     names = [name or _set_name(source) for name, source in parts]

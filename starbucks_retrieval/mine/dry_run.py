@@ -9,8 +9,8 @@ from typing import Any
 
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, join_text
-from starbucks_retrieval.data.count import RecordCount, count_records
-from starbucks_retrieval.data.runs import read_tag
+from starbucks_retrieval.data.run_reader import read_tag
+from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine import cache
 from starbucks_retrieval.mine.api import bm25_engine, check_output, open_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
-from starbucks_retrieval.data.runs import Run
+from starbucks_retrieval.data.run_reader import Run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.docids import Docids

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
-from starbucks_retrieval.data.count import SMALL, RecordCount, count_records
+from starbucks_retrieval.data.scan import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.info import check_length, model_info
@@ -74,7 +74,7 @@ def sample_data(name: str, arguments: TrainArguments, pairs: bool, group_size: i
 def is_small(source: str) -> bool:
     """Whether a local file is read in seconds."""
     path = Path(source).expanduser()
-    return path.is_file() and path.stat().st_size <= (SMALL // 4 if path.suffix == ".gz" else SMALL)
+    return path.is_file() and path.stat().st_size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE)
 
 
 def _check(name: str, groups: Iterable[Group], corpus: Records[Passage] | None, whole: bool) -> Lacking:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from starbucks_retrieval.data.labelled import LabelledText, open_labelled
+from starbucks_retrieval.data.pairs import LabelledText, open_labelled
 from starbucks_retrieval.data.records import Records
 from starbucks_retrieval.errors import UserError
 

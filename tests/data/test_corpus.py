@@ -128,7 +128,7 @@ def test_bom_crlf_blank_lines_and_no_last_line_end(tmp_path):
 
 
 def test_vectors_beside_the_text_are_not_read(tmp_path):
-    from starbucks_retrieval.data import parquet
+    from starbucks_retrieval.data.formats import parquet
 
     path = tmp_path / "c.parquet"
     write_parquet(path, [{"id": "1", "text": "a", "emb": [0.5, 0.25], "tags": ["x"]}])

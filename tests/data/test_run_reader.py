@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.data import run_reader
-from starbucks_retrieval.data.runs import open_run, read_run, read_tag
+from starbucks_retrieval.data.run_reader import open_run, read_run, read_tag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 

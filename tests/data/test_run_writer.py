@@ -27,7 +27,7 @@ def test_other_layouts(tmp_path):
     assert (tmp_path / "m.tsv").read_text() == "q1\td2\t1\nq1\td1\t2\nq2\td1\t1\n"
     write_run(tmp_path / "t.tsv", [("q 1", [("d 2", 1.5)])], "tag", save_format="tevatron")
     assert (tmp_path / "t.tsv").read_text() == "q 1\td 2\t1.5\n"
-    with pytest.raises(UserError, match="no run format 'xml'"):
+    with pytest.raises(UserError, match="unknown run format 'xml'"):
         write_run(tmp_path / "x", ROWS, "tag", save_format="xml")
 
 

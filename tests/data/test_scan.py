@@ -1,5 +1,6 @@
-"""The validation pass: counts, digest, duplicates, and how little memory it takes."""
+"""Validation in one pass: counts, digest, duplicates, memory; and counting records where that is cheap."""
 
+import gzip
 import json
 import logging
 import sys
@@ -8,6 +9,7 @@ import tracemalloc
 import pytest
 
 from starbucks_retrieval.data import open_corpus, open_groups, open_queries, scan
+from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.errors import UserError
 
 
@@ -126,3 +128,47 @@ def test_memory_stays_near_eight_bytes_per_record(tmp_path):
         tracemalloc.stop()
     per_record = (scan_of[11_000] - scan_of[1_000]) / 10_000
     assert per_record < 24  # a set of these ids would take over 120
+
+
+def rows(number):
+    return "".join(json.dumps({"_id": f"d{i:06}", "text": "some text"}) + "\n" for i in range(number))
+
+
+def test_small_files_are_counted_exactly(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(rows(30) + "\n")  # an empty line is no record
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(rows(40).encode()))
+    (tmp_path / "queries.tsv").write_text("query_id\tquery\nq1\tx\n")
+    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl"))) == RecordCount(30, True)
+    assert count_records(open_corpus(str(tmp_path))) == RecordCount(30, True)
+    assert count_records(open_corpus(str(tmp_path / "packed.jsonl.gz"))) == RecordCount(40, True)
+    assert count_records(open_queries(str(tmp_path / "queries.tsv"))) == RecordCount(1, True)
+
+
+def test_parquet_knows_its_rows(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pa.table({"docid": ["a", "b"], "text": ["x", "y"]}), tmp_path / "c.parquet")
+    assert count_records(open_corpus(str(tmp_path / "c.parquet"))) == RecordCount(2, True)
+
+
+def test_large_files_are_guessed_or_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[scan.__module__], "SMALL_FILE", 1000)
+    monkeypatch.setattr(sys.modules[scan.__module__], "_SAMPLE", 2000)
+    (tmp_path / "corpus.jsonl").write_text(rows(1000))
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(rows(5000).encode()))
+    guessed = count_records(open_corpus(str(tmp_path / "corpus.jsonl")))
+    assert not guessed.exact and 950 <= guessed.number <= 1050
+    assert count_records(open_corpus(str(tmp_path / "corpus.jsonl.gz"))) == RecordCount(None, False)
+    assert count_records(open_corpus("some/hub-name")) == RecordCount(None, False)
+    assert [str(RecordCount(*one)) for one in ((1234, True), (1234, False), (None, False))] == [
+        "1,234",
+        "about 1,234",
+        "an unknown number of",
+    ]
+
+
+def test_a_malformed_record_is_a_user_error(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(rows(3) + "{\n")
+    with pytest.raises(UserError, match=r"corpus\.jsonl:4"):
+        count_records(open_corpus(str(tmp_path / "corpus.jsonl")))

@@ -18,7 +18,7 @@ from starbucks_retrieval.data import (
     open_queries,
     read_qrels,
 )
-from starbucks_retrieval.data.short_names import SHORT_NAMES, resolve
+from starbucks_retrieval.data.ir_datasets import SHORT_NAMES, resolve
 from starbucks_retrieval.errors import UserError
 
 
@@ -35,11 +35,19 @@ def test_a_missing_path_is_said_so_at_once(spelling, opener, tmp_path, monkeypat
 
 
 def test_unknown_endings(tmp_path):
-    for name in ("c.xml", "c.parquet.gz", "corpus"):
+    for name in ("c.xml", "corpus"):
         (tmp_path / name).write_text("1\ta\n")
         with pytest.raises(UserError, match="cannot tell the format") as raised:
             open_corpus(str(tmp_path / name))
         assert ".jsonl" in raised.value.hint and ".csv" in raised.value.hint
+
+
+@pytest.mark.parametrize("name", ["c.parquet.gz", "c.arrow.gz"])
+def test_tables_are_not_read_through_gzip(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UserError, match="not read through gzip") as raised:
+        list(open_corpus(str(tmp_path / name)))
+    assert "gunzip" in raised.value.hint
 
 
 def test_folder_without_the_file(tmp_path):
@@ -48,7 +56,7 @@ def test_folder_without_the_file(tmp_path):
         open_corpus(str(tmp_path))
 
 
-def test_importing_texts_is_light():
+def test_importing_data_is_light():
     heavy = "{'numpy', 'pyarrow', 'datasets', 'torch', 'transformers', 'ir_datasets'}"
     code = f"import sys, starbucks_retrieval.data; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run(
@@ -241,7 +249,7 @@ def test_the_real_datasets_package(tmp_path):
     """Configurations named corpus and queries, as BEIR's sets have on the hub; and a folder of save_to_disk."""
     import datasets
 
-    from starbucks_retrieval.data import hub
+    from starbucks_retrieval.data.sources import hub_rows
 
     datasets.disable_progress_bars()
     parts = {"corpus": {"_id": "1", "title": "t", "text": "x"}, "queries": {"_id": "q", "text": "why"}}
@@ -251,9 +259,9 @@ def test_the_real_datasets_package(tmp_path):
         header += [f"- config_name: {name}", "  data_files:", f"  - split: {name}", f"    path: {name}.jsonl"]
     (tmp_path / "README.md").write_text("\n".join([*header, "---", ""]))
     for name, row in parts.items():
-        assert list(hub.rows(str(tmp_path), name, None, None)) == [(1, row)]
+        assert list(hub_rows(str(tmp_path), name, None, None)) == [(1, row)]
     with pytest.raises(UserError, match="Config name is missing"):
-        list(hub.rows(str(tmp_path), "groups", None, None))
+        list(hub_rows(str(tmp_path), "groups", None, None))
 
     rows = [{"docid": str(i), "text": f"text {i}"} for i in range(10)]
     saved = datasets.Dataset.from_list(rows)

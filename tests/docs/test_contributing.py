@@ -49,8 +49,10 @@ def test_the_example_applies_and_works(name, stand_ins, tmp_path):  # noqa: F811
     assert before.returncode == 0, f"{check}: {before.stderr}"
     if name == "method":
         trains_to_the_end("chain", stand_ins, tmp_path, environment)
-    if check.title == "check: backend":
+    if name == "backend":
         encodes_to_the_end("exported", tmp_path, environment)
+    if name == "format":
+        encodes("hens.sgml", 2, stand_ins, tmp_path, environment)
     subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
     after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)
     assert after.returncode != 0, "the check passes without the change"
@@ -83,3 +85,13 @@ def encodes_to_the_end(backend, folder, environment):
     ours, exact = (open_store(output_folder(folder / f"by-{name}", Size(2, 32))) for name in (backend, "torch"))
     assert ours.spec.compute_dtype == f"{backend}-fp32" and exact.spec.compute_dtype == "fp32"
     np.testing.assert_allclose(ours.vectors(np.arange(2)), exact.vectors(np.arange(2)), atol=1e-3)
+
+
+def encodes(corpus, count, stand_ins, folder, environment):  # noqa: F811
+    """Encode a corpus of the new format through the command line, and read the store."""
+    stand_ins.lend("my-model", folder)
+    words = f"encode --model_name_or_path my-model --dataset_path {corpus} --encode_output_path store --sizes 2:32 --device cpu"
+    command = [sys.executable, "-m", "starbucks_retrieval", *words.split()]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(next(folder.glob("store/**/manifest.json")).read_text())["rows"] == count

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.data import read_qrels
-from starbucks_retrieval.data.runs import write_run
+from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid, search_all_dims

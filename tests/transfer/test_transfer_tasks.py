@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from starbucks_retrieval.data.labelled import LabelledText, open_labelled
+from starbucks_retrieval.data.pairs import LabelledText, open_labelled
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.transfer.tasks import TASKS, open_tasks
 

@@ -1,32 +1,46 @@
-"""Folders written by `datasets.save_to_disk`: Arrow streams, memory-mapped."""
+"""Arrow streams, memory-mapped: single files, and the folders that `datasets.save_to_disk` writes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import read_text
-from starbucks_retrieval.data.tables import batch_rows, text_columns
+from starbucks_retrieval.data.fields import NEGATIVE_SCORES, POSITIVE_SCORES
+from starbucks_retrieval.data.formats import Layouts, NumberedRows
 from starbucks_retrieval.errors import UserError
+
+BATCH_ROWS = 1024  # converted to Python objects at a time
+
+
+def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
+    """Yield (row number from 1, column → value) of each row of an Arrow stream."""
+    check_not_gzip(path, "Arrow")
+    return _stream_rows([path], start, stop, path)
+
+
+def folder_rows(folder: Path, start: int = 0, stop: int | None = None) -> NumberedRows:
+    """Yield (row number from 1, column → value) of each row of one split written by save_to_disk."""
+    files = [folder / entry["filename"] for entry in _listed(folder / "state.json", "_data_files")]
+    return _stream_rows(files, start, stop, folder)
 
 
 def is_arrow_folder(path: Path) -> bool:
-    """Whether `path` was written by save_to_disk, as one split or as several."""
+    """Return whether `path` was written by save_to_disk, as one split or as several."""
     return (path / "state.json").is_file() or has_splits(path)
 
 
 def has_splits(path: Path) -> bool:
-    """Whether `path` was written by save_to_disk as several splits, each in a folder of its own."""
+    """Return whether `path` was written by save_to_disk as several splits, each in its own folder."""
     return (path / "dataset_dict.json").is_file()
 
 
 def choose_split(path: Path, split: str | None, part: str) -> Path:
-    """The folder of one split: the one asked for, else the only one, else the one called `part` or `train`."""
+    """Return the folder of a split: `split` if given, else the only one, else the one called `part` or `train`."""
     if (path / "state.json").is_file():
         return path
-    names = _member(path / "dataset_dict.json", "splits")
+    names = _listed(path / "dataset_dict.json", "splits")
     wanted = [split] if split else names if len(names) == 1 else [part, "train"]
     for name in wanted:
         if name in names:
@@ -34,18 +48,50 @@ def choose_split(path: Path, split: str | None, part: str) -> Path:
     raise UserError(f"{path} has no split {wanted[-1]!r}", f"name one of {', '.join(map(str, names))}")
 
 
-def rows(folder: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number from 1, column → value) of each row from position `start` up to `stop`."""
+def text_columns(schema: Any) -> list[str]:
+    """Return the names of all columns but vectors: an embedding stored beside a text costs more to read than the text.
+
+    The scores of a teacher have the type of a vector, and are kept.
+    """
+    scores = (POSITIVE_SCORES, NEGATIVE_SCORES)
+    return [field.name for field in schema if field.name in scores or not _is_vector(field.type)]
+
+
+def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Path) -> NumberedRows:
+    """Yield (row number from 1, column → value) of the rows of `batch` that lie between `start` and `stop`.
+
+    `first` is the position of the batch's first row in the whole table.
+    """
+    begin = max(start - first, 0)
+    end = batch.num_rows if stop is None else min(stop - first, batch.num_rows)
+    for offset in range(begin, end, BATCH_ROWS):
+        piece = batch.slice(offset, min(BATCH_ROWS, end - offset))
+        try:
+            found = piece.to_pylist()
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{source}:{first + offset + 1}: not UTF-8 in this row or the {piece.num_rows - 1} after it",
+                "write the table again with its texts as UTF-8",
+            ) from None
+        yield from enumerate(found, first + offset + 1)
+
+
+def check_not_gzip(path: Path, name: str) -> None:
+    """Raise UserError for a compressed file of a format that is read at random positions."""
+    if path.suffix == ".gz":
+        raise UserError(f"{path}: {name} files are not read through gzip", f"unpack it: gunzip {path}")
+
+
+def _stream_rows(files: list[Path], start: int, stop: int | None, source: Path) -> NumberedRows:
     import pyarrow
 
     first = 0  # the position of the next batch's first row
-    for entry in _member(folder / "state.json", "_data_files"):
-        path = folder / entry["filename"]
+    for path in files:
         try:
             with pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_stream(mapped) as reader:
                 columns = text_columns(reader.schema)
                 for batch in reader:
-                    yield from batch_rows(batch.select(columns), first, start, stop, folder)
+                    yield from batch_rows(batch.select(columns), first, start, stop, source)
                     first += batch.num_rows
                     if stop is not None and first >= stop:
                         return
@@ -55,7 +101,7 @@ def rows(folder: Path, start: int = 0, stop: int | None = None) -> Iterator[tupl
             raise UserError(f"{path}: not an Arrow stream ({error})", "save the data set again") from None
 
 
-def _member(path: Path, key: str) -> list[Any]:
+def _listed(path: Path, key: str) -> list[Any]:
     try:
         found = json.loads(read_text(path))[key]
     except (ValueError, KeyError, TypeError):
@@ -63,3 +109,11 @@ def _member(path: Path, key: str) -> list[Any]:
     if not isinstance(found, list) or not found:
         raise UserError(f"{path} does not list its {key.strip('_')}", "save the data set again")
     return found
+
+
+def _is_vector(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)) and (
+        types.is_floating(kind.value_type)
+    )

@@ -1,4 +1,4 @@
-"""Comma-separated values under a header, cells in quotes where they need them, as spreadsheets write; plain or gzip."""
+"""Comma-separated values under a header, with quoted cells where needed, as spreadsheets write them; plain or gzip."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import csv
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from starbucks_retrieval.data.fields import COLUMNS
 from starbucks_retrieval.data.files import all_lines, decode
+from starbucks_retrieval.data.formats import Layouts, NumberedRows
 from starbucks_retrieval.errors import UserError
 
-# Python's own limit is less than a long document has. Without any, a quote that is never closed would be a cell of all
-# that follows.
+# Python's default limit is shorter than a long document. Without a limit, a quote that is never closed would make one
+# cell of the rest of the file.
 _LONGEST = 1 << 24  # characters of a cell
 csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
 
 
-def rows(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line where the row begins, column name → cell) of each row from position `start` up to `stop`.
+def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
+    """Yield (line where the row begins, column name → cell) of each row.
 
-    The first row names the columns. Cells may hold commas, line breaks and doubled quotes if they stand in quotes; empty
-    lines are left out, and columns without a name. Raises UserError for a row of another number of cells, quotes that do
-    not fit, NUL bytes, and a first row that is no header or names a column twice.
+    The first row names the columns. Quoted cells may hold commas, line breaks and doubled quotes; empty lines and
+    columns without a name are left out. Raises UserError for a row with another number of cells, misplaced quotes, NUL
+    bytes, and a first row that is no header or names a column twice.
     """
-    yield from islice(_named(_rows(path), path), start, stop)
+    yield from islice(_named_rows(_read_cells(path), path), start, stop)
 
 
-def _named(found: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _named_rows(found: Iterator[tuple[int, list[str]]], path: Path) -> NumberedRows:
     number, cells = next(found, (1, []))
     names = [cell.strip() for cell in cells]
     if names and COLUMNS.isdisjoint(map(str.lower, names)):
+        line = ", ".join(names)
         raise UserError(
-            f"{path}:{number}: no header: {_shown(', '.join(names))} names no column that is known",
+            f"{path}:{number}: no header: {line if len(line) <= 60 else f'{line[:60]}…'!r} names no known column",
             "let the first line name the columns, separated by commas, such as docid,title,text",
         )
-    twice = [name for place, name in enumerate(names) if name and name in names[:place]]
+    twice = [name for i, name in enumerate(names) if name and name in names[:i]]
     if twice:
         raise UserError(f"{path}:{number}: two columns are called {twice[0]!r}", "give each its own name")
     for number, cells in found:
@@ -48,13 +49,9 @@ def _named(found: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[tuple
         yield number, {name: cell for name, cell in zip(names, cells) if name}
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:60]}…")
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with the line where it begins."""
-    last = 0  # the line read last
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty, each with the line where it begins."""
+    last = 0  # number of the last line read
 
     def lines() -> Iterator[str]:
         nonlocal last

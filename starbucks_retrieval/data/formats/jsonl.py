@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.data.files import decode, raw_lines
+from starbucks_retrieval.data.formats import Layouts, NumberedRows
 from starbucks_retrieval.errors import UserError
 
 
-def rows(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line from position `start` up to `stop`. Raises UserError for malformed JSON."""
+def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
+    """Yield (line number, object) of each line. Raises UserError for malformed JSON and for anything but an object."""
     for number, raw in islice(raw_lines(path), start, stop):
         text = decode(raw, path, number)
         try:
@@ -25,12 +25,12 @@ def rows(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[
                 f"{path}:{number}: not a JSON object", "write one object per line; for an array: jq -c '.[]' file.json"
             )
         if b"\\u" in raw and (b"\\ud" in raw or b"\\uD" in raw):
-            _refuse_half_characters(row, path, number)
+            _refuse_lone_surrogates(row, path, number)
         yield number, row
 
 
-def _refuse_half_characters(row: dict[str, Any], path: Path, number: int) -> None:
-    # JSON can spell half of a surrogate pair; such a string cannot be written as UTF-8 by any later stage.
+def _refuse_lone_surrogates(row: dict[str, Any], path: Path, number: int) -> None:
+    # JSON can spell half of a surrogate pair; no later stage could write such a string as UTF-8.
     try:
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

@@ -20,8 +20,8 @@ from starbucks_retrieval.data import (
     open_queries,
     read_qrels,
 )
-from starbucks_retrieval.data import csv as csv_format
-from starbucks_retrieval.data.labelled import open_labelled
+from starbucks_retrieval.data.formats import csv as csv_format
+from starbucks_retrieval.data.pairs import open_labelled
 from starbucks_retrieval.data.scan import scan
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sts.sets import open_sets
