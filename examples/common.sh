@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# What the example scripts share: how a stage is called, when it counts as finished, who may work in a folder.
-# Sourced by the others, never run by itself.
+# Functions of all example scripts: calling a stage, deciding whether it is finished, locking the work folder.
+# Sourced by the others, never run on its own.
 #
 #   PYTHON      interpreter to use           (default: that of `starbucks` on the PATH, else python3)
-#   STARBUCKS   command in place of `starbucks`
-#   DEVICES     processes that train or encode, one a GPU (default 1; more are started with torchrun)
-#   LAUNCH      what starts them instead, up to the module's name: "accelerate launch --config_file FILE -m"
+#   STARBUCKS   command to use instead of `starbucks`
+#   DEVICES     processes that train or encode, one per GPU (default 1; more are started with torchrun)
+#   LAUNCH      command that starts them instead, up to the module's name: "accelerate launch --config_file FILE -m"
 #
-# A stage is finished when the file that it writes last is there and not older than what it was made from. That file
-# is written whole or not at all, so a kill at any moment leaves a stage to be done again, or to be gone on with.
+# A stage is finished if the file that it writes last exists and is not older than its inputs. This file is written
+# atomically, so after a kill at any moment a stage is either repeated or continued.
 set -euo pipefail
 
 EXAMPLES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck disable=SC2034  # for those who source this
-SHARED=$EXAMPLES/../../shared/data # real data sets lie beside some checkouts
+# shellcheck disable=SC2034  # read by the scripts that source this file
+SHARED=$EXAMPLES/../../shared/data # some checkouts have real data sets next to them
 DEVICES=${DEVICES:-1}
 
 say() { printf '%s\n' "$*" >&2; }
 
-die() { # what went wrong, and what to do
+die() { # PROBLEM FIX: print both and exit
   say "error: $1"
   say "  try: $2"
   exit 2
@@ -54,7 +54,7 @@ stage() { # STAGE FLAG…: starbucks STAGE FLAG…
   say "  $name took $((SECONDS - began)) s"
 }
 
-launch() { # STAGE FLAG…: the same in as many processes as DEVICES or LAUNCH say
+launch() { # STAGE FLAG…: the same in the processes that DEVICES or LAUNCH ask for
   local name=$1 launcher
   if [ -n "${LAUNCH:-}" ]; then
     read -ra launcher <<<"$LAUNCH"
@@ -69,12 +69,12 @@ launch() { # STAGE FLAG…: the same in as many processes as DEVICES or LAUNCH s
   "${launcher[@]}" "starbucks_retrieval.$name" "$@"
 }
 
-absolute() { # a path as it is from everywhere; a hub name stays what it is
+absolute() { # PATH: as an absolute path; a hub name is unchanged
   if [ -e "$1" ]; then realpath "$1"; else printf '%s\n' "$1"; fi
 }
 
-# One run at a time in a folder. The lock is inherited, so a stage that outlives its killed script still holds it.
-open_work() { # sets WORK to its absolute path
+# One run at a time in a folder. Child processes inherit the lock, so a stage that outlives its killed script still holds it.
+open_work() { # lock WORK and make it an absolute path
   mkdir -p "$WORK"
   WORK=$(cd "$WORK" && pwd)
   export WORK
@@ -87,25 +87,25 @@ open_work() { # sets WORK to its absolute path
   export WORK_LOCKED=$WORK
 }
 
-# What has been made in a folder stays true to the settings it was begun with.
+# The outputs in a folder belong to the settings of its first run.
 pin() { # NAME…: variables that must not change from run to run
   local name now=''
   for name in "$@"; do now+="$name=${!name:-}"$'\n'; done
   pin_text settings "$now"
 }
 
-pin_text() { # FILE TEXT: what a file of WORK says stays what it said first
+pin_text() { # FILE TEXT: write a file of WORK, or fail if it has another text
   if [ ! -e "$WORK/$1" ]; then
     mkdir -p "$(dirname "$WORK/$1")"
     printf '%s' "$2" >"$WORK/$1.partial"
     mv "$WORK/$1.partial" "$WORK/$1"
   elif ! diff "$WORK/$1" <(printf '%s' "$2") >&2; then
-    die "$WORK was begun with other settings (the lines with <)" \
-      "WORK=another-folder, or those settings; or edit $WORK/$1, if nothing that is there depends on it"
+    die "$WORK was started with other settings (the lines with <)" \
+      "WORK=another-folder, or those settings; or edit $WORK/$1, if no existing output depends on it"
   fi
 }
 
-fresh() { # FILE INPUT…: it is there, and no input is newer
+fresh() { # FILE INPUT…: whether FILE exists and no input is newer
   local made=$1 input
   shift
   [ -e "$made" ] || return 1
@@ -126,12 +126,12 @@ dims_of() { # 2:32,6:128 as 32,128
   printf '%s\n' "$dims"
 }
 
-# A trained model is a folder, or, for a method that trains each size by itself, a folder of folders such as L6-D128.
-model_of() { # MODEL SIZE: the folder that serves a size
+# A trained model is a folder, or, for a method that trains each size separately, a folder of folders such as L6-D128.
+model_of() { # MODEL SIZE: the folder of the model for a size
   if [ -d "$1/$(size_folder "$2")" ]; then printf '%s/%s\n' "$1" "$(size_folder "$2")"; else printf '%s\n' "$1"; fi
 }
 
-train_stage() { # train|pretrain OUTPUT INPUT FLAG…: train, or go on from the last checkpoint of a killed run
+train_stage() { # train|pretrain OUTPUT INPUT FLAG…: train, or continue from the last checkpoint of a killed run
   local name=$1 output=$2 input=$3 again=(--overwrite_output_dir) checkpoint
   shift 3
   if fresh "$output/training.json" "$input"; then
@@ -146,7 +146,7 @@ train_stage() { # train|pretrain OUTPUT INPUT FLAG…: train, or go on from the 
   launch "$name" --output_dir "$output" "${again[@]}" "$@"
 }
 
-encode_texts() { # MODEL OUTPUT SIZES FLAG…: every size, in one pass where one model has them all
+encode_texts() { # MODEL OUTPUT SIZES FLAG…: encode every size, in one pass if one model has all of them
   local model=$1 output=$2 sizes=$3 size
   shift 3
   if [ "$(model_of "$model" "${sizes%%,*}")" = "$model" ]; then
@@ -167,11 +167,11 @@ _encode() {
     kept "$output ($sizes)"
     return
   fi
-  # It goes on by itself where a killed one stopped, and refuses a folder that holds another job.
+  # encode resumes a killed job automatically, and refuses a folder with another job.
   launch encode --model_name_or_path "$model" --encode_output_path "$output" --sizes "$sizes" "$@"
 }
 
-search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: a run for each size that has none yet
+search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: search at each size that has no run yet
   local passages=$1 queries=$2 output=$3 sizes=$4 depth=$5 size folder missing=''
   for size in ${sizes//,/ }; do
     folder=$(size_folder "$size")
@@ -186,7 +186,7 @@ search_sizes() { # PASSAGES QUERIES OUTPUT SIZES DEPTH: a run for each size that
     --save_ranking_to "$output"
 }
 
-policy_of() { # LABEL=MODEL…: what the models were trained to do with known positives, a line for the tables
+policy_of() { # LABEL=MODEL…: a line for the tables: how training treated known positives
   "$PYTHON" - "$@" <<'PY'
 import json, pathlib, sys
 words = {"keep": "are kept among its negatives (--false_negatives keep)", "mask": "are left out (--false_negatives mask)",
@@ -198,9 +198,9 @@ for word in sys.argv[1:]:
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     policy = record["configuration"]["train"]["false_negatives"] if record else "unknown"
     found.setdefault(policy, []).append(label)
-told = [f"{words[policy]} in {'every method' if len(found) == 1 else ', '.join(dict.fromkeys(labels))}"
+parts = [f"{words[policy]} in {'every method' if len(found) == 1 else ', '.join(dict.fromkeys(labels))}"
         for policy, labels in found.items()]
-print(f"In training a query's other known positives inside its batch {'; they '.join(told)}.")
+print(f"In training a query's other known positives inside its batch {'; they '.join(parts)}.")
 PY
 }
 
@@ -210,16 +210,16 @@ from starbucks_retrieval.demo.pipeline import minilm
 run_command(lambda _: print(minilm()), [])' | grep . || exit 2
 }
 
-baseline_of() { # BASELINE WORD…: BASELINE, which the others are tested against, if it is among them; else nothing, and why
-  local asked=$1
+baseline_of() { # BASELINE METHOD…: BASELINE if it is among the methods; otherwise nothing, and a message
+  local baseline=$1
   shift
   case " $* " in
-  *" $asked "*) printf '%s\n' "$asked" ;;
-  *) say "nothing is tested for significance: the baseline $asked is not among: $* (BASELINE= names another one)" ;;
+  *" $baseline "*) printf '%s\n' "$baseline" ;;
+  *) say "nothing is tested for significance: the baseline $baseline is not among: $* (BASELINE= names another one)" ;;
   esac
 }
 
-ladder_of() { # MODEL: its sizes in the paper's proportions
+default_sizes() { # MODEL: its sizes in the paper's proportions
   "$PYTHON" - "$1" <<'PY'
 import json, pathlib, sys
 from starbucks_retrieval import Sizes

@@ -1,10 +1,10 @@
-"""A small BEIR folder: some queries of a larger one, what is judged for them, and other passages.
+"""Write a small BEIR folder: some queries of a larger one, their judged passages, and other passages.
 
     python cut_set.py OUTPUT [--source FOLDER] [--passages 1500] [--queries 60] [--train 300] [--splits dev,test]
 
-Without --source the collection is the documentation of this machine's Python, as `starbucks demo` makes it. A source
-without training judgements lends some of its dev queries. The same source and numbers give the same files; OUTPUT
-appears whole or not at all. Scores on a cut set are not comparable with those on the whole one.
+Without --source the collection is the documentation of this machine's Python, as `starbucks demo` makes it. If a
+source has no training judgements, some of its dev queries are used. The same source and numbers give the same files; OUTPUT
+is written atomically. Scores on a reduced set are not comparable with those on the complete one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""nDCG@10 of every set and size in one table a model, with the average over all sets and over those not in doubt.
+"""Print nDCG@10 of every set and size in one table per model, with averages over all sets and over those not in doubt.
 
     python averages.py results/*/*.json [--measure nDCG@10] [--without quora …] [--output averages.md]
 
-A set is in doubt when the preflight of `starbucks evaluate` found something serious in any of its runs; `--without`
-names others. The forums of CQADupStack (sets cqadupstack-…) are averaged to one set first, as BEIR does, and as
-`evaluate` and `report` do. An average is left empty where a size lacks a set.
+A set is in doubt if the preflight of `starbucks evaluate` has a serious finding for any of its runs; `--without`
+adds others. The forums of CQADupStack (sets cqadupstack-…) are averaged to one set first, as BEIR does, and as
+`evaluate` and `report` do. An average is empty if a size lacks a set.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# The zero-shot study: each model on each set at each size, averages with and without the sets that are in doubt.
+# Zero-shot study: evaluate each model on each set at each size, with averages with and without the sets in doubt.
 #
 #   examples/beir/run.sh                                                    tiny: offline, on two cores
 #   SCALE=full MODELS="Starbucks=msmarco-full/models/starbucks" examples/beir/run.sh
 #
-# Inputs   MODELS   LABEL=folder …, what ../msmarco/train.sh wrote (tiny default: MiniLM=all-MiniLM-L6-v2 of the extra
-#                   `demo`, cut but not trained for it: its small sizes find next to nothing)
-#          SETS     short names (beir/scifact) or BEIR folders; tiny: cut to PASSAGES and QUERIES first (default:
-#                   ../shared/data/{scifact,nfcorpus} beside the checkout where they are there, else the documentation
-#                   of this machine's Python); full default: the twelve sets of the Starbucks README
-#                   'beir/cqadupstack/*' stands for its twelve forums, which count as one set in every average
+# Inputs   MODELS   LABEL=folder …, written by ../msmarco/train.sh (tiny default: MiniLM=all-MiniLM-L6-v2 of the extra
+#                   `demo`, truncated but not trained for it, so its small sizes find almost nothing)
+#          SETS     short names (beir/scifact) or BEIR folders; tiny: reduced to PASSAGES and QUERIES first (default:
+#                   ../shared/data/{scifact,nfcorpus} next to the checkout if they exist, else the documentation
+#                   of this machine's Python); full default: the twelve sets of the Starbucks README.
+#                   'beir/cqadupstack/*' means its twelve forums, which count as one set in every average
 #          SIZES    (default: six in the paper's proportions; full: 2:32,4:64,6:128,8:256,10:512,12:768)
-#          IDENTICAL  sets whose results lose the passage that bears the query's own id, as BEIR's evaluation has it
-#                   (default: arguana quora; elsewhere the same number may be another text)
-#          WITHOUT  sets that a further average leaves out (full default: quora, whose published figures are unreliable)
-#          LONG_QUERIES  sets whose queries are whole arguments, read up to PASSAGE_MAX_LEN tokens and not the model's 32:
-#                   BEIR's evaluation cuts queries where it cuts documents (default: arguana)
-#          BASELINE the label that the others are tested against: the paper's Starbucks (default: Starbucks), by its
+#          IDENTICAL  sets for which the passage with the query's own id is removed from the results, as in BEIR's
+#                   evaluation (default: arguana quora; in other sets the same id may belong to another text)
+#          WITHOUT  sets excluded from an additional average (full default: quora, whose published figures are unreliable)
+#          LONG_QUERIES  sets whose queries are whole arguments; they are read up to PASSAGE_MAX_LEN tokens instead of the
+#                   model's 32: BEIR's evaluation truncates queries where it truncates documents (default: arguana)
+#          BASELINE label against which the others are tested: the paper's Starbucks (default: Starbucks), with its
 #                   test, a two-tailed paired t-test over queries, p < 0.05, without correction
 #          PASSAGE_MAX_LEN (512; tiny 96), DEPTH (1000; tiny 100), DEVICES, ENCODE_FLAGS; DROP_STORES=1 removes a set's
-#          embeddings once it is scored; PUBLISHED, a reference_results.json, shown beside ours at full scale
+#          embeddings after scoring; PUBLISHED, a reference_results.json, shown beside our results at full scale
 # Outputs  in WORK (default beir-SCALE): sets/ (tiny) stores/ runs/ results/LABEL/SET.json averages.md report/
-# Again    run it again after any end, also a kill: what is finished is kept.
+# Rerun    after any end, also a kill: finished stages are kept.
 # Time     46 s tiny on two cores; full not measured
 # Disk     6 MB tiny; full not measured (DROP_STORES=1 keeps it small)
 set -euo pipefail
@@ -45,8 +45,8 @@ tiny)
     models=("MiniLM=$folder")
   fi
   if [ -z "${SETS+set}" ] && [ -d "$SHARED/scifact" ]; then SETS="$SHARED/scifact $SHARED/nfcorpus"; fi
-  SETS=${SETS:-pydoc} # no folder: made of this machine's documentation
-  SIZES=${SIZES:-$(ladder_of "$(model_of "${models[0]#*=}" 6:384)")}
+  SETS=${SETS:-pydoc} # not a folder: made from this machine's documentation
+  SIZES=${SIZES:-$(default_sizes "$(model_of "${models[0]#*=}" 6:384)")}
   PASSAGES=${PASSAGES:-400}
   QUERIES=${QUERIES:-40}
   PASSAGE_MAX_LEN=${PASSAGE_MAX_LEN:-96}
@@ -72,7 +72,7 @@ read -ra encode_flags <<<"${ENCODE_FLAGS:-}"
 forums=(android english gaming gis mathematica physics programmers stats tex unix webmasters wordpress)
 SETS=${SETS//'beir/cqadupstack/*'/${forums[*]/#/beir/cqadupstack/}}
 
-set_name() { # beir/cqadupstack/gis as cqadupstack-gis, a folder by its own name
+set_name() { # SET: beir/cqadupstack/gis as cqadupstack-gis, a folder by its name
   local name=${1#beir/}
   case $1 in
   */cqadupstack/*) name=cqadupstack-$(basename "$1") ;;
@@ -81,7 +81,7 @@ set_name() { # beir/cqadupstack/gis as cqadupstack-gis, a folder by its own name
   printf '%s\n' "${name//\//-}"
 }
 
-small() { # SET: a cut of it in WORK/sets
+small() { # SET: a small part of it in WORK/sets
   local cut
   cut=$WORK/sets/$(set_name "$1")
   cut_flags=(--passages "$PASSAGES" --queries "$QUERIES" --splits test)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Slurm array that encodes a corpus: each task its part, with no word between them.
+# A Slurm array that encodes a corpus: each task encodes its own part, without communication.
 #
 #   sbatch --array=0-7 examples/cluster/slurm_encode.sh --model_name_or_path /shared/models/srl \
 #       --dataset_name Tevatron/msmarco-passage-corpus --encode_output_path /shared/stores/passages
@@ -7,10 +7,11 @@
 #
 # Inputs   flags of `starbucks encode`; PYTHON with this package on every node
 # Outputs  --encode_output_path/part-00000-of-00008/L6-D128 and so on, which search reads as one store
-# Again    submit the same line again: a task whose part is whole ends at once, the others go on where they stopped
-# Time, disk   not measured; MS MARCO's 8.8 million passages take 31 GB at the six sizes of a BERT, computed
+# Rerun    submit the same line again: tasks with a complete part end at once, the others continue where they stopped
+# Time, disk   not measured; by calculation, MS MARCO's 8.8 million passages take 31 GB at the six sizes of a BERT
 #
-# NOT RUN BY US under Slurm. Its last command was run without it, for each of two parts, and the parts searched as one.
+# NOT RUN BY US under Slurm. Its last command was run without Slurm for each of two parts, and the parts were searched
+# as one store.
 #
 #SBATCH --job-name=starbucks-encode
 #SBATCH --array=0-7

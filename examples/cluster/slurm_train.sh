@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A Slurm job that trains on several nodes, a process a GPU.
+# A Slurm job that trains on several nodes, with one process per GPU.
 #
 #   sbatch examples/cluster/slurm_train.sh --preset starbucks-msmarco --dataset_name Tevatron/msmarco-passage \
 #       --model_name_or_path bert-base-uncased --per_device_train_batch_size 16 --output_dir /shared/models/srl
 #
-# Inputs   flags of `starbucks train` (STAGE=pretrain: of pretrain); PYTHON with this package on every node
-# Outputs  what --output_dir names, on a disk that all nodes see
-# Again    a job that Slurm ends or requeues goes on from its last checkpoint: submit the same line again
+# Inputs   flags of `starbucks train` (with STAGE=pretrain: of pretrain); PYTHON with this package on every node
+# Outputs  the folder --output_dir, on a disk that all nodes can access
+# Rerun    submit the same line again: a job that Slurm ends or requeues continues from its last checkpoint
 # Time, disk   not measured
 #
 # NOT RUN BY US under Slurm. Its last command was run on one machine without GPUs: two processes, gloo.
-# The batch that counts is --per_device_train_batch_size x nodes x GPUs: 128 in the papers, so 16 for two nodes of four.
+# The effective batch is --per_device_train_batch_size x nodes x GPUs: 128 in the papers, so 16 for two nodes of four.
 #
 #SBATCH --job-name=starbucks-train
 #SBATCH --nodes=2
@@ -24,10 +24,10 @@ set -euo pipefail
 
 PYTHON=${PYTHON:-python3}
 STAGE=${STAGE:-train}
-# The processes meet at the first node of the job.
+# The first node of the job hosts the rendezvous.
 MEETING=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):${PORT:-29500}
 
-output='' # sbatch hands over a copy of this script, so it can source nothing beside it
+output='' # sbatch runs a copy of this script, so it cannot source a file next to it
 for ((i = 1; i < $#; i++)); do
   if [ "${!i}" = --output_dir ]; then
     i=$((i + 1))

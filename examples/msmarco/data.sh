@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The collection of a tiny run: a small cut of a BEIR folder. A full run reads the hub and has no such part.
+# Make the collection of a tiny run: a small part of a BEIR folder. A full run reads the hub and does not need this.
 #
 # Inputs   DATA (a BEIR folder; default: see settings.sh), PASSAGES, QUERIES, TRAIN_QUERIES
 # Outputs  WORK/data: corpus.jsonl, queries.jsonl, qrels/{train,dev,dl19 …}.tsv

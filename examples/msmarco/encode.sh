@@ -3,11 +3,11 @@
 #
 # Inputs   WORK/models/METHOD; texts: WORK/data (tiny), the hub's CORPUS_NAME and the short names in SETS (full);
 #          DEVICES; ENCODE_FLAGS such as "--dtype bf16" or "--backend openvino"
-# Outputs  WORK/stores/METHOD/passages and …/queries-SET, a store for each size
+# Outputs  WORK/stores/METHOD/passages and …/queries-SET, one store per size
 # Time     24 to 29 s tiny (600 passages, two sets) on two cores; full not measured
-# Disk     2 MB tiny; full 31 GB a method, computed: 8.8 million passages at the six sizes of a BERT
+# Disk     2 MB tiny; full 31 GB per method, by calculation: 8.8 million passages at the six sizes of a BERT
 #
-# Baselines that do not know the ladder are encoded at its sizes too, as in the paper. Several nodes: ../cluster.
+# Baselines that were not trained at these sizes are encoded at them too, as in the paper. Several nodes: ../cluster.
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

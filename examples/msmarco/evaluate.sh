@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Score a method's runs: RR@10 on dev queries, nDCG@10 on the others, and recall at the depth. On the graded sets of TREC
-# RR and recall are told for grades from 1 and, as TREC has them, from 2.
+# Score a method's runs: RR@10 on dev queries, nDCG@10 on the others, and recall at DEPTH. On the graded sets of TREC,
+# RR and recall are reported for grades from 1 and, as TREC does, from 2.
 #
 # Inputs   WORK/runs/METHOD; judgements of WORK/data (tiny) or of the short names in SETS (full)
-# Outputs  WORK/results/METHOD/SET.json, with the figure of every query
+# Outputs  WORK/results/METHOD/SET.json, with the value of every query
 # Time     2 s tiny on two cores; full not measured
 # Disk     under 1 MB
 #

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Hard negatives for every training query, from BM25 or from a trained model.
+# Mine hard negatives for every training query, with BM25 or with a trained model.
 #
-#   mine.sh bm25      those of the first round at tiny scale (full: the hub's rows have theirs)
-#   mine.sh METHOD    what WORK/models/METHOD ranks high at its full size: those of METHOD-round2
+#   mine.sh bm25      for the first round at tiny scale (full: the hub's rows have negatives)
+#   mine.sh METHOD    passages that WORK/models/METHOD ranks high at its full size: the negatives of METHOD-round2
 #
 # Inputs   training queries and passages: WORK/data (tiny), the hub's GROUPS_NAME and CORPUS_NAME (full); MINE_FLAGS
-# Outputs  WORK/negatives/bm25.jsonl or METHOD.jsonl (rows with texts), and the candidates beside it
+# Outputs  WORK/negatives/bm25.jsonl or METHOD.jsonl (rows with texts), and the candidates in the same folder
 # Time     tiny, on two cores: 1 s by BM25, 13 s by a model (300 queries, 600 passages); full not measured
 # Disk     2 MB tiny; full not measured
 set -euo pipefail

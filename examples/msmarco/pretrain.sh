@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Pre-train the backbone with SMAE: what the method `starbucks` starts from.
+# Pre-train the backbone with SMAE: the starting point of the method `starbucks`.
 #
 #   PRETRAIN_FLAGS="--objective mlm-sizes"   its ablation "- MAE": without the decoder
-#   PRETRAIN_FLAGS="--objective mlm"         its ablation "- Starbucks": without the sizes too
+#   PRETRAIN_FLAGS="--objective mlm"         its ablation "- Starbucks": also without the sizes
 #
 # Inputs   BACKBONE; text: the passages of WORK/data (tiny), the hub's TEXT with TEXT_CONFIG (full); PRETRAIN_FLAGS
 # Outputs  WORK/pretrained, a Hugging Face folder
 # Time     33 s tiny (6 steps) on two cores; full not measured
-# Disk     660 MB tiny, the optimizer's state included; full not measured
+# Disk     660 MB tiny, including the optimizer's state; full not measured
 #
-# Six steps from a model that is a good encoder already take more than they give: tiny shows that it runs, not that
-# it helps. Full has the paper's batch of 512 on any number of DEVICES that divides 16.
+# Six steps on a model that is a good encoder already reduce its quality: tiny shows that pre-training runs, not that it
+# helps. Full has the paper's batch of 512 on any number of DEVICES that divides 16.
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 pretrain_flags=(--preset starbucks --max_steps "$PRETRAIN_STEPS")
 case $(pretrain_objective) in
-mlm | retromae | retromae-basic) ;; # they train the full size alone
+mlm | retromae | retromae-basic) ;; # these train the full size only
 *) pretrain_flags+=(--sizes "$SIZES") ;;
 esac
 if [ "$SCALE" = tiny ]; then

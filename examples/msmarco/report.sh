@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Lay the results of all METHODS side by side.
+# Compare the results of all METHODS.
 #
-# Inputs   WORK/results/METHOD/*.json; training.json of WORK/models/METHOD; PUBLISHED, a reference_results.json, whose figures are shown beside ours at full
-#          scale, marked published; BASELINE, the method that the others are tested against: the paper's Starbucks
-#          (default: starbucks), by its test, a two-tailed paired t-test over queries, p < 0.05, without correction
+# Inputs   WORK/results/METHOD/*.json; training.json of WORK/models/METHOD; PUBLISHED, a reference_results.json, whose
+#          figures are shown beside ours at full scale, marked as published; BASELINE, the method against which the others
+#          are tested: the paper's Starbucks (default: starbucks), with its test, a two-tailed paired t-test over
+#          queries, p < 0.05, without correction
 # Outputs  WORK/report: tables (markdown, LaTeX, csv), figures, index.html; the tables on the screen
 # Time     6 s tiny on two cores
 # Disk     1 MB

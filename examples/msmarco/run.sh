@@ -4,13 +4,13 @@
 #   examples/msmarco/run.sh                                        tiny: offline, on two cores
 #   SCALE=full DEVICES=8 PUBLISHED=reference_results.json examples/msmarco/run.sh
 #
-# Inputs   settings.sh lists what can be set (SCALE, WORK, METHODS, DATA, BACKBONE, SIZES …), ../common.sh how
-#          processes are started. PUBLISHED names a reference_results.json; its figures are shown beside ours.
+# Inputs   settings.sh lists the settings (SCALE, WORK, METHODS, DATA, BACKBONE, SIZES …), ../common.sh those for starting
+#          processes. PUBLISHED names a reference_results.json, whose figures are shown beside ours.
 # Outputs  in WORK: data/ negatives/ pretrained/ models/ stores/ runs/ results/ report/index.html; tables on the screen
-# Again    run it again after any end, also a kill: what is finished is kept, the rest goes on. To do a part anew,
-#          remove its folder and those made from it.
+# Rerun    after any end, also a kill: finished stages are kept, the others continue. To repeat a part, remove its folder
+#          and those made from it.
 # Time     222 s tiny, 103 s in the smallest form (`make pipelines`: one method, 200 passages), on two cores; full not measured
-# Disk     930 MB tiny: 660 of them the state that pre-training goes on from, 260 the models; full not measured
+# Disk     930 MB tiny: 660 of them the checkpoint of pre-training, 260 the models; full not measured
 set -euo pipefail
 # shellcheck source=settings.sh
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"

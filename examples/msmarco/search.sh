@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Search exactly, every set at every size.
+# Search every set at every size, exactly.
 #
 # Inputs   WORK/stores/METHOD; DEPTH
 # Outputs  WORK/runs/METHOD/SET/L6-D128.trec and so on

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# What SCALE=tiny and SCALE=full mean, for all scripts of this folder. Sourced, never run by itself.
+# Settings of SCALE=tiny and SCALE=full for all scripts of this folder. Sourced, never run on its own.
 #
-#   SCALE      tiny (default): offline, minutes on two cores, a small cut of local data
+#   SCALE      tiny (default): offline, minutes on two cores, a small part of local data
 #              full: the published recipes on MS MARCO's 8.8 million passages
-#   WORK       folder for everything that is made (default: msmarco-tiny or msmarco-full where you are)
+#   WORK       folder for all outputs (default: msmarco-tiny or msmarco-full in the current folder)
 #   METHODS    starbucks srl 2dmse 2dmse-v2 mrl separate full, and any of them with -round2 (see train.sh)
-#   DATA       tiny: BEIR folder to cut (default: ../shared/data/msmarco-dl beside the checkout where it is there,
-#              else, or with DATA= (empty), the documentation of this machine's Python)
-#   BACKBONE   what training starts from (default: all-MiniLM-L6-v2 of the extra `demo`; full: bert-base-uncased)
+#   DATA       tiny: BEIR folder to take a part of (default: ../shared/data/msmarco-dl next to the checkout if it exists;
+#              otherwise, or with DATA= (empty), the documentation of this machine's Python)
+#   BACKBONE   model that training starts from (default: all-MiniLM-L6-v2 of the extra `demo`; full: bert-base-uncased)
 #   SIZES      sizes that are trained, encoded and scored (default: six in the paper's proportions)
-#   FALSE_NEGATIVES  what every method does with a query's other known positives inside a batch: keep them among the
-#              negatives (default, as all the papers and their codes), or mask them; the tables say which
+#   FALSE_NEGATIVES  treatment of a query's other known positives inside a batch, for every method: keep them among the
+#              negatives (default, as in all papers and their codes), or mask them; the tables say which
 # The step, batch and data numbers below can be set in the same way.
 # shellcheck disable=SC2034  # read by the scripts that source this file
 # shellcheck source=../common.sh
@@ -23,14 +23,14 @@ open_work
 case $SCALE in
 tiny)
   export HF_HUB_OFFLINE=1
-  SETS="" # those of the data
+  SETS="" # the sets in the data
   METHODS=${METHODS:-starbucks srl-round2}
   if [ -z "${DATA+set}" ] && [ -d "$SHARED/msmarco-dl" ]; then DATA=$SHARED/msmarco-dl; fi
   DATA=${DATA:-}
   [ -z "$DATA" ] || DATA=$(absolute "$DATA")
   [ -n "${BACKBONE:-}" ] || BACKBONE=$(minilm)
   BACKBONE=$(absolute "$BACKBONE")
-  SIZES=${SIZES:-$(ladder_of "$BACKBONE")}
+  SIZES=${SIZES:-$(default_sizes "$BACKBONE")}
   PASSAGES=${PASSAGES:-600}
   QUERIES=${QUERIES:-60}
   TRAIN_QUERIES=${TRAIN_QUERIES:-300}
@@ -45,7 +45,7 @@ full)
   SIZES=${SIZES:-2:32,4:64,6:128,8:256,10:512,12:768}
   TEXT=${TEXT:-HuggingFaceFW/fineweb}
   TEXT_CONFIG=${TEXT_CONFIG:-sample-10BT}
-  # One pass over the sample: some 14.9 million documents (see its card), 512 a step.
+  # One pass over the sample: about 14.9 million documents (see its card), 512 per step.
   PRETRAIN_STEPS=${PRETRAIN_STEPS:-29000}
   GROUPS_NAME=${GROUPS_NAME:-Tevatron/msmarco-passage}
   CORPUS_NAME=${CORPUS_NAME:-Tevatron/msmarco-passage-corpus}
@@ -57,10 +57,10 @@ full)
 esac
 FALSE_NEGATIVES=${FALSE_NEGATIVES:-keep}
 pinned+=(FALSE_NEGATIVES PRETRAIN_FLAGS MINE_FLAGS TRAIN_FLAGS ENCODE_FLAGS)
-export METHODS SETS "${pinned[@]}" # what one script found out, the scripts that it calls need not
+export METHODS SETS "${pinned[@]}" # so that the scripts that it calls use the same values
 pin "${pinned[@]}"
 
-sets() { # the sets of judged queries, one a line
+sets() { # the sets of judged queries, one per line
   if [ "$SCALE" = full ]; then
     tr ' ' '\n' <<<"$SETS"
   else
@@ -68,7 +68,7 @@ sets() { # the sets of judged queries, one a line
   fi
 }
 
-pretrain_objective() { # what PRETRAIN_FLAGS name, else the preset's
+pretrain_objective() { # the objective in PRETRAIN_FLAGS, else the preset's
   if [[ " ${PRETRAIN_FLAGS:-} " =~ .*\ --objective[=\ ]+([a-z-]+)\  ]]; then
     printf '%s\n' "${BASH_REMATCH[1]}"
   else
@@ -76,7 +76,7 @@ pretrain_objective() { # what PRETRAIN_FLAGS name, else the preset's
   fi
 }
 
-label() { # METHOD: what tables call it; the names of the paper where it has one
+label() { # METHOD: its name in the tables, which is the paper's if it has one
   local name
   case ${1%-round2} in
   starbucks)
@@ -99,7 +99,7 @@ label() { # METHOD: what tables call it; the names of the paper where it has one
   printf '%s\n' "$name"
 }
 
-one_method() { # ARGUMENTS: the METHOD that a stage script was given
+one_method() { # ARGUMENTS: check the METHOD argument of a stage script
   [ $# -eq 1 ] || die "no method is named" "$(basename "$0") srl"
   label "$1" >/dev/null
 }

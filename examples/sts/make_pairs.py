@@ -1,11 +1,11 @@
-"""Small data for the similarity study: NLI triples and sets of scored pairs, cut from real ones or made up.
+"""Write small data for the similarity study: NLI triples and sets of scored pairs, from real data or a grammar.
 
     python make_pairs.py OUTPUT [--source FOLDER] [--triples 960] [--pairs 200]
 
-FOLDER holds nli/triples.jsonl (anchor, positive, negative) and sts/*.tsv (split, score, sentence1, sentence2). Without
-it a small grammar makes sentences: a positive says the same in other words, a negative changes who, what or where, and
-a pair's score is the share of what two sentences have in common. OUTPUT gets nli.jsonl and sts/NAME.tsv; it appears
-whole or not at all, and the same arguments give the same bytes. `NAME-tiny` says that scores are not those of NAME.
+FOLDER has nli/triples.jsonl (anchor, positive, negative) and sts/*.tsv (split, score, sentence1, sentence2). Without
+it a small grammar makes sentences: a positive is a paraphrase, a negative changes the subject, object or location, and
+a pair's score is the share of parts that two sentences have in common. OUTPUT gets nli.jsonl and sts/NAME.tsv; it is
+written atomically, and the same arguments give the same bytes. The suffix of `NAME-tiny` marks scores that differ from NAME's.
 """
 
 from __future__ import annotations

@@ -1,28 +1,30 @@
 #!/usr/bin/env bash
-# The similarity study: train each method on NLI triples, correlate at every size on the sets of scored pairs, report.
+# The similarity study: train each method on NLI triples, compute correlations at every size on the sets of scored pairs,
+# write a report.
 #
 #   examples/sts/run.sh                                                  tiny: offline, on two cores
 #   SCALE=full PUBLISHED=reference_results.json SMAE=msmarco-full/pretrained examples/sts/run.sh
 #
-# Inputs   METHODS  starbucks (from SMAE), srl, full, separate, 2dmse, mrl (default: tiny srl; full all but mrl,
-#                   starbucks only where SMAE is given)
+# Inputs   METHODS  starbucks (from SMAE), srl, full, separate, 2dmse, mrl (default: tiny srl; full all but mrl, starbucks
+#                   only if SMAE is given)
 #          SMAE     a folder that ../msmarco/pretrain.sh wrote
-#          BACKBONE what the others start from (default: all-MiniLM-L6-v2 of the extra `demo`; full: bert-base-uncased)
+#          BACKBONE model that the others start from (default: all-MiniLM-L6-v2 of the extra `demo`; full:
+#                   bert-base-uncased)
 #          SIZES    (default: six in the paper's proportions; full: 2:32,4:64,6:128,8:256,10:512,12:768)
-#          DATA     tiny: folder with nli/triples.jsonl and sts/*.tsv (default: ../shared/data beside the checkout
-#                   where it is there, else sentences from a small grammar), TRIPLES and PAIRS of which are used
+#          DATA     tiny: folder with nli/triples.jsonl and sts/*.tsv (default: ../shared/data next to the checkout
+#                   if it exists, else sentences from a small grammar), of which TRIPLES and PAIRS are used
 #          NLI      full: triples (default: sentence-transformers/all-nli, configuration triplet)
 #          PAIR_SETS full: sets for `starbucks sts` (default: its seven)
-#          RECIPE   paper (default): the papers' text, each separate model trained at its own dim; released: what their
-#                   codes computed, which is what the published figures come from
+#          RECIPE   paper (default): the papers' text, each separate model trained at its own dim; released: the
+#                   computation of their codes, which produced the published figures
 #          FALSE_NEGATIVES  keep (default, as published) or mask, for every method; the tables say which
-#          BASELINE the method that the others are tested against: the paper's Starbucks (default: starbucks), by its
+#          BASELINE method against which the others are tested: the paper's Starbucks (default: starbucks), with its
 #                   test, Fisher's z for independent correlations, two-tailed, p < 0.05, without correction
-#          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside ours at full scale
+#          STEPS (tiny), DEVICES, TRAIN_FLAGS; PUBLISHED, a reference_results.json, shown beside our results at full scale
 # Outputs  in WORK (default sts-SCALE): data/ (tiny) models/ results/METHOD.json report/index.html
-# Again    run it again after any end, also a kill: what is finished is kept.
+# Rerun    after any end, also a kill: finished stages are kept.
 # Time     86 s tiny (one method, 30 steps) on two cores; full not measured
-# Disk     88 MB tiny, the model; full not measured
+# Disk     88 MB tiny for the model; full not measured
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
@@ -44,7 +46,7 @@ tiny)
   METHODS=${METHODS:-srl}
   [ -n "${BACKBONE:-}" ] || BACKBONE=$(minilm)
   BACKBONE=$(absolute "$BACKBONE")
-  SIZES=${SIZES:-$(ladder_of "$BACKBONE")}
+  SIZES=${SIZES:-$(default_sizes "$BACKBONE")}
   if [ -z "${DATA+set}" ] && [ -d "$SHARED/nli" ]; then DATA=$SHARED; fi
   DATA=$(absolute "${DATA:-}")
   TRIPLES=${TRIPLES:-960}
@@ -60,7 +62,7 @@ tiny)
     "$PYTHON" "$EXAMPLES/sts/make_pairs.py" "$WORK/data" "${data_flags[@]}"
   fi
   pair_sets=("$WORK/data/sts/"*.tsv)
-  # Cosines are the score of both tasks, so a model for sentences keeps what it has by the same anchor as in ../msmarco.
+  # Both tasks score by cosine, so the same anchor as in ../msmarco keeps the quality of a sentence encoder.
   train_flags=(--dataset_path "$WORK/data/nli.jsonl" --fp16 false --gradient_checkpointing false --anchor_weight 5)
   train_flags+=(--dropout 0 --query_max_len 48 --passage_max_len 48 --learning_rate 2e-4)
   train_flags+=(--per_device_train_batch_size "$((32 / DEVICES))" --max_steps "$STEPS" --save_steps "$((STEPS / 2))")
