@@ -25,7 +25,7 @@ from starbucks_retrieval.grid import GridArguments, grid
 from starbucks_retrieval.grid.arguments import EncodingArguments
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.search import search
-from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
+from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 
 _MEASURE = "nDCG@10"

@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
 
         return GridArguments
     if name == "deltas":
-        from starbucks_retrieval.grid.difference import deltas
+        from starbucks_retrieval.grid.tables import deltas
 
         return deltas
     if name == "search_all_dims":

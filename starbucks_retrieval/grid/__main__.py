@@ -10,7 +10,7 @@ from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_co
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import DeltaArguments, EncodingArguments, GridArguments
-from starbucks_retrieval.grid.table import matrices
+from starbucks_retrieval.grid.tables import matrices
 from starbucks_retrieval.metrics.results import Results, read_results, write_results
 
 EPILOG = (
@@ -66,7 +66,7 @@ def _compare(asked: GridArguments, comparison: DeltaArguments, common: CommonArg
         results = read_results(comparison.input)
         _show(results, f"{len(results.cells)} cells of {results.label}", {}, common)
         return
-    from starbucks_retrieval.grid.difference import deltas
+    from starbucks_retrieval.grid.tables import deltas
 
     results = deltas(comparison.input, comparison.minus)
     if asked.output:

@@ -1,8 +1,9 @@
-"""Every dim of one layer from one pass over its passages: scores of growing dims add up block by block."""
+"""Search a layer at all dims in one pass over its passages: scores of growing dims add up block by block."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -10,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.grid.truncate import TruncatedView, truncated_views
+from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.engines.torch import BestRows, plain_products
 from starbucks_retrieval.search.engines.torch_slices import pieces
+from starbucks_retrieval.search.funnel.passage_slice import Slice
 from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.store import EmbeddingStore
@@ -21,6 +23,30 @@ from starbucks_retrieval.store import EmbeddingStore
 _PIECE = {"cpu": 2**12, "cuda": 2**16}  # rows per product, memory permitting
 _SMALLEST = 1e-12  # torch's bound: a shorter vector is not brought to length 1
 _UNIT = 2.0**-24  # of float32: rounding errs by no more than this share
+
+
+class TruncatedView(Slice):
+    """The embeddings at `dim` of a store that holds pooled taps, of no given length, at a wider size.
+
+    They are in float32 whatever is stored, and of length 1 if `normalize`: from taps in float32 they are what encoding
+    at that size gives. Nothing is copied. Raises UserError for a dim that the store does not hold.
+    """
+
+    def __init__(self, pooled_layers: EmbeddingStore, dim: int, normalize: bool) -> None:
+        super().__init__(pooled_layers, dim)
+        self.spec = dataclasses.replace(self.spec, normalize=normalize, store_dtype="float32")
+        if normalize:
+            kind = np.finfo(np.float32)
+            self.largest_norm = 1 + 1e-5 + float(kind.eps) + math.sqrt(dim) * float(kind.smallest_subnormal)
+
+    def _cut(self, wide: np.ndarray) -> np.ndarray:
+        return truncated_views(wide, self.spec.size.dim, self.spec.normalize)
+
+
+def truncated_views(pooled_layers: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
+    """Embeddings [rows, dim] in float32 of taps [rows, width]."""
+    part = np.array(pooled_layers[:, :dim], dtype=np.float32)  # a copy: what is mapped may not be written to
+    return embedding(torch.from_numpy(part), dim, normalize).numpy()
 
 
 @dataclasses.dataclass(frozen=True)

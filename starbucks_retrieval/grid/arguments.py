@@ -10,7 +10,7 @@ from typing import Literal
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures
-from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
+from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size, check_size
 
 # Cutoffs beyond this are asked for by measures that name none, such as AP.

@@ -61,13 +61,13 @@ def _of_pairs(asked: GridArguments, encoding: EncodingArguments) -> Preview:
     from starbucks_retrieval.grid.pairs import sts_arguments
     from starbucks_retrieval.models.info import check_length, model_info
     from starbucks_retrieval.models.precision import choose
-    from starbucks_retrieval.sts.sets import open_sets
+    from starbucks_retrieval.sts.sets import open_pair_sets
 
     arguments = sts_arguments(asked, encoding)
     model = model_info(asked.model_name_or_path)
     config = arguments.configured(model.config)
-    sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes)
-    sets = open_sets(arguments.data, arguments.split)
+    sizes = arguments.selected_sizes(model.num_layers, model.hidden_size, model.sizes)
+    sets = open_pair_sets(arguments.data, arguments.split)
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(side for one in sets for side in one.sentences)))
     length = check_length(config.passage_max_len or model.token_limit, model.token_limit)
     tokens = model.mean_tokens([(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]], length)

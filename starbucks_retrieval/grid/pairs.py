@@ -13,7 +13,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.metrics.results import Results, write_results
 from starbucks_retrieval.sts import StsArguments, sts
-from starbucks_retrieval.sts.sets import open_sets
+from starbucks_retrieval.sts.sets import open_pair_sets
 
 _RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids")
 _SHARED = ("pooling", "normalize", "override", "dtype", "max_tokens_per_batch", "device")
@@ -67,7 +67,7 @@ def _costs(
     from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, costs_of
     from starbucks_retrieval.grid.encoding import encode_arguments
 
-    sides = itertools.chain.from_iterable(one.sentences for one in open_sets(arguments.data, arguments.split))
+    sides = itertools.chain.from_iterable(one.sentences for one in open_pair_sets(arguments.data, arguments.split))
     texts = list(dict.fromkeys(itertools.chain.from_iterable(sides)))
     order = np.random.default_rng(seed).permutation(len(texts))
     alone, batched = (

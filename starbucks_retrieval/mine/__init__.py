@@ -1,4 +1,4 @@
-"""Hard negatives for training: what BM25, a model or a run finds for a query that is not one of its positives."""
+"""Mine hard negatives: passages that BM25, a model or a run ranks high for a query but that are not its positives."""
 
 from typing import Any
 

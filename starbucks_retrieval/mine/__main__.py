@@ -1,4 +1,4 @@
-"""The door of `mine`."""
+"""The command `starbucks mine`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _EPILOG = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, mine, summarise."""
-    (arguments, trying, common), _ = parse_flags(
+    (arguments, dry_run, common), _ = parse_flags(
         [MineArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks mine",
-        "Give every training query hard negatives: what BM25, a model or a run ranks high and the query does not want.",
+        "Give every training query hard negatives: passages that BM25, a model or a run ranks high but that are not positives.",
         _EPILOG,
     )
     setup_logging(common)
-    if trying.dry_run:
-        from starbucks_retrieval.mine.dry_run import preview
+    if dry_run.dry_run:
+        from starbucks_retrieval.mine.plan import plan_mining
 
-        preview(arguments).show(common)
+        plan_mining(arguments).preview().show(common)
         return
     from starbucks_retrieval.mine.api import mine
 

@@ -21,18 +21,20 @@ class MineArguments:
     dataset_name: str | None = flag(None, "the same, from the hub")
     dataset_config: str | None = flag(None, "configuration of the hub data set")
     dataset_split: str = flag("train", "split of the training groups")
-    corpus_path: str | None = flag(None, "where negatives are taken from; a BEIR folder brings its own")
+    corpus_path: str | None = flag(None, "passages to take negatives from; a BEIR folder contains its corpus")
     corpus_name: str | None = flag(None, "the same, from the hub")
     output_path: str = flag("", "file for the training rows, .jsonl or .jsonl.gz", required=True)
     overwrite: bool = flag(False, "replace the output file; candidates that still fit are used again")
 
     bm25: bool = flag(False, "candidates by BM25")
-    model_name_or_path: str | None = flag(None, "candidates by this model, with the settings it stores")
+    model_name_or_path: str | None = flag(None, "candidates by this model, with its stored settings")
     run: str | None = flag(None, "candidates from a TREC run")
     depth: int = flag(200, "candidates per query, as in Tevatron's scripts")
 
     num_negatives: int = flag(30, "negatives per query at most; 30 of 200 is Tevatron's choice for MS MARCO")
-    sampling: Literal["random", "top"] = flag("random", "which of those left: by --seed and query id, or the best")
+    sampling: Literal["random", "top"] = flag(
+        "random", "how to choose among the remaining: random (by --seed and query id) or the best"
+    )
     range: str | None = flag(None, "ranks to take from, such as 10:200, counted without positives (default: all)")
     margin: float | None = flag(None, "keep scores up to the lowest positive's minus this")
     ratio: float | None = flag(None, "keep scores up to this times the lowest positive's, where that is above 0")
@@ -42,11 +44,11 @@ class MineArguments:
     teacher_name_or_path: str | None = flag(
         None,
         "save the scores of this cross-encoder (its logit) or bi-encoder (divided by its temperature) instead; "
-        "implies --save_scores, leaves the choice of negatives as it is",
+        "implies --save_scores and does not change which negatives are chosen",
     )
     teacher_size: str | None = flag(None, "of a bi-encoder, layer:dim (default: its full size)")
     teacher_max_len: int | None = flag(
-        None, "tokens of a cross-encoder's pair (default: 512, or what the model admits)"
+        None, "tokens of a cross-encoder's pair (default: 512, or the model's limit if lower)"
     )
 
     size: str | None = flag(None, "of the model, layer:dim (default: its full size)")
@@ -85,20 +87,20 @@ class MineArguments:
         if not 0 < self.duplicate_threshold <= 1:
             raise UserError(
                 f"--duplicate_threshold {self.duplicate_threshold} is not between 0 and 1",
-                "1 skips only texts of the very same words",
+                "1 skips only texts with exactly the same words",
             )
         if not (0 <= self.bm25_b <= 1 and 0 <= self.bm25_k1 < math.inf):
             raise UserError(
-                f"--bm25_k1 {self.bm25_k1} --bm25_b {self.bm25_b} are no parameters of BM25",
+                f"--bm25_k1 {self.bm25_k1} --bm25_b {self.bm25_b} are not valid parameters of BM25",
                 "k1 is 0 or more, b between 0 and 1",
             )
         if not self.output_path.endswith((".jsonl", ".jsonl.gz")):
-            raise UserError(f"--output_path {self.output_path} is no .jsonl file", "end it in .jsonl or .jsonl.gz")
-        _ = self.collection, self.window, self.asked_size, self.asked_teacher_size
+            raise UserError(f"--output_path {self.output_path} is not a .jsonl file", "end it in .jsonl or .jsonl.gz")
+        _ = self.collection, self.window, self.model_size, self.teacher_embedding_size
 
     @property
     def collection(self) -> str:
-        """The training groups to read."""
+        """The path or hub name of the training groups. Raises UserError unless exactly one is named."""
         named = [c for c in (self.dataset_path, self.dataset_name) if c]
         if len(named) != 1:
             raise UserError(
@@ -113,7 +115,7 @@ class MineArguments:
 
     @property
     def window(self) -> tuple[int, int]:
-        """First and last rank to take from, counted from 1 without the positives."""
+        """First and last rank that negatives may come from, counted from 1 after removing the positives."""
         if self.range is None:
             return 1, self.depth
         match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", self.range)
@@ -127,15 +129,15 @@ class MineArguments:
         return first, last
 
     @property
-    def asked_size(self) -> Size | None:
-        """The size given by --size."""
+    def model_size(self) -> Size | None:
+        """--size, parsed; None for the model's full size."""
         return Size.parse(self.size) if self.size else None
 
     @property
-    def asked_teacher_size(self) -> Size | None:
-        """The size given by --teacher_size."""
+    def teacher_embedding_size(self) -> Size | None:
+        """--teacher_size, parsed; None for the teacher's full size."""
         return Size.parse(self.teacher_size) if self.teacher_size else None
 
     def token_budget(self, device: str) -> int:
-        """Rows x longest of a batch on a type of device."""
+        """Return the most padded tokens of a batch on a device type: cpu, cuda."""
         return self.max_tokens_per_batch or (65536 if device == "cuda" else 4096)

@@ -1,39 +1,109 @@
-"""Candidates by a model: the corpus streams through it, and every query keeps its best."""
+"""Candidates by a bi-encoder: the corpus is encoded in windows, and each query keeps its best passages."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from starbucks_retrieval.data import Passage, Records
+from starbucks_retrieval.data import Passage, Records, join_text
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
-from starbucks_retrieval.mine.bi_encoder import BiEncoder
-from starbucks_retrieval.mine.candidates import Candidates, best
-from starbucks_retrieval.mine.docids import Docids
-from starbucks_retrieval.mine.topics import Topics
-from starbucks_retrieval.models import precision
-from starbucks_retrieval.sizes import pair_name
+from starbucks_retrieval.mine.candidates import Candidates, best_rows
+from starbucks_retrieval.mine.topics import Docids, Topics
+from starbucks_retrieval.models import NestedEncoder, precision
+from starbucks_retrieval.sizes import Size, Sizes, check_size, pair_name
+
+T = TypeVar("T", bound=Hashable)
 
 _WINDOW = 16384  # passages encoded at once, sorted by length among themselves
-_TILE = 2**25  # scores held at once
+_SCORES = 2**25  # scores in memory at once
+
+
+class BiEncoder:
+    """An encoder of queries and passages at one size; layers above that size are not loaded.
+
+    Args:
+        name_or_path: Model folder or hub name.
+        size: Size of the query embeddings; None for the full size. Passages use the size that the model stores for it.
+        arguments: Flags for the device, the precision and the batch size.
+
+    Raises:
+        UserError: The model cannot be read, or lacks the size.
+    """
+
+    kind = "bi-encoder"
+
+    def __init__(self, name_or_path: str, size: Size | None, arguments: MineArguments) -> None:
+        self.encoder = NestedEncoder.from_pretrained(
+            name_or_path, layers=size.layer if size else None, passage_layers=True, device=arguments.device
+        )
+        self.size = size or self.encoder.sizes.full
+        self.passage_size = self.encoder.config.passage_size(self.size)
+        check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
+        self.dtype = precision.choose(arguments.dtype, self.encoder.device)
+        self.budget = arguments.token_budget(self.encoder.device.type)
+
+    def queries(self, texts: Sequence[str], label: str) -> np.ndarray:
+        """Return embeddings of queries, float32 [texts, dim]; `label` names the progress bar."""
+        prefix = self.encoder.config.query_prefix
+        return self._embed([(prefix + text).strip() for text in texts], True, label)
+
+    def passages(self, passages: Sequence[Passage], label: str) -> np.ndarray:
+        """Return embeddings of passages, float32 [passages, dim]; `label` names the progress bar."""
+        config = self.encoder.config
+        texts = [join_text(passage, config.passage_field_separator, config.passage_prefix) for passage in passages]
+        return self._embed(texts, False, label)
+
+    def score(self, pairs: Sequence[tuple[str, Passage]], label: str) -> np.ndarray:
+        """Return inner products divided by the model's temperature, as in training: float32 [pairs].
+
+        Vectors have length 1 if the model normalises. Each distinct text is encoded once.
+        """
+        queries, query_of = _distinct(query for query, _ in pairs)
+        passages, passage_of = _distinct(passage for _, passage in pairs)
+        left, right = self.queries(queries, f"{label}, queries"), self.passages(passages, f"{label}, passages")
+        products = np.einsum("ij,ij->i", left[query_of], right[passage_of])
+        return products / np.float32(self.encoder.config.temperature)
+
+    def _embed(self, texts: list[str], is_query: bool, label: str) -> np.ndarray:
+        rows = self.encoder.tokenize(texts, self.encoder.max_length(is_query))
+        size = self.size if is_query else self.passage_size
+        sizes = Sizes([size])
+        vectors = self.encoder.embed(rows, sizes, max_tokens=self.budget, dtype=self.dtype, label=label)[size]
+        if not np.isfinite(vectors).all():
+            raise UserError(f"embeddings of {label} hold NaN or infinity", "check the model and --dtype")
+        return vectors
+
+
+def _distinct(items: Iterable[T]) -> tuple[list[T], np.ndarray]:
+    """The distinct items in order of first appearance, and the index of each item among them."""
+    index: dict[T, int] = {}
+    positions = [index.setdefault(item, len(index)) for item in items]
+    return list(index), np.array(positions, np.int64)
 
 
 class DenseEngine:
-    """Inner products of the embeddings at one size; no layer above it is loaded. Raises UserError for a size out of reach.
+    """Candidates by the inner products of a model's embeddings at one size.
 
-    Memory: the queries' embeddings, those of one window of passages, and the lists.
+    Memory: the embeddings of all queries, those of one window of passages, and the candidates.
+
+    Args:
+        arguments: Flags that name the model, its size, device and precision.
+
+    Raises:
+        UserError: The model cannot be read, or lacks the size.
     """
 
     def __init__(self, arguments: MineArguments) -> None:
-        self.model = BiEncoder(arguments.model_name_or_path or "", arguments.asked_size, arguments)
+        self.model = BiEncoder(arguments.model_name_or_path or "", arguments.model_size, arguments)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Model, size and everything between a text and its embedding."""
+        """The model, its size and all settings that change an embedding."""
         encoder, size = self.model.encoder, self.model.size
         config = encoder.config
         return {
@@ -51,8 +121,8 @@ class DenseEngine:
         }
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:
-        """The `depth` passages of highest score for each topic, and the score of every positive."""
-        found = Candidates.none_yet(topics, depth)
+        """Return the `depth` best passages of each topic, and the score of every positive."""
+        found = Candidates.empty(topics, depth)
         queries = self.model.queries(topics.texts, "queries")  # [topics, dim]
         topic_of_pair = topics.topic_of_pair()
         by_row = np.argsort(topics.rows, kind="stable")
@@ -64,39 +134,39 @@ class DenseEngine:
             vectors = self.model.passages(window, label)
             first, last = np.searchsorted(pair_rows, (start, stop))
             for pairs in np.array_split(by_row[first:last], max(1, (last - first) // 8192)):
-                own = vectors[topics.rows[pairs] - start]
-                found.positive_scores[pairs] = np.einsum("ij,ij->i", queries[topic_of_pair[pairs]], own)
+                positives = vectors[topics.rows[pairs] - start]
+                found.positive_scores[pairs] = np.einsum("ij,ij->i", queries[topic_of_pair[pairs]], positives)
             self._keep_best(found, queries, vectors[: max(0, len(docids) - start)], start, docids.ranks)
             start = stop
         for rows, scores in zip(found.rows, found.scores):
-            order = best(scores, np.where(rows < 0, -1, docids.ranks[rows]), depth)
+            order = best_rows(scores, np.where(rows < 0, -1, docids.ranks[rows]), depth)
             rows[:], scores[:] = rows[order], scores[order]
         return found
 
     def _keep_best(
         self, found: Candidates, queries: np.ndarray, vectors: np.ndarray, start: int, ranks: np.ndarray
     ) -> None:
-        """Merge a window's passages [window, dim], rows from `start`, into the lists, in no order yet."""
+        """Merge the passages [window, dim] at rows from `start` into the candidates, not yet sorted."""
         depth = found.rows.shape[1]
         device = self.model.encoder.device
         passages = torch.from_numpy(vectors).to(device).T  # [dim, window]
-        height = max(1, _TILE // (len(vectors) + depth))
+        height = max(1, _SCORES // (len(vectors) + depth))
         for top in range(0, len(queries), height):
-            tile = slice(top, top + height)
-            held = torch.from_numpy(found.scores[tile]).to(device)
-            scores = torch.cat([held, torch.from_numpy(queries[tile]).to(device) @ passages], 1)
+            block = slice(top, top + height)
+            previous = torch.from_numpy(found.scores[block]).to(device)
+            scores = torch.cat([previous, torch.from_numpy(queries[block]).to(device) @ passages], 1)
             kept = scores.topk(depth, sorted=False)
             floor = kept.values.min(1, keepdim=True).values
             contested = ((scores >= floor).sum(1) > depth) & torch.isfinite(floor[:, 0])
-            places = kept.indices.cpu().numpy()
+            positions = kept.indices.cpu().numpy()
             for line in torch.nonzero(contested)[:, 0].tolist():
-                # topk takes any of equal scores; the docid says which.
+                # topk picks arbitrarily among equal scores; the docid decides.
                 new = np.arange(start, start + len(vectors))
                 rows = np.concatenate([found.rows[top + line], new])
-                places[line] = best(scores[line].cpu().numpy(), np.where(rows < 0, -1, ranks[rows]), depth)
-            old = np.take_along_axis(found.rows[tile], np.minimum(places, depth - 1), 1)
-            found.rows[tile] = np.where(places < depth, old, places - depth + start)
-            found.scores[tile] = torch.gather(scores, 1, torch.from_numpy(places).to(device)).cpu().numpy()
+                positions[line] = best_rows(scores[line].cpu().numpy(), np.where(rows < 0, -1, ranks[rows]), depth)
+            old = np.take_along_axis(found.rows[block], np.minimum(positions, depth - 1), 1)
+            found.rows[block] = np.where(positions < depth, old, positions - depth + start)
+            found.scores[block] = torch.gather(scores, 1, torch.from_numpy(positions).to(device)).cpu().numpy()
 
 
 def _windows(passages: Iterator[Passage]) -> Iterator[list[Passage]]:

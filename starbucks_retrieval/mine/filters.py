@@ -1,7 +1,4 @@
-"""Which candidates become negatives.
-
-The limits by the positive's score are TopK-MarginPos and TopK-PercPos of NV-Retriever (arXiv 2407.15831, section 3).
-"""
+"""Filters that choose negatives among the candidates of a query."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from starbucks_retrieval.data import Passage
 _WORD = re.compile(r"\w+")
 
 
-def generator(seed: int, query_id: str) -> np.random.Generator:
-    """The random choices of one query: the same whatever other queries there are, and in whatever order."""
+def query_generator(seed: int, query_id: str) -> np.random.Generator:
+    """Return the random generator of one query, independent of the other queries and of their order."""
     digest = hashlib.blake2b(query_id.encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "big")])
 
 
-def choose(
+def choose_negatives(
     rows: np.ndarray,
     scores: np.ndarray,
     positives: np.ndarray,
@@ -33,52 +30,76 @@ def choose(
     window: tuple[int, int],
     margin: float | None,
     ratio: float | None,
-    wanted: int,
+    count: int,
     sampling: Literal["random", "top"],
     rng: np.random.Generator,
     is_duplicate: Callable[[int], bool],
 ) -> tuple[np.ndarray, Counter[str]]:
-    """Places in one query's candidates that become its negatives, best first, and how many each filter dropped.
+    """Choose the negatives of one query among its candidates.
 
-    rows, scores: [depth], -1 after the last. positives: rows never taken. lowest: the lowest score of a positive, None
-    where unknown: margin and ratio then drop nothing, nor does ratio where it is not above 0. `window`: first and last
-    rank after the positives are gone. `is_duplicate` is asked of rows in the order in which they are drawn, until
-    `wanted` are found.
+    The limits relative to the positive's score are TopK-MarginPos and TopK-PercPos of NV-Retriever (arXiv 2407.15831,
+    section 3).
+
+    Args:
+        rows: [depth], corpus rows, best first, -1 after the last.
+        scores: [depth].
+        positives: Rows that are never chosen.
+        lowest: The lowest score of a positive; None if unknown, and then `margin` and `ratio` drop nothing.
+        window: First and last rank to choose from, counted from 1 after removing the positives.
+        margin: Keep scores up to `lowest - margin`.
+        ratio: Keep scores up to `ratio * lowest`; drops nothing unless `lowest` is above 0.
+        count: Number of negatives at most.
+        sampling: random draws among the remaining candidates; top takes the best.
+        rng: Generator of the random draws.
+        is_duplicate: Called with rows in the order of drawing, until `count` negatives are found.
+
+    Returns:
+        Ascending positions in `rows`, and how many candidates each filter dropped.
     """
     dropped: Counter[str] = Counter()
     listed = np.flatnonzero(rows >= 0)
-    places = listed[~np.isin(rows[listed], positives)]
-    dropped["positives"] = len(listed) - len(places)
-    inside = places[window[0] - 1 : window[1]]
-    dropped["range"] = len(places) - len(inside)
+    ranked = listed[~np.isin(rows[listed], positives)]
+    dropped["positives"] = len(listed) - len(ranked)
+    inside = ranked[window[0] - 1 : window[1]]
+    dropped["range"] = len(ranked) - len(inside)
     if margin is not None and lowest is not None:
         inside = _up_to(lowest - margin, inside, scores, dropped, "margin")
     if ratio is not None and lowest is not None and lowest > 0:
         inside = _up_to(ratio * lowest, inside, scores, dropped, "ratio")
     chosen: list[int] = []
-    for place in rng.permutation(inside) if sampling == "random" else inside:
-        if len(chosen) == wanted:
+    for position in rng.permutation(inside) if sampling == "random" else inside:
+        if len(chosen) == count:
             break
-        if is_duplicate(int(rows[place])):
+        if is_duplicate(int(rows[position])):
             dropped["duplicates"] += 1
         else:
-            chosen.append(int(place))
+            chosen.append(int(position))
     return np.array(sorted(chosen), np.int64), dropped
 
 
-def _up_to(limit: float, places: np.ndarray, scores: np.ndarray, dropped: Counter[str], name: str) -> np.ndarray:
-    kept = places[scores[places] <= limit]
-    dropped[name] = len(places) - len(kept)
+def _up_to(limit: float, positions: np.ndarray, scores: np.ndarray, dropped: Counter[str], name: str) -> np.ndarray:
+    kept = positions[scores[positions] <= limit]
+    dropped[name] = len(positions) - len(kept)
     return kept
 
 
-def words(passage: Passage) -> frozenset[str]:
-    """The distinct words of the text, case folded; of the title where there is no text."""
+def word_set(passage: Passage) -> frozenset[str]:
+    """Return the distinct case-folded words of the text, or of the title if there is no text.
+
+    Example:
+        >>> sorted(word_set(Passage("d1", "a title", "To be, or not to be")))
+        ['be', 'not', 'or', 'to']
+    """
     return frozenset(_WORD.findall((passage.text.strip() or passage.title).casefold()))
 
 
-def are_near(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
-    """Whether two texts share at least `threshold` of all their words: |a ∩ b| / |a ∪ b|. Two without words are equal."""
+def near_duplicates(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
+    """Return whether the Jaccard similarity |a ∩ b| / |a ∪ b| is at least `threshold`; two empty sets are equal.
+
+    Example:
+        >>> near_duplicates(frozenset("abc"), frozenset("abcd"), 0.75)
+        True
+    """
     if min(len(a), len(b)) < threshold * max(len(a), len(b)):
         return False
     shared = len(a & b)

@@ -1,13 +1,15 @@
-"""From candidates to the rows that training reads."""
+"""Choose negatives from candidates and write training rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,54 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates
-from starbucks_retrieval.mine.filters import are_near, choose, generator, words
-from starbucks_retrieval.mine.passages import PassageFile
+from starbucks_retrieval.mine.filters import choose_negatives, near_duplicates, query_generator, word_set
 from starbucks_retrieval.mine.teacher import Teacher
 from starbucks_retrieval.mine.topics import Topics
 
 _WINDOW = 8192  # pairs that a teacher scores at once, sorted by length among themselves
+
+
+class PassageFile:
+    """Random access to some passages of a corpus, copied to a temporary file. Memory: 16 bytes a passage.
+
+    Args:
+        corpus: Passages, read once.
+        rows: Distinct ascending rows to copy.
+        count: Number of passages of the corpus.
+        folder: Where the temporary file is created; it disappears with the process.
+
+    Raises:
+        UserError: The corpus has fewer passages than when it was scanned.
+    """
+
+    def __init__(self, corpus: Records[Passage], rows: np.ndarray, count: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._rows = rows
+        self._starts = np.zeros(len(rows) + 1, np.int64)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - close() closes it
+        wanted = np.zeros(count, bool)
+        wanted[rows] = True
+        copied = 0
+        for row, passage in enumerate(progress(corpus, count, "passages", "reading texts")):
+            if row < count and wanted[row]:
+                line = json.dumps([passage.docid, passage.title, passage.text]).encode()
+                self._file.write(line)
+                self._starts[copied + 1] = self._starts[copied] + len(line)
+                copied += 1
+        if copied < len(rows):
+            raise UserError(f"{corpus.name} has become shorter while it was read", "run the command again")
+
+    def __getitem__(self, row: int) -> Passage:
+        position = int(np.searchsorted(self._rows, row))
+        start, stop = self._starts[position : position + 2].tolist()
+        self._file.seek(start)
+        return Passage(*json.loads(self._file.read(stop - start)))
+
+    def __enter__(self) -> PassageFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def write_rows(
@@ -36,27 +80,38 @@ def write_rows(
     corpus_length: int,
     teacher: Teacher | None = None,
 ) -> tuple[Counter[str], Counter[str]]:
-    """Write a row for every group, in order, whole or not at all, with the teacher's scores where there is one.
+    """Write one training row per group, in order; the file appears only when it is complete.
 
-    Returns counts of what happened, and of what each filter dropped.
+    Args:
+        arguments: Flags of the filters and the output.
+        seed: Seeds the random choice of negatives.
+        groups: Training groups, in the order in which `topics` read them.
+        corpus: Passages.
+        topics: Queries and their positives.
+        candidates: Ranked passages of each topic.
+        corpus_length: Number of passages of the corpus.
+        teacher: Replaces the candidates' scores in the rows, if given.
+
+    Returns:
+        Counts of rows and warnings, and counts of the candidates that each filter dropped.
     """
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    needed = np.zeros(corpus_length + 1, bool)  # one place more, for the -1 after the last candidate
+    needed = np.zeros(corpus_length + 1, bool)  # one element more, for the -1 after the last candidate
     needed[topics.rows[topics.rows < corpus_length]] = True
     for rows in candidates.rows:
         needed[rows] = True
     with PassageFile(corpus, np.flatnonzero(needed[:-1]), corpus_length, arguments.output.parent) as passages:
-        maker = _Maker(arguments, seed, topics, candidates, corpus_length, passages, counts, dropped)
+        maker = _RowMaker(arguments, seed, topics, candidates, corpus_length, passages, counts, dropped)
         with atomic_writer(arguments.output) as out:
             rows = maker.rows(groups, quiet=teacher is not None)
-            for row in scored(rows, teacher, int((topics.of_group >= 0).sum())) if teacher else rows:
+            for row in with_teacher_scores(rows, teacher, int((topics.topic_of_group >= 0).sum())) if teacher else rows:
                 out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
     return counts, dropped
 
 
 @dataclasses.dataclass(frozen=True)
-class _Maker:
+class _RowMaker:
     arguments: MineArguments
     seed: int
     topics: Topics
@@ -67,10 +122,12 @@ class _Maker:
     dropped: Counter[str]
 
     def rows(self, groups: Records[Group], quiet: bool) -> Iterator[dict[str, Any]]:
-        """A row for every group, progress being shown unless `quiet`."""
-        of_group = self.topics.of_group.tolist()
-        numbered: Iterable[tuple[Group, int]] = zip(groups, of_group)
-        for group, topic in numbered if quiet else progress(numbered, len(of_group), "queries", "choosing negatives"):
+        """One row per group, with a progress bar unless `quiet`."""
+        topic_of_group = self.topics.topic_of_group.tolist()
+        numbered: Iterable[tuple[Group, int]] = zip(groups, topic_of_group)
+        for group, topic in (
+            numbered if quiet else progress(numbered, len(topic_of_group), "queries", "choosing negatives")
+        ):
             if topic < 0:
                 self.counts["left_out"] += 1
             else:
@@ -82,14 +139,14 @@ class _Maker:
         rows, scores = self.candidates.rows[topic], self.candidates.scores[topic]
         positive_rows, positive_scores = self.topics.rows[pairs], self.candidates.positive_scores[pairs]
         texts = dict(zip(self.topics.docids[pairs], map(self._known, positive_rows.tolist())))
-        own = [self._own(group, docid, texts[docid]) for docid in group.positive_ids if docid in texts]
-        near = {words(passage) for passage in (*texts.values(), *own)}
+        positives = [self._positive(group, docid, texts[docid]) for docid in group.positive_ids if docid in texts]
+        positive_words = {word_set(passage) for passage in (*texts.values(), *positives)}
 
         def is_duplicate(row: int) -> bool:
-            found = words(self.passages[row])
-            return any(are_near(found, other, self.arguments.duplicate_threshold) for other in near)
+            found = word_set(self.passages[row])
+            return any(near_duplicates(found, other, self.arguments.duplicate_threshold) for other in positive_words)
 
-        chosen, dropped = choose(
+        chosen, dropped = choose_negatives(
             rows,
             scores,
             positive_rows,
@@ -97,9 +154,9 @@ class _Maker:
             window=self.arguments.window,
             margin=self.arguments.margin,
             ratio=self.arguments.ratio,
-            wanted=self.arguments.num_negatives,
+            count=self.arguments.num_negatives,
             sampling=self.arguments.sampling,
-            rng=generator(self.seed, group.query_id),
+            rng=query_generator(self.seed, group.query_id),
             is_duplicate=is_duplicate,
         )
         self.dropped.update(dropped)
@@ -107,37 +164,36 @@ class _Maker:
         row: dict[str, Any] = {
             "query_id": group.query_id,
             "query": group.query,
-            "positive_passages": [dataclasses.asdict(passage) for passage in own],
+            "positive_passages": [dataclasses.asdict(passage) for passage in positives],
             "negative_passages": [dataclasses.asdict(self.passages[i]) for i in rows[chosen].tolist()],
         }
         if self.arguments.save_scores:
             known = dict(zip(texts, positive_scores.tolist()))
-            row["positive_scores"] = [_number(known[passage.docid]) for passage in own]
+            row["positive_scores"] = [_number(known[passage.docid]) for passage in positives]
             row["negative_scores"] = [_number(score) for score in scores[chosen].tolist()]
         return row
 
     def _known(self, row: int) -> Passage:
         return self.passages[row] if row < self.corpus_length else self.topics.out_of_corpus[row - self.corpus_length]
 
-    def _own(self, group: Group, docid: str, known: Passage) -> Passage:
-        """The positive as its group has it, else as the corpus has it."""
+    def _positive(self, group: Group, docid: str, known: Passage) -> Passage:
+        """The positive with the text of its group, or that of the corpus if the group has none."""
         if group.passages is None:
             return known
-        self.counts["other_text"] += words(group.passages[docid]) != words(known)
+        self.counts["other_text"] += word_set(group.passages[docid]) != word_set(known)
         return group.passages[docid]
 
     def _lowest(self, positive_scores: np.ndarray) -> float | None:
         scores = positive_scores[~np.isnan(positive_scores)]
         lowest = float(scores.min()) if len(scores) else None
-        useless = lowest is None or (self.arguments.ratio is not None and lowest <= 0)
-        self.counts["without_positive_score"] += useless
+        self.counts["without_positive_score"] += lowest is None or (self.arguments.ratio is not None and lowest <= 0)
         return lowest
 
 
-def scored(rows: Iterable[dict[str, Any]], teacher: Teacher, count: int) -> Iterator[dict[str, Any]]:
-    """The `count` rows with the teacher's scores in place of others. Raises UserError for a score that is no number."""
+def with_teacher_scores(rows: Iterable[dict[str, Any]], teacher: Teacher, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the `count` rows with the teacher's scores in place of the candidates'. Raises UserError for NaN scores."""
     start = 0
-    for window in _windows(rows):
+    for window in _score_windows(rows):
         stop = start + len(window)
         pairs = [
             (row["query"], Passage(**passage))
@@ -155,8 +211,8 @@ def scored(rows: Iterable[dict[str, Any]], teacher: Teacher, count: int) -> Iter
         start = stop
 
 
-def _windows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Whole rows of at least `_WINDOW` pairs together, but for the last."""
+def _score_windows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Lists of rows with at least `_WINDOW` pairs together, except the last list."""
     window: list[dict[str, Any]] = []
     pairs = 0
     for row in rows:
@@ -170,5 +226,5 @@ def _windows(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _number(score: float) -> float | None:
-    """A float32 in the nine digits that tell it apart; None for an unknown one."""
+    """A float32 with the nine digits that identify it; None for NaN."""
     return None if math.isnan(score) else float(f"{score:.9g}")

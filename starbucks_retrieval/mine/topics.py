@@ -1,31 +1,78 @@
-"""The distinct queries of the training groups, and where their positives are."""
+"""The distinct queries of the training groups, and the rows of their positives in the corpus."""
 
 from __future__ import annotations
 
 import dataclasses
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 
-from starbucks_retrieval.data import Group, Passage, Records
+from starbucks_retrieval.data import Group, Passage, Records, Scan
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.mine.docids import Docids
+
+# Longer ids are kept as Python objects: one long id must not widen the array for all others.
+_MAX_ID_BYTES = 128
+
+
+class Docids:
+    """The passage ids of a corpus, sorted, to look up the row of an id.
+
+    Memory: the ids at the width of the longest, and 16 bytes each.
+
+    Args:
+        corpus: Passages, read once.
+        found: The scan of the same corpus, which knows the count and the longest id.
+
+    Attributes:
+        order: int64 [passages], the rows of the corpus by ascending id, compared as UTF-8 bytes.
+        ranks: int64 [passages], the position of each row in `order`.
+
+    Raises:
+        UserError: The corpus has fewer passages than when it was scanned.
+    """
+
+    def __init__(self, corpus: Records[Passage], found: Scan) -> None:
+        dtype = f"S{found.longest_id}" if found.longest_id <= _MAX_ID_BYTES else object
+        try:
+            ids = np.fromiter((passage.docid.encode() for passage in corpus), dtype, found.count)
+        except ValueError:
+            raise UserError(f"{corpus.name} has become shorter while it was read", "run the command again") from None
+        self.order = np.argsort(ids, kind="stable")
+        self.ranks = np.empty(len(ids), np.int64)
+        self.ranks[self.order] = np.arange(len(ids))
+        self._sorted = ids[self.order]
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def rows(self, docids: Sequence[str]) -> np.ndarray:
+        """Return the row of each id, -1 for ids that the corpus lacks: int64 [len(docids)]."""
+        kind = object if self._sorted.dtype == object else np.bytes_
+        wanted = np.array([docid.encode() for docid in docids], kind)
+        at = np.minimum(np.searchsorted(self._sorted, wanted), len(self) - 1)
+        return np.where(self._sorted[at] == wanted, self.order[at], -1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Topics:
-    """Queries with all their known positives, those of every group that asks the same query.
+    """Distinct queries with all their known positives, merged over the groups of the same query.
 
-    query_ids, texts: [topics]. of_group: int32 [groups], the topic of each group, -1 for one without any positive whose
-    text is known. starts: int64 [topics + 1], the pairs of topic i being starts[i] to starts[i + 1]. rows: int64
-    [pairs], the positive's row in the corpus, or the corpus' length plus its place in `out_of_corpus`. docids: [pairs].
-    strays: positives that are not in the corpus but whose groups carry their text. outside: groups that have a positive
-    outside the corpus. with_negatives: groups that came with negatives of their own.
+    Attributes:
+        query_ids: [topics].
+        texts: [topics], the queries.
+        topic_of_group: int32 [groups], the topic of each group, -1 for a group whose positives have no known text.
+        starts: int64 [topics + 1]; the (topic, positive) pairs of topic i are starts[i] to starts[i + 1].
+        rows: int64 [pairs], the positive's row in the corpus, or the corpus length plus its index in `out_of_corpus`.
+        docids: [pairs], the positives' ids.
+        out_of_corpus: Positives that are not in the corpus but whose group contains their text.
+        outside: Number of groups with a positive outside the corpus.
+        with_negatives: Number of groups that contain negatives already.
     """
 
     query_ids: list[str]
     texts: list[str]
-    of_group: np.ndarray
+    topic_of_group: np.ndarray
     starts: np.ndarray
     rows: np.ndarray
     docids: list[str]
@@ -37,21 +84,25 @@ class Topics:
         return len(self.query_ids)
 
     def pairs(self, topic: int) -> slice:
-        """The places of a topic's positives in `rows` and `docids`."""
+        """Return the slice of a topic's positives in `rows` and `docids`."""
         return slice(int(self.starts[topic]), int(self.starts[topic + 1]))
 
     def topic_of_pair(self) -> np.ndarray:
-        """int64 [pairs]."""
+        """Return the topic of each pair: int64 [pairs]."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
 
 def read_topics(groups: Records[Group], docids: Docids) -> Topics:
-    """Read the groups once. Raises UserError when no group has a positive in the corpus or with a text of its own."""
+    """Read the groups once and merge those of the same query.
+
+    Raises:
+        UserError: No group has a positive in the corpus or one whose text it contains.
+    """
     numbers: dict[tuple[str, str], int] = {}
     positives: list[dict[str, int]] = []
-    of_group = array("i")
+    topic_of_group = array("i")
     out_of_corpus: dict[str, Passage] = {}
-    stray_rows: dict[str, int] = {}
+    extra_rows: dict[str, int] = {}
     outside = with_negatives = 0
     for group in groups:
         with_negatives += bool(group.negative_ids)
@@ -63,15 +114,15 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
                 del rows[docid]
             else:
                 out_of_corpus.setdefault(docid, group.passages[docid])
-                rows[docid] = stray_rows.setdefault(docid, len(docids) + len(stray_rows))
+                rows[docid] = extra_rows.setdefault(docid, len(docids) + len(extra_rows))
         if not rows:
-            of_group.append(-1)
+            topic_of_group.append(-1)
             continue
         number = numbers.setdefault((group.query_id, group.query), len(numbers))
         if number == len(positives):
             positives.append({})
         positives[number].update(rows)
-        of_group.append(number)
+        topic_of_group.append(number)
     if not numbers:
         raise UserError(
             f"no positive of {groups.name} is in the corpus", "give the corpus that the groups or qrels were made for"
@@ -79,10 +130,10 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
     return Topics(
         [query_id for query_id, _ in numbers],
         [text for _, text in numbers],
-        np.array(of_group, np.int32),
+        np.array(topic_of_group, np.int32),
         np.cumsum([0, *map(len, positives)]),
-        np.array([row for own in positives for row in own.values()], np.int64),
-        [docid for own in positives for docid in own],
+        np.array([row for rows in positives for row in rows.values()], np.int64),
+        [docid for rows in positives for docid in rows],
         list(out_of_corpus.values()),
         outside,
         with_negatives,

@@ -14,10 +14,16 @@ from torch.utils.checkpoint import checkpoint
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.pretrain.decoders import Decoder, DecoderRows, new_decoder, sampled_labels
-from starbucks_retrieval.pretrain.heads import head_of, load_masked_lm
+from starbucks_retrieval.pretrain.heads import (
+    embedded,
+    head_of,
+    hidden_states,
+    load_masked_lm,
+    position_embeddings,
+    widened,
+)
 from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entropies, span_contrast
 from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
-from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings, widened
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 

@@ -1,27 +1,114 @@
-"""From documents to sequences of at most the model's length: windows, blocks of sentences, or pairs of spans."""
+"""Cut documents into token sequences: windows, blocks of sentences, or two spans."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain.documents import Document
-from starbucks_retrieval.pretrain.tokens import Pieces, WholeWordTokenizer, join
+
+MAX_WORD = 16  # pieces
 
 Mode = Literal["window", "blocks", "spans"]
-
 _WINDOWS = 1  # sets this file's generators apart from those of documents and masks
 _CHUNK = (64, 1 << 20)  # documents, characters: what is tokenised at once
 # The white space stays in front of the sentence that follows, where tokenizers that keep it look for it.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)|(?=\n)")
 
 
-class Sequence(NamedTuple):
+class Pieces(NamedTuple):
+    """A text as word pieces: ids int32 [pieces] without the special tokens around it; starts bool [pieces].
+
+    starts is true where a word begins.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+
+    def cut(self, first: int, last: int) -> Pieces:
+        """Pieces `first` up to `last`; what is left of a word that the cut goes through is a word of its own."""
+        starts = self.starts[first:last].copy()
+        starts[:1] = True
+        return Pieces(self.ids[first:last], starts)
+
+
+def join(parts: Sequence[Pieces]) -> Pieces:
+    """Several texts as one."""
+    return Pieces(np.concatenate([part.ids for part in parts]), np.concatenate([part.starts for part in parts]))
+
+
+class WholeWordTokenizer:
+    """A fast Hugging Face tokenizer that gives whole texts, uncut, with the begins of their words.
+
+    Words are the tokenizer's own (`Encoding.word_ids`). A word of more than 16 pieces counts as that many words: such
+    are the texts of scripts without spaces to some tokenizers, and no budget would ever admit them.
+
+    prefix and suffix are the ids put around a text; special [vocabulary] is true for ids that are never masked: the
+    special tokens, the unknown token among them. Raises UserError for a tokenizer without a mask token, without a token
+    in front of the text (the bottleneck's place), or that cannot tell words.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        from tokenizers import Tokenizer
+
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(
+                "the tokenizer has no fast version, which alone knows words", "save a tokenizer.json for it"
+            )
+        if tokenizer.mask_token_id is None:
+            raise UserError(
+                "the tokenizer has no mask token",
+                "take a backbone trained as a masked language model, or add one: tokenizer.add_special_tokens({'mask_token': '[MASK]'})",
+            )
+        # A copy: truncation and padding are state that others may rely on, and that tokenizer.json may bring.
+        self._fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.pad_id = int(tokenizer.pad_token_id or 0)
+        self.vocab_size = len(tokenizer)
+        self.special = np.zeros(self.vocab_size, dtype=bool)
+        self.special[tokenizer.all_special_ids] = True
+        probe = self._fast.encode("two words")
+        text = np.flatnonzero(np.array(probe.special_tokens_mask) == 0)
+        if len(text) == 0 or len({probe.word_ids[i] for i in text}) < 2:
+            raise UserError(
+                "the tokenizer does not split texts into words, which whole-word masks need",
+                "take a backbone whose tokenizer.json has a pre_tokenizer",
+            )
+        self.prefix = np.array(probe.ids[: text[0]], dtype=np.int32)
+        self.suffix = np.array(probe.ids[text[-1] + 1 :], dtype=np.int32)
+        if not len(self.prefix):
+            raise UserError(
+                "the tokenizer puts no token in front of a text, where masked auto-encoding keeps the text's embedding",
+                "take a backbone with a [CLS] token",
+            )
+
+    def __call__(self, texts: Sequence[str]) -> list[Pieces]:
+        """The pieces of each text."""
+        encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
+        ends = np.cumsum([0, *(len(encoding) for encoding in encodings)])
+        total = int(ends[-1])
+        ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, total)
+        words = np.fromiter(
+            (-1 if word is None else word for encoding in encodings for word in encoding.word_ids), np.int32, total
+        )
+        starts = np.empty(total, dtype=bool)
+        starts[1:] = (words[1:] != words[:-1]) | (words[1:] < 0)
+        starts[ends[ends < total]] = True
+        begins = np.flatnonzero(starts)
+        sizes = np.diff(begins, append=total)
+        starts |= np.repeat(sizes > MAX_WORD, sizes)
+        return [Pieces(ids[first:last], starts[first:last]) for first, last in pairwise(ends)]
+
+
+class TokenSequence(NamedTuple):
     """What becomes one row of a batch; `after` is where to go on reading: (document position, part of that document)."""
 
     pieces: Pieces
@@ -68,7 +155,7 @@ class Cutter:
         self.least = least
         self.dropped: Counter[str] = Counter()
 
-    def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[Sequence]:
+    def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[TokenSequence]:
         """The sequences of `documents`, leaving out the first `part` parts (sentences) of the first one."""
         parts = self._parts(documents)
         found = self._blocks(parts, part) if self.mode == "blocks" else self._random(parts)
@@ -100,25 +187,25 @@ class Cutter:
                     kept = True
                     yield document, parts
 
-    def _random(self, documents: Iterator[tuple[Document, list[Pieces]]]) -> Iterator[Sequence]:
+    def _random(self, documents: Iterator[tuple[Document, list[Pieces]]]) -> Iterator[TokenSequence]:
         for document, (pieces,) in documents:
             after = (document.position + 1, 0)
             rng = np.random.default_rng([_WINDOWS, self.seed, document.epoch, document.number])
             if self.mode == "window":
-                yield Sequence(self._window(pieces, 0, len(pieces.ids), rng), after)
+                yield TokenSequence(self._window(pieces, 0, len(pieces.ids), rng), after)
                 continue
             length = len(pieces.ids)
             edge = max(self.least, length // 4)
             middle = int(rng.integers(edge, length - edge + 1))
-            yield Sequence(self._window(pieces, 0, middle, rng), after)
-            yield Sequence(self._window(pieces, middle, length, rng), after)
+            yield TokenSequence(self._window(pieces, 0, middle, rng), after)
+            yield TokenSequence(self._window(pieces, middle, length, rng), after)
 
     def _window(self, pieces: Pieces, first: int, last: int, rng: np.random.Generator) -> Pieces:
         if last - first > self.room:
             first = int(rng.integers(first, last - self.room + 1))
         return pieces.cut(first, min(first + self.room, last))
 
-    def _blocks(self, documents: Iterator[tuple[Document, list[Pieces]]], skip: int) -> Iterator[Sequence]:
+    def _blocks(self, documents: Iterator[tuple[Document, list[Pieces]]], skip: int) -> Iterator[TokenSequence]:
         held: list[Pieces] = []
         length = 0
         for document, sentences in documents:
@@ -126,13 +213,13 @@ class Cutter:
                 if place < skip:
                     continue
                 if length + len(part.ids) > self.room:
-                    yield Sequence(join(held), (document.position, place))
+                    yield TokenSequence(join(held), (document.position, place))
                     held, length = [], 0
                 held.append(part)
                 length += len(part.ids)
             skip = 0
             if held and not self.pack:
-                yield Sequence(join(held), (document.position + 1, 0))
+                yield TokenSequence(join(held), (document.position + 1, 0))
                 held, length = [], 0
 
     def _fitting(self, sentences: list[Pieces]) -> Iterator[Pieces]:

@@ -1,4 +1,4 @@
-"""starbucks sts: how well cosines agree with people, at every size."""
+"""The command `starbucks sts`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.sentences import size_table
-from starbucks_retrieval.sts.api import sts
-from starbucks_retrieval.sts.arguments import StsArguments
-from starbucks_retrieval.sts.baseline import difference_table
+from starbucks_retrieval.sts.api import StsArguments, difference_table, sts
 
 
 def main(argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Sets of scored pairs: the papers' seven by name, and anybody's own."""
+"""Sets of scored sentence pairs: the seven of the papers by name, and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
 
-# Name in the papers' tables -> hub data set. All of a year's sets are one collection there: the "all" setting.
+# Name in the papers' tables -> hub data set. The hub joins all sets of a year, which is the papers' "all" setting.
 SETS = {
     "STS12": "mteb/sts12-sts",
     "STS13": "mteb/sts13-sts",
@@ -32,9 +32,15 @@ _SUFFIXES = re.compile(r"(\.(tsv|csv|jsonl|json|txt|parquet|gz))+$")
 
 @dataclass(frozen=True)
 class PairSet:
-    """Scored pairs in the order of their collection.
+    """Scored pairs in the order of their file.
 
-    `numbers` are their line or row numbers, `digest` stands for sentences and scores in order, whatever the format.
+    Attributes:
+        name: Name in tables.
+        source: File or hub name.
+        numbers: Line or row number of each pair.
+        sentences: First and second sentences, two lists of the same length.
+        scores: float64 [pairs], human scores.
+        digest: Hash of sentences and scores in order, independent of the file format.
     """
 
     name: str
@@ -45,17 +51,21 @@ class PairSet:
     digest: str
 
 
-def open_sets(named: Sequence[str], split: str | None = None) -> list[PairSet]:
-    """Read sets given as names of the table above, as files, as hub names, or as `NAME=` one of these.
+def open_pair_sets(named: Sequence[str], split: str | None = None) -> list[PairSet]:
+    """Read sets of scored pairs.
 
-    Raises UserError for what cannot be read, for fewer than three pairs, for scores that are all one, and for two sets
-    of one name.
+    Args:
+        named: Names of `SETS`, files, hub names, or `NAME=` followed by one of these.
+        split: Split to read where a collection has splits; the test split if None.
+
+    Raises:
+        UserError: A set cannot be read, has fewer than three pairs or equal scores, or two sets share a name.
     """
     if not named:
         raise UserError("no set of pairs is named", f"name some with --data: {' '.join(SETS)}, or files")
     sets: dict[str, PairSet] = {}
     for word in named:
-        name, collection = _parts(word)
+        name, collection = _name_and_collection(word)
         if name in sets:
             raise UserError(
                 f"two sets are called {name}: {sets[name].source} and {collection}",
@@ -65,22 +75,22 @@ def open_sets(named: Sequence[str], split: str | None = None) -> list[PairSet]:
     return list(sets.values())
 
 
-def _parts(word: str) -> tuple[str, str]:
+def _name_and_collection(word: str) -> tuple[str, str]:
     """The name of a set and the collection behind it."""
     given, equals, collection = word.partition("=")
     if not equals or os.path.exists(word):
         given, collection = "", word
-    given = _known(given) or given
-    known = None if os.path.exists(collection) else _known(collection)
+    given = _table_name(given) or given
+    known = None if os.path.exists(collection) else _table_name(collection)
     if known:
         return given or known, SETS[known]
     stem = _SUFFIXES.sub("", Path(collection).name)
     hub = {hub_name: name for name, hub_name in SETS.items()}
-    return given or hub.get(collection) or _known(stem) or stem, collection
+    return given or hub.get(collection) or _table_name(stem) or stem, collection
 
 
-def _known(word: str) -> str | None:
-    """The spelling of the papers' tables, whatever the case and the hyphens: stsb is STS-B."""
+def _table_name(word: str) -> str | None:
+    """The spelling of the papers' tables, ignoring case and hyphens: stsb is STS-B."""
     plain = re.sub(r"[-_ ]", "", word).lower()
     return next((name for name in SETS if name.replace("-", "").lower() == plain), None)
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.sentences import size_table
-from starbucks_retrieval.transfer.api import transfer
-from starbucks_retrieval.transfer.arguments import TransferArguments
+from starbucks_retrieval.transfer.api import TransferArguments, transfer
 
 
 def main(argv: Sequence[str]) -> None:

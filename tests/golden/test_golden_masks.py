@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starbucks_retrieval.pretrain.masks import Masking, choose, find_words
-from starbucks_retrieval.pretrain.visibility import visibility
+from starbucks_retrieval.pretrain.masks import Masking, choose, find_words, visibility
 
 
 def golden_words(data, rows=1):

@@ -8,9 +8,9 @@ from golden.parity import close, tensor
 from torch import nn
 from torch.nn import functional
 
+from starbucks_retrieval.pretrain.decoders import AttentionParts, two_stream_attention
 from starbucks_retrieval.pretrain.heads import Head
 from starbucks_retrieval.pretrain.losses import Term, mean_cross_entropies
-from starbucks_retrieval.pretrain.two_stream import AttentionParts, two_stream_attention
 
 
 def linear(weight, bias=None) -> nn.Linear:

@@ -14,12 +14,12 @@ from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid, search_all_dims
+from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.grid.arguments import EncodingArguments
-from starbucks_retrieval.grid.truncate import truncated_views
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
+from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreWriter, open_store
 

@@ -7,7 +7,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import search_all_dims
-from starbucks_retrieval.grid.truncate import truncated_views
+from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
@@ -111,7 +111,7 @@ def test_what_cannot_be_searched(tmp_path):
 def test_normalised_embeddings_are_those_of_the_encoder(tmp_path):
     import torch
 
-    from starbucks_retrieval.grid.truncate import TruncatedView
+    from starbucks_retrieval.grid.all_dims import TruncatedView
     from starbucks_retrieval.models.pooling import embedding
 
     vectors = pooled_layers("plain", 150, 4)

@@ -10,7 +10,7 @@ import pytest
 from starbucks_retrieval.data import Passage, Query
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.grid import costs
-from starbucks_retrieval.grid.timing import Quiet, least, slowdown, time_left
+from starbucks_retrieval.grid.costs import Quiet, least, slowdown, time_left
 
 
 def test_the_least_repetition_of_each_text_counts():

@@ -11,8 +11,7 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import open_corpus, open_groups, scan
 from starbucks_retrieval.mine.__main__ import main
-from starbucks_retrieval.mine.docids import Docids
-from starbucks_retrieval.mine.topics import read_topics
+from starbucks_retrieval.mine.topics import Docids, read_topics
 
 
 def write_jsonl(path: Path, rows) -> str:

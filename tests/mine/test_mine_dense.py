@@ -8,7 +8,7 @@ import pytest
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.data import join_text
 from starbucks_retrieval.mine import MineArguments, dense
-from starbucks_retrieval.mine.bi_encoder import BiEncoder
+from starbucks_retrieval.mine.dense import BiEncoder
 
 from .conftest import id_row, opened, write_jsonl
 
@@ -59,7 +59,7 @@ def test_equal_scores_are_ordered_by_docid_however_the_work_is_cut(
 
     monkeypatch.setattr(BiEncoder, "_embed", embed)
     monkeypatch.setattr(dense, "_WINDOW", window)
-    monkeypatch.setattr(dense, "_TILE", tile)
+    monkeypatch.setattr(dense, "_SCORES", tile)
     found = engine(tiny_bert, tmp_path).search(topics, corpus, docids, depth)
     rows, scores = reference(vectors[True], vectors[False][:97], ids, depth)
     assert found.rows.tolist() == rows

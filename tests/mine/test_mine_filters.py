@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.data import Passage
-from starbucks_retrieval.mine.filters import are_near, choose, generator, words
+from starbucks_retrieval.mine.filters import choose_negatives, near_duplicates, query_generator, word_set
 
 ROWS = np.array([10, 11, 12, 13, 14, 15, -1, -1])
 SCORES = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, -np.inf, -np.inf], np.float32)
 
 
 def chosen(positives=(), lowest=None, seed=1, duplicates=(), **changes):
-    settings = {"window": (1, 8), "margin": None, "ratio": None, "wanted": 8, "sampling": "top", **changes}
-    places, dropped = choose(
+    settings = {"window": (1, 8), "margin": None, "ratio": None, "count": 8, "sampling": "top", **changes}
+    places, dropped = choose_negatives(
         ROWS,
         SCORES,
         np.array(positives, int),
         lowest,
-        rng=generator(seed, "q"),
+        rng=query_generator(seed, "q"),
         is_duplicate=lambda row: row in duplicates,
         **settings,
     )
@@ -60,24 +60,24 @@ def test_both_limits_hold_together():
 
 
 def test_a_duplicate_gives_its_place_to_the_next():
-    assert chosen(wanted=3, duplicates=[10, 12]) == ([11, 13, 14], {"duplicates": 2})
-    taken, dropped = chosen(wanted=3, duplicates=[10, 12], sampling="random")
+    assert chosen(count=3, duplicates=[10, 12]) == ([11, 13, 14], {"duplicates": 2})
+    taken, dropped = chosen(count=3, duplicates=[10, 12], sampling="random")
     assert len(taken) == 3 and not {10, 12} & set(taken)
     assert dropped.get("duplicates", 0) <= 2
 
 
 def test_top_takes_the_best_and_random_any_in_the_order_of_rank():
-    assert chosen(wanted=2)[0] == [10, 11]
-    draws = [chosen(wanted=2, sampling="random", seed=seed)[0] for seed in range(40)]
+    assert chosen(count=2)[0] == [10, 11]
+    draws = [chosen(count=2, sampling="random", seed=seed)[0] for seed in range(40)]
     assert {row for draw in draws for row in draw} == {10, 11, 12, 13, 14, 15}
     assert all(draw == sorted(draw) for draw in draws)
-    assert draws == [chosen(wanted=2, sampling="random", seed=seed)[0] for seed in range(40)]
+    assert draws == [chosen(count=2, sampling="random", seed=seed)[0] for seed in range(40)]
 
 
 def test_random_choices_depend_on_seed_and_query():
-    draws = [generator(seed, query).permutation(50).tolist() for seed in (0, 1) for query in ("a", "b")]
+    draws = [query_generator(seed, query).permutation(50).tolist() for seed in (0, 1) for query in ("a", "b")]
     assert len({tuple(draw) for draw in draws}) == 4
-    assert draws[0] == generator(0, "a").permutation(50).tolist()
+    assert draws[0] == query_generator(0, "a").permutation(50).tolist()
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_random_choices_depend_on_seed_and_query():
     ],
 )
 def test_near_duplicates_share_nine_tenths_of_their_words(one, other, near):
-    a, b = words(Passage("1", "A title", one or " ")), words(Passage("2", "another", other))
+    a, b = word_set(Passage("1", "A title", one or " ")), word_set(Passage("2", "another", other))
     if not one:
-        a = words(Passage("1", "", ""))
-    assert are_near(a, b, 0.9) is are_near(b, a, 0.9) is near
+        a = word_set(Passage("1", "", ""))
+    assert near_duplicates(a, b, 0.9) is near_duplicates(b, a, 0.9) is near
 
 
 def test_a_passage_without_text_is_compared_by_its_title():
-    assert words(Passage("1", "Only title", " ")) == {"only", "title"}
-    assert words(Passage("1", "Title", "text")) == {"text"}
+    assert word_set(Passage("1", "Only title", " ")) == {"only", "title"}
+    assert word_set(Passage("1", "Title", "text")) == {"text"}
 
 
 def test_threshold_1_wants_the_same_words():
-    assert are_near(frozenset("ab"), frozenset("ba"), 1.0)
-    assert not are_near(frozenset("abcdefghij"), frozenset("abcdefghi"), 1.0)
+    assert near_duplicates(frozenset("ab"), frozenset("ba"), 1.0)
+    assert not near_duplicates(frozenset("abcdefghij"), frozenset("abcdefghi"), 1.0)

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.mine import MineArguments, lucene
-from starbucks_retrieval.mine.api import _engine
-from starbucks_retrieval.mine.bm25 import Bm25sEngine
+from starbucks_retrieval.mine import MineArguments
+from starbucks_retrieval.mine.bm25 import Bm25sEngine, PyseriniEngine
+from starbucks_retrieval.mine.plan import bm25_engine
 
 from .conftest import id_row, opened, write_jsonl
 
 needs_pyserini = pytest.mark.skipif(
-    "not __import__('starbucks_retrieval.mine.lucene', fromlist=['works']).works()", reason="needs pyserini and Java 21"
+    "not __import__('starbucks_retrieval.mine.bm25', fromlist=['pyserini_works']).pyserini_works()",
+    reason="needs pyserini and Java 21",
 )
 
 
@@ -26,7 +27,7 @@ def test_order_scores_and_strange_ids(tmp_path, capfd):
     corpus = write_jsonl(tmp_path / "c.jsonl", [{"_id": name, "text": text} for name, text in texts.items()])
     rows = [id_row("1", ["c", "e"], "dogs (AND"), id_row("2", ["b 1"], "the"), id_row("3", ["b 1"], 'cat "sitting')]
     topics, records, docids = opened(write_jsonl(tmp_path / "g.jsonl", rows), corpus)
-    engine = lucene.PyseriniEngine(0.9, 0.4, tmp_path)
+    engine = PyseriniEngine(0.9, 0.4, tmp_path)
     found = engine.search(topics, records, docids, 6)
     assert found.rows.tolist() == [[4, 2, 1, 3, -1, -1], [-1] * 6, [0, -1, -1, -1, -1, -1]]
     assert engine.search(topics, records, docids, 2).rows[0].tolist() == [4, 2]
@@ -44,7 +45,7 @@ def test_both_backends_find_the_same_words(tmp_path):
     corpus = write_jsonl(tmp_path / "c.jsonl", [{"_id": f"d{i}", "text": text} for i, text in enumerate(texts)])
     groups = write_jsonl(tmp_path / "g.jsonl", [id_row(f"q{i}", ["d0"], f"w{i} w{i + 1} w{i + 9}") for i in range(10)])
     collection = opened(groups, corpus)
-    ours = lucene.PyseriniEngine(0.9, 0.4, tmp_path).search(*collection, 80)
+    ours = PyseriniEngine(0.9, 0.4, tmp_path).search(*collection, 80)
     theirs = Bm25sEngine(0.9, 0.4).search(*collection, 80)
     assert [set(rows) for rows in ours.rows.tolist()] == [set(rows) for rows in theirs.rows.tolist()]
     np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-3)  # Anserini rounds to four digits
@@ -78,7 +79,7 @@ def test_what_is_missing_is_told_and_the_environment_is_left_alone(monkeypatch, 
         monkeypatch.setenv("OPENAI_API_KEY", before)
     failing(monkeypatch, error)
     with pytest.raises(UserError) as caught:
-        lucene.PyseriniEngine(0.9, 0.4, None)
+        PyseriniEngine(0.9, 0.4, None)
     assert pytest.importorskip("re").search(message, caught.value.what)
     assert pytest.importorskip("re").search(hint, caught.value.hint)
     assert os.environ.get("OPENAI_API_KEY") == before
@@ -89,4 +90,4 @@ def test_auto_falls_back_to_bm25s_where_java_does_not_work(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     failing(monkeypatch, RuntimeError("no Java"))
     arguments = MineArguments(dataset_path="g", output_path="o.jsonl", bm25=True)
-    assert isinstance(_engine(arguments), Bm25sEngine)
+    assert isinstance(bm25_engine(arguments), Bm25sEngine)

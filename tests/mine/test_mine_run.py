@@ -9,7 +9,7 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.data import read_run
-from starbucks_retrieval.mine.from_run import from_run
+from starbucks_retrieval.mine.candidates import candidates_from_run
 
 from .conftest import id_row, opened, write_jsonl
 
@@ -31,7 +31,7 @@ def run_of(tmp_path, *lines):
 def test_order_is_by_score_then_docid_whatever_the_ranks(tmp_path, collection, caplog):
     lines = [("1", "d9", 1), ("1", "d1", 2.5), ("1", "d10", 1), ("1", "elsewhere", 3), ("1", "d3", 1), ("x", "d3", 1)]
     with caplog.at_level(logging.WARNING, "starbucks_retrieval"):
-        found = from_run(run_of(tmp_path, *lines), *collection, 3)
+        found = candidates_from_run(run_of(tmp_path, *lines), *collection, 3)
     assert found.rows.tolist() == [[1, 9, 3], [-1, -1, -1]]
     assert found.scores[0].tolist() == [2.5, 1, 1]
     assert found.positive_scores[0] == 2.5
@@ -45,4 +45,4 @@ def test_order_is_by_score_then_docid_whatever_the_ranks(tmp_path, collection, c
 )
 def test_a_run_that_cannot_be_used_is_refused(tmp_path, collection, line, message):
     with pytest.raises(UserError, match=message):
-        from_run(run_of(tmp_path, line), *collection, 3)
+        candidates_from_run(run_of(tmp_path, line), *collection, 3)

@@ -16,9 +16,8 @@ from tokenizers.processors import TemplateProcessing
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.data import Passage, join_text, open_groups
 from starbucks_retrieval.mine import MineArguments, rows
-from starbucks_retrieval.mine.bi_encoder import BiEncoder
-from starbucks_retrieval.mine.cross_encoder import CrossEncoder
-from starbucks_retrieval.mine.teacher import load_teacher
+from starbucks_retrieval.mine.dense import BiEncoder
+from starbucks_retrieval.mine.teacher import CrossEncoder, load_teacher
 from starbucks_retrieval.train.data import TrainingSet
 
 from ..conftest import DECODERS, FAMILIES, save_tokenizer
@@ -121,7 +120,7 @@ def test_long_queries_give_way_too_and_say_so(classifier, caplog):
     for _ in range(2):
         fresh.score([(query, passage) for query in queries], "scores")
     assert [record.getMessage() for record in caplog.records] == [
-        "some queries fill the teacher's 10 tokens by themselves; they are cut too"
+        "some queries fill the teacher's 10 tokens alone; they are truncated too"
     ]
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.data import Scan, open_corpus, scan
-from starbucks_retrieval.mine.candidates import best
-from starbucks_retrieval.mine.docids import Docids
-from starbucks_retrieval.mine.passages import PassageFile
+from starbucks_retrieval.mine.candidates import best_rows
+from starbucks_retrieval.mine.rows import PassageFile
+from starbucks_retrieval.mine.topics import Docids
 
 from .conftest import id_row, opened, write_jsonl
 
@@ -34,7 +34,7 @@ def test_best_is_trec_evals_order():
             scores = rng.integers(-2, 3, length).astype(np.float32)
             ranks = rng.permutation(length)
             expected = sorted(range(length), key=lambda i: (-scores[i], -ranks[i]))[:depth]
-            assert best(scores, ranks, depth).tolist() == expected
+            assert best_rows(scores, ranks, depth).tolist() == expected
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_groups_of_one_query_know_each_others_positives(tmp_path, corpus):
     ]
     topics, _, _ = opened(write_jsonl(tmp_path / "g.jsonl", rows), corpus)
     assert topics.query_ids == ["1", "2", "1"] and topics.texts == ["x", "y", "z"]
-    assert topics.of_group.tolist() == [0, 1, 0, 2]
+    assert topics.topic_of_group.tolist() == [0, 1, 0, 2]
     assert [topics.rows[topics.pairs(i)].tolist() for i in range(3)] == [[3, 1], [0], [2]]
     assert topics.docids == ["d3", "d1", "d0", "d2"]
     assert topics.topic_of_pair().tolist() == [0, 0, 1, 2]
@@ -67,7 +67,7 @@ def test_positives_outside_the_corpus_are_strays_if_their_text_is_known(tmp_path
         id_row("4", ["gone", "d4"], negatives=["d0"]),
     ]
     topics, _, _ = opened(write_jsonl(tmp_path / "g.jsonl", rows), corpus)
-    assert topics.of_group.tolist() == [0, 1, -1, 2]
+    assert topics.topic_of_group.tolist() == [0, 1, -1, 2]
     assert topics.rows.tolist() == [5, 1, 5, 4]
     assert [passage.text for passage in topics.out_of_corpus] == ["elsewhere"]
     assert (topics.outside, topics.with_negatives) == (4, 1)

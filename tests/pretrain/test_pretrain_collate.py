@@ -7,9 +7,9 @@ import pytest
 import torch
 from pretrain.letters import MASK, letters, random_texts
 
-from starbucks_retrieval.pretrain.collate import MaskingCollator
+from starbucks_retrieval.pretrain.data import MaskingCollator
 from starbucks_retrieval.pretrain.masks import Masking, budgets
-from starbucks_retrieval.pretrain.tokens import WholeWordTokenizer
+from starbucks_retrieval.pretrain.windows import WholeWordTokenizer
 
 
 @pytest.fixture(scope="module")

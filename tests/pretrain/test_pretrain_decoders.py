@@ -10,8 +10,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import layers_of, layout_of
 from starbucks_retrieval.pretrain import decoders
 from starbucks_retrieval.pretrain.decoders import DecoderRows, new_decoder, sampled_labels
+from starbucks_retrieval.pretrain.heads import embedded, position_embeddings
 from starbucks_retrieval.pretrain.options import PretrainOptions
-from starbucks_retrieval.pretrain.states import embedded, position_embeddings
 
 from .conftest import MASKED, TWO_STREAM, masked_batch, masked_lm
 

@@ -11,9 +11,15 @@ import transformers
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
 from starbucks_retrieval.models.architectures import layout_of
-from starbucks_retrieval.pretrain.heads import HEADS, head_of, load_masked_lm
+from starbucks_retrieval.pretrain.heads import (
+    HEADS,
+    embedded,
+    head_of,
+    hidden_states,
+    load_masked_lm,
+    position_embeddings,
+)
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.pretrain.states import embedded, hidden_states, position_embeddings
 from starbucks_retrieval.sizes import Sizes
 
 from ..conftest import FAMILIES, save_model

@@ -7,7 +7,7 @@ import pytest
 from pretrain.letters import MASK, VOCABULARY, letters, read
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.pretrain.tokens import MAX_WORD, WholeWordTokenizer, join
+from starbucks_retrieval.pretrain.windows import MAX_WORD, WholeWordTokenizer, join
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starbucks_retrieval.pretrain.masks import budgets, find_words
-from starbucks_retrieval.pretrain.visibility import draw_visibility, visibility
+from starbucks_retrieval.pretrain.masks import budgets, draw_visibility, find_words, visibility
 
 
 def batch_of(lengths, longest, word=1):

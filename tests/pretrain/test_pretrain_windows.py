@@ -11,8 +11,7 @@ from pretrain.letters import VOCABULARY, letters, random_texts, read
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.pretrain.documents import Document
-from starbucks_retrieval.pretrain.tokens import WholeWordTokenizer
-from starbucks_retrieval.pretrain.windows import Cutter
+from starbucks_retrieval.pretrain.windows import Cutter, WholeWordTokenizer
 
 LENGTH = 22  # 20 pieces and two special tokens
 

@@ -12,7 +12,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.metrics.significance import fisher_z
 from starbucks_retrieval.sts.__main__ import main
-from starbucks_retrieval.sts.baseline import compare, difference_table
+from starbucks_retrieval.sts.api import compare_with_baseline, difference_table
 
 
 def results(label, values, cosines=None, digest="d", gold=None):
@@ -27,7 +27,7 @@ def results(label, values, cosines=None, digest="d", gold=None):
 
 def test_fishers_marks_and_the_table():
     ours, theirs = results("ours", [0.80, 0.70]), results("theirs", [0.75, 0.69])
-    comparison = compare(ours, theirs)
+    comparison = compare_with_baseline(ours, theirs)
     assert comparison["test"] == "fisher"
     first, second = comparison["cells"]
     assert first["difference"] == pytest.approx(0.05) and first["p"] == fisher_z(0.80, 1000, 0.75, 1000)[1]
@@ -35,7 +35,9 @@ def test_fishers_marks_and_the_table():
     _, row, legend = difference_table(comparison).splitlines()
     assert row.split() == ["2:8", "+0.0500*", "+0.0100", "+0.0300"]
     assert "minus theirs" in legend and "independent" in legend and "uncorrected" in legend
-    assert compare(ours, theirs, correction="bonferroni")["cells"][0]["corrected"] == pytest.approx(2 * first["p"])
+    assert compare_with_baseline(ours, theirs, correction="bonferroni")["cells"][0]["corrected"] == pytest.approx(
+        2 * first["p"]
+    )
 
 
 def test_paired_tests_see_what_fishers_misses():
@@ -54,20 +56,25 @@ def test_paired_tests_see_what_fishers_misses():
         return Results("sts", label, [cell], {"data": {"x": {"blake2b": "d"}}, "gold": {"x": dict(zip(keys, gold))}})
 
     ours, theirs = of("ours", one), of("theirs", other)
-    p_values = {test: compare(ours, theirs, test)["cells"][0]["p"] for test in ("williams", "bootstrap", "fisher")}
+    p_values = {
+        test: compare_with_baseline(ours, theirs, test)["cells"][0]["p"] for test in ("williams", "bootstrap", "fisher")
+    }
     assert p_values["williams"] < 0.05 and p_values["bootstrap"] < 0.05 and p_values["fisher"] > 0.2
-    assert compare(ours, theirs)["test"] == "williams"
-    assert compare(ours, dataclasses.replace(theirs, more={"data": {"x": {"blake2b": "d"}}}))["test"] == "fisher"
+    assert compare_with_baseline(ours, theirs)["test"] == "williams"
+    assert (
+        compare_with_baseline(ours, dataclasses.replace(theirs, more={"data": {"x": {"blake2b": "d"}}}))["test"]
+        == "fisher"
+    )
 
 
 def test_missing_and_other_data():
     ours = results("ours", [0.8, float("nan")])
-    comparison = compare(ours, results("theirs", [0.7, 0.7]))
+    comparison = compare_with_baseline(ours, results("theirs", [0.7, 0.7]))
     assert [cell["dataset"] for cell in comparison["cells"]] == ["STS12"]
     with pytest.raises(UserError, match="is another set of pairs in the results of theirs"):
-        compare(ours, results("theirs", [0.7, 0.7], digest="e"))
+        compare_with_baseline(ours, results("theirs", [0.7, 0.7], digest="e"))
     with pytest.raises(UserError, match="share no set"):
-        compare(ours, dataclasses.replace(results("theirs", [0.7, 0.7]), cells=[]))
+        compare_with_baseline(ours, dataclasses.replace(results("theirs", [0.7, 0.7]), cells=[]))
 
 
 def test_through_the_door(tiny_bert, tmp_path, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import pytest
 
 from starbucks_retrieval.sts import StsArguments, sts
-from starbucks_retrieval.sts.sets import open_sets
+from starbucks_retrieval.sts.sets import open_pair_sets
 
 FILES = ("STS12", "STS13", "STS14", "STS15", "STSB")
 # Spearman over whole files at full size, as recorded beside them
@@ -37,7 +37,7 @@ def test_a_part_of_each_set_equals_sentence_transformers(shared, weights, tmp_pa
         (tmp_path / f"{name}.tsv").write_text("".join([lines[0], *tests[:: len(tests) // 25]]), encoding="utf-8")
         files.append(str(tmp_path / f"{name}.tsv"))
     ours = {cell.dataset: cell.value for cell in sts(StsArguments(weights, data=files)).cells}
-    theirs = evaluator_scores(weights, open_sets(files))
+    theirs = evaluator_scores(weights, open_pair_sets(files))
     assert ours == pytest.approx(theirs, abs=0.002)
     assert min(theirs.values()) > 0.5
 
@@ -46,5 +46,5 @@ def test_a_part_of_each_set_equals_sentence_transformers(shared, weights, tmp_pa
 def test_whole_sets_equal_sentence_transformers_and_the_record(shared, weights):
     files = [str(shared / "data" / "sts" / f"{name}.tsv") for name in FILES]
     ours = {cell.dataset: cell.value for cell in sts(StsArguments(weights, data=files)).cells}
-    assert ours == pytest.approx(evaluator_scores(weights, open_sets(files)), abs=0.002)
+    assert ours == pytest.approx(evaluator_scores(weights, open_pair_sets(files)), abs=0.002)
     assert ours == pytest.approx(RECORDED, abs=0.002)

@@ -7,7 +7,7 @@ import pytest
 
 from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sts.sets import SETS, open_sets
+from starbucks_retrieval.sts.sets import SETS, open_pair_sets
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_names_of_the_papers_whatever_their_spelling(write):
     write("stsb.tsv", "split", ["test"] * 3)
     write("STS12.tsv.txt", "subset", ["x"] * 3)
     write("my-own.tsv", "subset", ["x"] * 3)
-    sets = open_sets(["stsb.tsv", "STS12.tsv.txt", "my-own.tsv", "again=my-own.tsv", "sickr=my-own.tsv"])
+    sets = open_pair_sets(["stsb.tsv", "STS12.tsv.txt", "my-own.tsv", "again=my-own.tsv", "sickr=my-own.tsv"])
     assert [one.name for one in sets] == ["STS-B", "STS12", "my-own", "again", "SICK-R"]
     assert sets[0].numbers == [2, 3, 4] and sets[0].scores.tolist() == [0, 1, 2]
     assert sets[2].digest == sets[3].digest == sets[0].digest
@@ -62,7 +62,7 @@ def test_names_come_from_the_hub(monkeypatch):
     module = types.ModuleType("datasets")
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
-    sets = open_sets(["sts12", "SICKR", "mteb/sts16-sts"])
+    sets = open_pair_sets(["sts12", "SICKR", "mteb/sts16-sts"])
     assert [one.name for one in sets] == ["STS12", "SICK-R", "STS16"]
     assert asked == [SETS["STS12"], SETS["SICK-R"], SETS["STS16"]]
     assert all(len(one.numbers) == 3 for one in sets)
@@ -72,7 +72,7 @@ def test_a_local_file_of_a_names_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "STS12").mkdir()
     (tmp_path / "STS12" / "pairs.tsv").write_text("1\ta\tb\n2\tc\td\n3\te\tf\n")
-    [one] = open_sets(["STS12"])
+    [one] = open_pair_sets(["STS12"])
     assert one.source.endswith("pairs.tsv")
 
 
@@ -89,7 +89,7 @@ def test_bad_pairs(tmp_path, monkeypatch, rows, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.tsv").write_text("\n".join(rows))
     with pytest.raises(UserError, match=message) as raised:
-        open_sets(["p.tsv"])
+        open_pair_sets(["p.tsv"])
     assert raised.value.hint
 
 
@@ -97,8 +97,8 @@ def test_one_name_for_two_sets(write):
     write("stsb.tsv", "split", ["test"] * 3)
     write("STS-B.tsv", "split", ["test"] * 3)
     with pytest.raises(UserError, match="two sets are called STS-B"):
-        open_sets(["stsb.tsv", "STS-B.tsv"])
+        open_pair_sets(["stsb.tsv", "STS-B.tsv"])
     with pytest.raises(UserError, match="no such file"):
-        open_sets(["nowhere.tsv"])
+        open_pair_sets(["nowhere.tsv"])
     with pytest.raises(UserError, match="no set of pairs"):
-        open_sets([])
+        open_pair_sets([])

@@ -24,7 +24,7 @@ from starbucks_retrieval.data.formats import csv as csv_format
 from starbucks_retrieval.data.pairs import open_labelled
 from starbucks_retrieval.data.scan import scan
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sts.sets import open_sets
+from starbucks_retrieval.sts.sets import open_pair_sets
 
 CORPUS = (
     'docid,title,text,page\r\nd1,Hens,"Hens lay, but not ""in winter"".",7\r\n\r\nd2,,"one\n\ntwo",8\r\nd3,x,y,9\r\n'
@@ -68,7 +68,7 @@ def test_everything_else_that_is_read(tmp_path, monkeypatch):
     assert isinstance(group, Group) and group.query == "q" and sorted(group.scores.values()) == [0.5, 2.0]
     pairs = open_pairs(write("split,score,sentence1,sentence2\ntest,4.5,a,b\ntrain,1,c,d\ntest,2,e,f\ntest,3,g,h\n"))
     assert [pair.score for pair in pairs] == [4.5, 1, 2, 3]
-    (one,) = open_sets(["x.csv"])
+    (one,) = open_pair_sets(["x.csv"])
     assert (one.name, one.scores.tolist()) == ("x", [4.5, 2, 3])
     assert [(row.text, row.label) for row in open_labelled(write("sentence,coarse_label\nhens,3\n"))] == [("hens", "3")]
     assert read_qrels(write("Query-ID,corpus-id,score,who\nq1,d1,2,me\nq1,d2,0,me\n")) == {"q1": {"d1": 2, "d2": 0}}

@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.metrics.results import read_results
-from starbucks_retrieval.sentences.arguments import grid_dims, grid_layers
+from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sts import StsArguments, sts
 from starbucks_retrieval.sts.__main__ import main
 
@@ -136,7 +136,7 @@ def test_a_size_without_correlation_is_missing_not_zero(tiny_bert, sets, tmp_pat
     out, err = capsys.readouterr()
     row = out.splitlines()[1].split()
     assert row[0] == "4:32" and row[2:] == ["–", "–"]
-    assert "same at 4:32: all cosines are one" in err
+    assert "same at 4:32: all cosines are equal" in err
     assert json.loads((tmp_path / "s.json").read_text())["cells"][1]["value"] is None
     assert np.isnan(read_results("s.json").cells[1].value)
 

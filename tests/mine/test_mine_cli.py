@@ -104,17 +104,17 @@ def test_an_output_that_cannot_be_written_is_told_before_the_search(tiny_bert, b
     monkeypatch.setattr(NestedEncoder, "embed", lambda *_, **__: pytest.fail("encoded for nothing"))
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "file").write_text("")
-    for name, message in (("folder.jsonl", "is a folder"), ("file/n.jsonl", "no folder to write in")):
+    for name, message in (("folder.jsonl", "is a folder"), ("file/n.jsonl", "not a writable folder")):
         status, _, log = run_mine(*dense_flags(tiny_bert, beir, tmp_path / name, "--overwrite"))
         assert status == 2 and message in log
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     status, _, log = run_mine(*dense_flags(tiny_bert, beir, tmp_path / "new" / "n.jsonl"))
-    assert status == 2 and f"{tmp_path} is no folder to write in" in log
+    assert status == 2 and f"{tmp_path} is not a writable folder" in log
 
 
 def test_an_output_appears_whole_or_not_at_all(tiny_bert, beir, tmp_path, run_mine, monkeypatch):
     output = tmp_path / "n.jsonl"
-    real, done = rows._Maker.row, []
+    real, done = rows._RowMaker.row, []
 
     def stops_at_the_third(self, group, topic):
         done.append(topic)
@@ -123,7 +123,7 @@ def test_an_output_appears_whole_or_not_at_all(tiny_bert, beir, tmp_path, run_mi
         return real(self, group, topic)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rows._Maker, "row", stops_at_the_third)
+        patch.setattr(rows._RowMaker, "row", stops_at_the_third)
         assert run_mine(*dense_flags(tiny_bert, beir, output))[0] == 130
     assert [path.name for path in tmp_path.iterdir()] == ["n.jsonl.candidates"]
     status, figures, _ = run_mine(*dense_flags(tiny_bert, beir, output))
