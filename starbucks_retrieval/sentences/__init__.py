@@ -103,7 +103,7 @@ class SentenceArguments:
             stored = getattr(config, name)
             if config.source and value != stored and not self.override:
                 raise UserError(
-                    f"--{name} {value} contradicts the model's stored {stored!r} ({config.source})",
+                    f"--{name} {value} contradicts the model's own {stored!r} ({config.source})",
                     "leave the flag out, or add --override",
                 )
         return dataclasses.replace(config, **changes)
