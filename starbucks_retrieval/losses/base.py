@@ -1,4 +1,4 @@
-"""What all methods share: the loss of one size, its options, and the frame of an objective."""
+"""What all methods share: options, the base class of objectives, the loss of one size, and distillation."""
 
 from __future__ import annotations
 
@@ -11,23 +11,33 @@ import numpy as np
 from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses.alignment import kl_rows
-from starbucks_retrieval.losses.batch import Batch, Loss, Views
-from starbucks_retrieval.losses.contrastive import info_nce
+from starbucks_retrieval.losses.batch import Batch, BatchViews, Loss
+from starbucks_retrieval.losses.functional import info_nce, kl_rows
 from starbucks_retrieval.losses.pairs import pair_losses
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 @dataclass(frozen=True)
 class Options:
-    """The loss of one size, the same in every method.
+    """The options of every method: how the loss of one size is computed.
 
-    temperature divides scores in the contrastive loss (InfoNCE; over cosines it is multiple-negatives ranking).
-    angle_weight and cosent_weight add losses over pairs with labels, at pair_temperature. in_batch False restricts each
-    query to its own group. passage_layers ((query layer, passage layer), …) scores queries against passages of another
-    depth. kl_weight weighs a method's alignment of small with full. distil_weight adds, at every size, the KL of another
-    model's scores of a query's own group over distil_temperature from ours, averaged over queries ("batchmean") or
-    over queries and passages ("mean", as RetroMAE's code).
+    Args:
+        temperature: Divides the scores in the contrastive loss (InfoNCE; over cosines, multiple negatives ranking).
+        normalize: Score by cosine instead of dot product.
+        in_batch: Passages of other queries are negatives too; if False, only those of the query's own group.
+        contrastive_weight: Weight of InfoNCE.
+        angle_weight: Weight of the angle loss over labelled pairs.
+        cosent_weight: Weight of CoSENT over labelled pairs.
+        pair_temperature: Temperature of these two.
+        passage_layers: Pairs (query layer, passage layer), where passages are scored at another depth.
+        kl_weight: Weight of the method's alignment of small sizes with the full one.
+        distil_weight: Weight of the KL divergence from another model's scores of a query's own group, at every size.
+        distil_temperature: Divides the other model's scores.
+        distil_reduction: Average the divergence over queries ("batchmean") or over queries and passages ("mean", as
+            RetroMAE's code does).
+
+    Raises:
+        UserError: A value is out of range, or values contradict each other.
     """
 
     temperature: float = 1.0
@@ -44,8 +54,7 @@ class Options:
     distil_reduction: Literal["batchmean", "mean"] = "batchmean"
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and self.pair_temperature > 0 and self.distil_temperature > 0):
-            raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
+        check_temperatures(self.temperature, self.pair_temperature, self.distil_temperature)
         for name in ("kl_weight", "contrastive_weight", "angle_weight", "cosent_weight", "distil_weight"):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name} {getattr(self, name)} is negative", "0 switches the term off")
@@ -60,55 +69,69 @@ class Options:
         return not (self.angle_weight or self.cosent_weight)
 
 
+def check_temperatures(*temperatures: float | None) -> None:
+    """Raise UserError unless every temperature that is given is positive."""
+    if not all(temperature is None or temperature > 0 for temperature in temperatures):
+        raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
+
+
 T = TypeVar("T", bound=Options)
 
 
 class Objective(ABC, Generic[T]):
-    """A training method: which sizes a step visits, and the loss over them.
+    """A training method: the sizes that a step visits, and the loss over them.
 
-    sizes is the ladder that the model stores; `full` the backbone's own size; `top` the largest that every step visits.
-    Raises UserError when they do not fit the method.
+    Args:
+        sizes: The sizes that the model stores.
+        full: The full size of the backbone.
+        options: The method's options.
+
+    Attributes:
+        largest: The largest size that every step visits; the full one unless the method says otherwise.
+
+    Raises:
+        UserError: The sizes or the options do not fit the method.
     """
 
     def __init__(self, sizes: Sizes, full: Size, options: T) -> None:
         self.sizes = sizes
         self.full = full
-        self.top = full
+        self.largest = full
         self.options = options
 
     def check_dims(self, dims: Iterable[int]) -> None:
         """Raise UserError for a dim that the options cannot be applied to."""
         odd = [dim for dim in dims if dim % 2]
         if odd and self.options.angle_weight:
-            raise UserError(f"the angle loss halves its vectors, and {odd[0]} is odd", "use even dims only")
+            raise UserError(f"the angle loss splits vectors in two, and {odd[0]} is odd", "use even dims only")
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """What one step visits, where a method samples; every process draws the same from the same generator."""
+        """Return the random choice of one step, None for a method without one; equal generators give equal choices."""
         return None
 
     @abstractmethod
     def visited(self, drawn: Any) -> tuple[Size, ...]:
-        """The sizes that a step's contrastive losses are taken at."""
+        """Return the sizes that a step's contrastive losses are taken at."""
 
     @abstractmethod
-    def loss(self, views: Views, drawn: Any) -> Loss:
-        """The method's own loss."""
+    def loss(self, views: BatchViews, drawn: Any) -> Loss:
+        """Return the loss of a batch and its parts, without distillation."""
 
     @property
     def depth(self) -> int:
-        """The deepest layer that any text runs through."""
-        return max(self.top.layer, *(layer for _, layer in self.options.passage_layers), 0)
+        """The deepest layer that queries or passages run through."""
+        return max(self.largest.layer, *(layer for _, layer in self.options.passage_layers), 0)
 
     def layers(self, drawn: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The layers to tap for queries and for passages in a step."""
+        """Return the layers whose pooled outputs a step needs: of queries, and of passages."""
         layers = {size.layer for size in self.visited(drawn)}
         paired = dict(self.options.passage_layers)
         return tuple(sorted(layers)), tuple(sorted({paired.get(layer, layer) for layer in layers}))
 
     def __call__(self, batch: Batch, drawn: Any = None) -> Loss:
-        """The loss of one batch and its parts."""
+        """Return the loss of a batch and its parts. `drawn` is what `draw` returned for the step."""
         options = self.options
-        views = Views(batch, options.normalize, options.in_batch, dict(options.passage_layers))
+        views = BatchViews(batch, options.normalize, options.in_batch, dict(options.passage_layers))
         loss = self.loss(views, drawn)
         if options.distil_weight == 0:
             return loss
@@ -119,7 +142,7 @@ class Objective(ABC, Generic[T]):
 class Method(NamedTuple):
     """A registered training method.
 
-    Args:
+    Attributes:
         objective: Its class; called as `objective(sizes, full, options)`.
         variants: Its published versions, name → options; the first is the default.
         title: Its name in model cards: "A text encoder trained with <title>".
@@ -130,8 +153,8 @@ class Method(NamedTuple):
     title: str
 
 
-def size_loss(views: Views, size: Size, options: Options) -> Tensor:
-    """The weighted losses of one size."""
+def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:
+    """Return the weighted sum of the losses of one size: InfoNCE, the angle loss and CoSENT."""
     total = views.queries(size).new_zeros(())
     if options.contrastive_weight:
         scores = views.scores(size)
@@ -142,19 +165,19 @@ def size_loss(views: Views, size: Size, options: Options) -> Tensor:
     return total + pair_losses(views, size, options.angle_weight, options.cosent_weight, options.pair_temperature)
 
 
-def distil(views: Views, sizes: Iterable[Size], options: Options) -> Loss:
-    """distil_weight times the mean over sizes of KL(teacher's scores ‖ ours) over each query's own group.
+def distil(views: BatchViews, sizes: Iterable[Size], options: Options) -> Loss:
+    """Return distil_weight times the mean over sizes of KL(teacher's scores ‖ ours) over each query's own group.
 
-    Source: the released fine-tuning code of RetroMAE, which has it for the full size alone.
+    Source: the released fine-tuning code of RetroMAE, which has this term for the full size alone.
     """
-    teacher, own = views.batch.teacher, views.batch.own
+    teacher, columns = views.batch.teacher, views.batch.group_columns
     assert teacher is not None
     sizes = tuple(sizes)
     total, parts = views.queries(sizes[0]).new_zeros(()), {}
     for size in sizes:
-        kl = kl_rows(teacher / options.distil_temperature, views.scores(size).gather(1, own) / options.temperature)
+        kl = kl_rows(teacher / options.distil_temperature, views.scores(size).gather(1, columns) / options.temperature)
         if options.distil_reduction == "mean":
-            kl = kl / own.shape[1]
+            kl = kl / columns.shape[1]
         total = total + options.distil_weight * kl / len(sizes)
         parts[f"distil/{size}"] = kl.detach()
     return Loss(total, parts)

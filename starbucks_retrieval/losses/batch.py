@@ -1,4 +1,4 @@
-"""What a loss sees of one step, and the scores of its sizes."""
+"""The input of a loss, one batch of pooled outputs, and its embeddings and scores at any size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.losses.contrastive import positive_columns
+from starbucks_retrieval.losses.functional import positive_columns
 from starbucks_retrieval.sizes import Size
 
 _TINY = 1e-12
@@ -25,12 +25,21 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Pooled taps {layer: [texts, hidden]} of queries and passages, and what is known about their pairs.
+    """Pooled outputs of the queries and passages of one step.
 
-    Passages lie group after group, the positive first. excluded: bool [queries, passages], passages that are neither
-    positive nor negative for a query. labels: [queries], how similar each query and its one passage are (scored pairs).
-    teacher: [queries, group], another model's scores of each query's own group. Where passages of other processes are
-    among the passages, `group` is the passages per query and `offset` the column of the first own one.
+    Args:
+        queries: {layer: [queries, hidden]}.
+        passages: {layer: [passages, hidden]}, group after group, the positive first in each.
+        excluded: Bool [queries, passages], passages that are neither positive nor negative for a query.
+        labels: [queries], how similar each query and its one passage are (scored pairs).
+        teacher: [queries, group], another model's scores of each query's own group.
+        group: Passages per query, where passages of other processes are among the passages; None: all are this batch's.
+        offset: The column of the first passage of this process.
+
+    Example:
+        >>> batch = Batch({1: torch.ones(2, 4)}, {1: torch.ones(6, 4)})
+        >>> batch.targets.tolist(), batch.group_columns.tolist()
+        ([0, 3], [[0, 1, 2], [3, 4, 5]])
     """
 
     queries: Mapping[int, Tensor]
@@ -44,23 +53,32 @@ class Batch:
     @cached_property
     def targets(self) -> Tensor:
         """The column of each query's positive: [queries]."""
-        some, others = next(iter(self.queries.values())), next(iter(self.passages.values()))
-        passages = len(some) * self.group if self.group else len(others)
-        return self.offset + positive_columns(len(some), passages, some.device)
+        queries, passages = next(iter(self.queries.values())), next(iter(self.passages.values()))
+        count = len(queries) * self.group if self.group else len(passages)
+        return self.offset + positive_columns(len(queries), count, queries.device)
 
     @cached_property
-    def own(self) -> Tensor:
+    def group_columns(self) -> Tensor:
         """The columns of each query's own group: [queries, group]."""
-        some, others = next(iter(self.queries.values())), next(iter(self.passages.values()))
-        group = self.group or len(others) // len(some)
-        return self.targets[:, None] + torch.arange(group, device=some.device)
+        queries, passages = next(iter(self.queries.values())), next(iter(self.passages.values()))
+        group = self.group or len(passages) // len(queries)
+        return self.targets[:, None] + torch.arange(group, device=queries.device)
 
 
-class Views:
-    """Scores and vectors of a batch at any size. No tensor of shape [queries, passages, hidden] ever exists.
+class BatchViews:
+    """The embeddings and scores of a batch at any size. No tensor of shape [queries, passages, hidden] is made.
 
-    With `normalize` scores are cosines, else dot products. passage_layers {query layer: passage layer} pairs sizes of
-    different depth; layers it lacks are paired with themselves.
+    Args:
+        batch: The pooled outputs.
+        normalize: Scores are cosines instead of dot products.
+        in_batch: Passages of other queries are negatives; if False, each query is scored with its own group alone.
+        passage_layers: {query layer: passage layer} for sizes whose passages have another depth.
+
+    Example:
+        >>> rows = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+        >>> views = BatchViews(Batch({2: rows}, {2: rows}))
+        >>> views.scores(Size(2, 1)).tolist(), views.scores(Size(2, 2)).tolist()
+        ([[9.0, 0.0], [0.0, 0.0]], [[25.0, 4.0], [4.0, 1.0]])
     """
 
     def __init__(
@@ -72,31 +90,31 @@ class Views:
     ) -> None:
         self.batch = batch
         self.normalize = normalize
-        self.excluded = batch.excluded if in_batch else _outside_own_group(batch)
+        self.excluded = batch.excluded if in_batch else _outside_group(batch)
         self._passage_layers = passage_layers or {}
         self._sums: dict[int, dict[int, tuple[Tensor, Tensor, Tensor]]] = {}
         self._scores: dict[Size, Tensor] = {}
 
     def queries(self, size: Size) -> Tensor:
-        """Raw query embeddings [queries, dim]."""
+        """Return the query embeddings [queries, dim], not normalised."""
         return self.batch.queries[size.layer][:, : size.dim]
 
     def passages(self, size: Size) -> Tensor:
-        """Raw passage embeddings [passages, dim], at the layer that is paired with the size's."""
+        """Return the passage embeddings [passages, dim], not normalised, at the layer paired with the size's."""
         return self.batch.passages[self.passage_layer(size.layer)][:, : size.dim]
 
     def texts(self, size: Size) -> Tensor:
-        """Raw embeddings of queries and passages, one below the other: [queries + passages, dim]."""
+        """Return the embeddings of queries, then of passages: [queries + passages, dim]."""
         return torch.cat([self.queries(size), self.passages(size)])
 
     def passage_layer(self, layer: int) -> int:
-        """The layer whose passages queries of `layer` are scored against."""
+        """Return the layer of the passages that queries at `layer` are scored against."""
         return self._passage_layers.get(layer, layer)
 
     def scores(self, size: Size) -> Tensor:
-        """Scores [queries, passages] at a size.
+        """Return the scores [queries, passages] at a size.
 
-        The dims of one layer nest, so each adds only its own block of coordinates to the next smaller one asked before.
+        The dims of one layer nest: each adds its own block of coordinates to the largest smaller dim computed before.
         """
         if size not in self._scores:
             dot, q_square, p_square = self._sum(size)
@@ -120,12 +138,13 @@ class Views:
 
 
 def _norm(square: Tensor) -> Tensor:
-    # Clamped before the root: the root's derivative at zero is infinite.
+    # Clamped before the root, whose derivative at zero is infinite.
     return square.clamp(min=_TINY**2).sqrt()
 
 
-def _outside_own_group(batch: Batch) -> Tensor:
+def _outside_group(batch: Batch) -> Tensor:
+    columns = batch.group_columns
     passages = len(next(iter(batch.passages.values())))
-    outside = torch.ones(len(batch.own), passages, dtype=torch.bool, device=batch.own.device)
-    outside.scatter_(1, batch.own, False)
+    outside = torch.ones(len(columns), passages, dtype=torch.bool, device=columns.device)
+    outside.scatter_(1, columns, False)
     return outside if batch.excluded is None else outside | batch.excluded

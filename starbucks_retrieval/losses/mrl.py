@@ -9,13 +9,18 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
-from starbucks_retrieval.losses.batch import Loss, Views
+from starbucks_retrieval.losses.batch import BatchViews, Loss
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 @dataclass(frozen=True)
 class MRLOptions(Options):
-    """dims: those trained (None: the ladder's, and the full width)."""
+    """Options of MRL, besides those of every method.
+
+    Args:
+        dims: The dims to train; None: those of the model's sizes, and the full width.
+        reduction: Sum or average the losses of the dims.
+    """
 
     dims: tuple[int, ...] | None = None
     reduction: Literal["mean", "sum"] = "sum"
@@ -25,7 +30,18 @@ VARIANTS: dict[str, MRLOptions] = {"mrl": MRLOptions()}
 
 
 class MRL(Objective[MRLOptions]):
-    """L = Σ CE(N, d) over the dims. Source: arXiv 2205.13147, in the form of arXiv 2411.17299, eq. 1-3."""
+    """L = Σ CE(N, d) over the dims d, at the last layer N.
+
+    Source: arXiv 2205.13147, in the form of arXiv 2411.17299, eq. 1-3.
+
+    Example:
+        >>> import torch
+        >>> from starbucks_retrieval.losses.batch import Batch
+        >>> loss = MRL(Sizes.parse("2:2,2:4"), Size(2, 4), MRLOptions())
+        >>> result = loss(Batch({2: torch.zeros(2, 4)}, {2: torch.zeros(2, 4)}))
+        >>> result.total, sorted(result.parts)  # log 2 at each dim
+        (tensor(1.3863), ['ce/2:2', 'ce/2:4'])
+    """
 
     def __init__(self, sizes: Sizes, full: Size, options: MRLOptions) -> None:
         super().__init__(sizes, full, options)
@@ -36,11 +52,11 @@ class MRL(Objective[MRLOptions]):
         self._sizes = tuple(Size(full.layer, dim) for dim in sorted(dims))
 
     def visited(self, drawn: Any) -> tuple[Size, ...]:
-        """The last layer at every dim."""
+        """Return the last layer at every dim."""
         return self._sizes
 
-    def loss(self, views: Views, drawn: Any) -> Loss:
-        """See the class."""
+    def loss(self, views: BatchViews, drawn: Any) -> Loss:
+        """Return the sum or the mean of the losses of the dims."""
         parts: dict[str, Tensor] = {}
         total = views.queries(self._sizes[0]).new_zeros(())
         for size in self._sizes:

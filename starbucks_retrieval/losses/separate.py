@@ -1,4 +1,4 @@
-"""One size alone: the plain full model, and the separately trained model of each size."""
+"""A contrastive loss at one size alone: a separately trained model of a size, and the plain full model."""
 
 from __future__ import annotations
 
@@ -7,44 +7,59 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
-from starbucks_retrieval.losses.batch import Loss, Views
+from starbucks_retrieval.losses.batch import BatchViews, Loss
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 @dataclass(frozen=True)
-class SingleOptions(Options):
-    """train_dim False takes the loss at the full width of the size's layer, and leaves its dim to evaluation."""
+class SingleSizeOptions(Options):
+    """Options of a loss at one size, besides those of every method.
+
+    Args:
+        train_dim: Take the loss at the size's own dim; if False, at the full width of its layer, and cut it only in
+            evaluation.
+    """
 
     train_dim: bool = True
 
 
-VARIANTS: dict[str, SingleOptions] = {
+VARIANTS: dict[str, SingleSizeOptions] = {
     # arXiv 2411.17299: trained at its own (n, d)
-    "separate": SingleOptions(),
+    "separate": SingleSizeOptions(),
     # The released STS baselines never use d in their loss.
-    "separate-sts-released": SingleOptions(temperature=0.05, normalize=True, train_dim=False),
+    "separate-sts-released": SingleSizeOptions(temperature=0.05, normalize=True, train_dim=False),
 }
 
 
-class Single(Objective[SingleOptions]):
-    """L = CE(n, d), for a ladder of one size."""
+class SingleSize(Objective[SingleSizeOptions]):
+    """L = CE(n, d) at the one size that the model stores.
 
-    def __init__(self, sizes: Sizes, full: Size, options: SingleOptions) -> None:
+    Source: the separately trained baselines of arXiv 2411.17299 and arXiv 2410.13230.
+
+    Example:
+        >>> import torch
+        >>> from starbucks_retrieval.losses.batch import Batch
+        >>> loss = SingleSize(Sizes.parse("1:2"), Size(2, 4), SingleSizeOptions())
+        >>> loss.largest, loss(Batch({1: torch.zeros(2, 4)}, {1: torch.zeros(2, 4)})).total
+        (Size(layer=1, dim=2), tensor(0.6931))
+    """
+
+    def __init__(self, sizes: Sizes, full: Size, options: SingleSizeOptions) -> None:
         super().__init__(sizes, full, options)
         if len(sizes) != 1:
             raise UserError(f"--objective separate trains one size, not {sizes}", "name it: --sizes 6:128")
-        self.check_dims([sizes[0].dim if options.train_dim else full.dim])
-        self.top = Size(sizes[0].layer, sizes[0].dim if options.train_dim else full.dim)
+        self.largest = Size(sizes[0].layer, sizes[0].dim if options.train_dim else full.dim)
+        self.check_dims([self.largest.dim])
 
     def visited(self, drawn: Any) -> tuple[Size, ...]:
-        """The one size."""
-        return (self.top,)
+        """Return the one size."""
+        return (self.largest,)
 
-    def loss(self, views: Views, drawn: Any) -> Loss:
-        """See the class."""
-        ce = size_loss(views, self.top, self.options)
-        return Loss(ce, {f"ce/{self.top}": ce.detach()})
+    def loss(self, views: BatchViews, drawn: Any) -> Loss:
+        """Return the loss of the one size."""
+        ce = size_loss(views, self.largest, self.options)
+        return Loss(ce, {f"ce/{self.largest}": ce.detach()})
 
 
-SEPARATE = Method(Single, VARIANTS, "a contrastive loss at this size alone")
-FULL = Method(Single, {"full": SingleOptions()}, "a contrastive loss at its full size")
+SEPARATE = Method(SingleSize, VARIANTS, "a contrastive loss at this size alone")
+FULL = Method(SingleSize, {"full": SingleSizeOptions()}, "a contrastive loss at its full size")

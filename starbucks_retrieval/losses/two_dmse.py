@@ -10,21 +10,29 @@ import numpy as np
 from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses.alignment import coordinate_kl, score_kl
-from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
-from starbucks_retrieval.losses.batch import Loss, Views
+from starbucks_retrieval.losses.base import Method, Objective, Options, check_temperatures, size_loss
+from starbucks_retrieval.losses.batch import BatchViews, Loss
+from starbucks_retrieval.losses.functional import coordinate_kl, score_kl
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 @dataclass(frozen=True)
 class TwoDMSEOptions(Options):
-    """What the published codes do differently. The defaults are the first paper's.
+    """Options of 2DMSE, besides those of every method: the published codes differ in them.
 
-    layers are sampled from (None: all but the last), and dims (None: 8, 16, 32, … below the width).
-    layer_weight multiplies the sampled layer's losses: one, linear (1/n) or log (1/(1 + ln n)).
-    shared_dim: one dim a step for both layers, else one each. always_full: the full width is trained in every step
-    too, else only when it is drawn. kl_dims: align the full width only, or the sampled dim too.
-    kl_multiplier multiplies the alignment besides kl_weight.
+    The defaults are the first paper's.
+
+    Args:
+        layers: The layers to sample from; None: all but the last.
+        dims: The dims to sample from; None: 8, 16, 32, … below the width.
+        layer_weight: Weight of the losses of a sampled layer n: 1, "linear" 1/n or "log" 1/(1 + ln n).
+        shared_dim: Sample one dim a step for both layers; if False, one for each.
+        always_full: Train the full width in every step too; if False, only when it is sampled.
+        kl_space: "coords" aligns the coordinates of embeddings, "scores" the scores.
+        kl_dims: Align the full width ("full"), or the sampled dim too ("both").
+        kl_temperature: Divides the logits that the KL compares; None: `temperature`.
+        kl_multiplier: Multiplies the alignment, besides kl_weight.
+        detach_teacher: No gradient flows into the last layer from the KL.
     """
 
     layers: tuple[int, ...] | None = None
@@ -40,13 +48,13 @@ class TwoDMSEOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kl_temperature is not None and not self.kl_temperature > 0:
-            raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
+        check_temperatures(self.kl_temperature)
         if self.always_full and not self.shared_dim:
             raise UserError("two dims a step belong to losses at these two sizes alone", "add --always_full false")
 
     @property
     def by_query(self) -> bool:
+        """As in `Options`; a KL over coordinates is not a mean over queries."""
         return super().by_query and (self.kl_space == "scores" or self.kl_weight == 0)
 
 
@@ -69,7 +77,7 @@ VARIANTS: dict[str, TwoDMSEOptions] = {
 
 
 class Draw(NamedTuple):
-    """A layer below the last, a dim for the last layer and a dim for the drawn one."""
+    """The sample of one step: a layer below the last, a dim of the last layer, and a dim of the sampled layer."""
 
     layer: int
     last_dim: int
@@ -77,9 +85,21 @@ class Draw(NamedTuple):
 
 
 class TwoDMSE(Objective[TwoDMSEOptions]):
-    """L = CE(N, D) + w CE(n, D) + CE(N, d) + w CE(n, d) + KL(last ‖ sampled), with (n, d) drawn each step.
+    """L = CE(N, D) + w CE(n, D) + CE(N, d) + w CE(n, d) + KL(last ‖ sampled), with (n, d) sampled each step.
 
-    Without always_full: CE(N, d) + w CE(n, d') + KL. Source: arXiv 2402.14776v1, eq. 2-7; sentence-transformers 3.2.
+    N is the last layer and D the full width. Without `always_full`: CE(N, d) + w CE(n, d') + KL.
+    Source: arXiv 2402.14776v1, eq. 2-7; sentence-transformers 3.2.
+
+    Raises:
+        UserError: There is no layer below the last to sample, or a dim is beyond the full width.
+
+    Example:
+        >>> import torch
+        >>> from starbucks_retrieval.losses.batch import Batch
+        >>> loss = TwoDMSE(Sizes.parse("2:4"), Size(2, 4), TwoDMSEOptions(dims=(2,)))
+        >>> rows = {layer: torch.zeros(2, 4) for layer in (1, 2)}
+        >>> loss(Batch(rows, rows), loss.draw(np.random.default_rng(0))).total  # four times log 2
+        tensor(2.7726)
     """
 
     def __init__(self, sizes: Sizes, full: Size, options: TwoDMSEOptions) -> None:
@@ -101,19 +121,19 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         self.check_dims(self._dims)
 
     def draw(self, rng: np.random.Generator) -> Draw:
-        """A layer and one or two dims, uniformly."""
+        """Sample a layer and one or two dims uniformly."""
         layer, first, second = int(rng.choice(self._layers)), int(rng.choice(self._dims)), int(rng.choice(self._dims))
         return Draw(layer, first, first if self.options.shared_dim else second)
 
     def visited(self, drawn: Draw) -> tuple[Size, ...]:
-        """Two or four sizes."""
+        """Return two sizes, or with `always_full` four."""
         last, layer, dim = self.full.layer, drawn.layer, self.full.dim
         small = (Size(last, drawn.last_dim), Size(layer, drawn.layer_dim))
-        # A drawn dim may be the full one: its losses count twice, as in the sum above.
+        # A sampled dim may be the full one: its losses count twice, as in the equation.
         return (Size(last, dim), Size(layer, dim), *small) if self.options.always_full else small
 
-    def loss(self, views: Views, drawn: Draw) -> Loss:
-        """See the class."""
+    def loss(self, views: BatchViews, drawn: Draw) -> Loss:
+        """Return the contrastive losses of the sampled sizes and the alignment."""
         options = self.options
         parts: dict[str, Tensor] = {}
         total = views.queries(Size(self.full.layer, 1)).new_zeros(())
@@ -129,10 +149,10 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         return Loss(total, parts)
 
     def layer_weight(self, layer: int) -> float:
-        """What the losses of a sampled layer count."""
+        """Return the weight of the losses of a sampled layer."""
         return {"one": 1.0, "linear": 1 / layer, "log": 1 / (1 + math.log(layer))}[self.options.layer_weight]
 
-    def _alignment(self, views: Views, layer: int, dim: int) -> Tensor:
+    def _alignment(self, views: BatchViews, layer: int, dim: int) -> Tensor:
         options = self.options
         last, sampled = Size(self.full.layer, dim), Size(layer, dim)
         temperature = options.kl_temperature or options.temperature

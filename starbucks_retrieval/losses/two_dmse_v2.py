@@ -9,23 +9,31 @@ from typing import Any, Literal
 from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.losses.alignment import kl_rows, score_kl
-from starbucks_retrieval.losses.base import Method, Objective, Options, size_loss
-from starbucks_retrieval.losses.batch import Loss, Views
-from starbucks_retrieval.losses.pca import pca_target
+from starbucks_retrieval.losses.base import Method, Objective, Options, check_temperatures, size_loss
+from starbucks_retrieval.losses.batch import BatchViews, Loss
+from starbucks_retrieval.losses.functional import kl_rows, pca_target, score_kl
 from starbucks_retrieval.sizes import Size, Sizes
 
 
 @dataclass(frozen=True)
 class TwoDMSEv2Options(Options):
-    """What the equations and the two released codes do differently. The defaults are eq. 12's.
+    """Options of 2DMSE v2, besides those of every method: the equations and the two released codes differ in them.
 
-    layers below the last that are trained (None: all; 0 is the embedding output); dims are the small ones (None: a
-    sixth of the width, 128 of 768). weigh_by: a layer's weight 1/(1 + ln i) follows its number or its place in the
-    list. average divides what the layers below the last give by their number.
-    align: pca compares all texts with their PCA target; pca-by-side does so for queries and passages apart, each
-    divided by its rows once more; score compares scores with those of the full width of the same layer, or with
-    align_with_last of the last layer. full_dim trains the full width of every layer.
+    The defaults are those of eq. 12.
+
+    Args:
+        layers: The layers below the last to train; None: all; 0 is the output of the embedding layer.
+        dims: The small dims to train; None: a sixth of the width (128 of 768).
+        weigh_by: i in a layer's weight 1/(1 + ln i) is its number, or its position in `layers`.
+        average: Divide the losses of the layers below the last by their number.
+        align: "pca" aligns all texts with their PCA target; "pca-by-side" does so for queries and for passages, each
+            divided by its number of rows once more; "score" aligns scores with those at the full width.
+        align_with_last: With "score", the teacher is the last layer instead of the same layer.
+        full_dim: Train the full width of every layer too.
+        full_loss: Train the full size.
+        kl_temperature: Divides the logits of the KL with the PCA target and multiplies the KL; None: `temperature`.
+        pca: Exact or randomised decomposition; see `pca_target`.
+        pca_sign: Fix the signs of the singular vectors ("canonical"), or leave them ("free").
     """
 
     layers: tuple[int, ...] | None = None
@@ -42,13 +50,13 @@ class TwoDMSEv2Options(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kl_temperature is not None and not self.kl_temperature > 0:
-            raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
+        check_temperatures(self.kl_temperature)
         if self.align_with_last and self.align != "score":
             raise UserError("--compare_to_last_layer compares scores", "add --score_align true")
 
     @property
     def by_query(self) -> bool:
+        """As in `Options`; the alignment is not a mean over queries."""
         return super().by_query and (self.align == "none" or self.kl_weight == 0)
 
 
@@ -74,7 +82,19 @@ VARIANTS: dict[str, TwoDMSEv2Options] = {
 class TwoDMSEv2(Objective[TwoDMSEv2Options]):
     """L = Σ_i w_i [CE(i, k) + align(i, k)] + CE(N, D), with w_i = 1/(1 + ln i) below the last layer and 1 at it.
 
+    k are the small dims, N the last layer, D the full width.
     Source: arXiv 2411.17299, eq. 8-12, and its retrieval variants of section 4.4.
+
+    Raises:
+        UserError: A layer is not below the last, or a dim is beyond the full width.
+
+    Example:
+        >>> import torch
+        >>> from starbucks_retrieval.losses.batch import Batch
+        >>> loss = TwoDMSEv2(Sizes.parse("2:4"), Size(2, 4), TwoDMSEv2Options(dims=(2,), align="none"))
+        >>> rows = {layer: torch.zeros(2, 4) for layer in (1, 2)}
+        >>> loss(Batch(rows, rows)).total  # three times log 2
+        tensor(2.0794)
     """
 
     def __init__(self, sizes: Sizes, full: Size, options: TwoDMSEv2Options) -> None:
@@ -87,22 +107,21 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
             raise UserError(f"layers {list(self._below)} are not those below {last}", "see --train_layers")
         self._dims = tuple(sorted(set(options.dims or (max(2, 2 * round(full.dim / 12)),))))
         if not 0 < self._dims[0] <= self._dims[-1] <= full.dim:
-            raise UserError(f"dims {list(self._dims)} of a backbone {full.dim} wide", "see --train_dims")
-
+            raise UserError(f"dims {list(self._dims)} do not fit a backbone {full.dim} wide", "see --train_dims")
         self.check_dims(self._dims)
 
     def visited(self, drawn: Any) -> tuple[Size, ...]:
-        """Every layer at the small dims, and the full size."""
+        """Return every layer at the small dims, and the full size."""
         return (*(Size(n, d) for n in (*self._below, self.full.layer) for d in self._dims), self.full)
 
     def layer_weight(self, layer: int, position: int) -> float:
-        """What a layer counts; `position` is its place in the list of layers, from 1."""
+        """Return the weight of a layer; `position` is its position in the list of layers, from 1."""
         if layer == self.full.layer:
             return 1.0
         return 1 / (1 + math.log(layer if self.options.weigh_by == "layer" else position))
 
-    def loss(self, views: Views, drawn: Any) -> Loss:
-        """See the class."""
+    def loss(self, views: BatchViews, drawn: Any) -> Loss:
+        """Return the weighted losses of all layers and the loss of the full size."""
         options, last = self.options, self.full.layer
         parts: dict[str, Tensor] = {}
         below = last_total = views.queries(self.full).new_zeros(())
@@ -123,7 +142,7 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
             parts[f"ce/{self.full}"] = ce.detach()
         return Loss(total, parts)
 
-    def _layer(self, views: Views, layer: int, parts: dict[str, Tensor]) -> Tensor:
+    def _layer(self, views: BatchViews, layer: int, parts: dict[str, Tensor]) -> Tensor:
         options = self.options
         total = views.queries(self.full).new_zeros(())
         for dim in self._dims:
@@ -136,7 +155,7 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
         parts[f"align/{layer}"] = align.detach()
         return total + options.kl_weight * align
 
-    def _score_alignment(self, views: Views, layer: int) -> Tensor:
+    def _score_alignment(self, views: BatchViews, layer: int) -> Tensor:
         temperature = self.options.temperature
         source = self.full if self.options.align_with_last else Size(layer, self.full.dim)
         teacher = views.scores(source).detach()
@@ -149,7 +168,7 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
             total = total + (distance + kl) / teacher.numel()
         return total
 
-    def _pca(self, views: Views, layer: int) -> Tensor:
+    def _pca(self, views: BatchViews, layer: int) -> Tensor:
         wide = Size(layer, self.full.dim)
         if self.options.align == "pca":
             return self._towards_target(views.texts(wide))

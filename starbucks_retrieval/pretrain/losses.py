@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from starbucks_retrieval.losses.contrastive import info_nce
+from starbucks_retrieval.losses.functional import info_nce
 
 IGNORED = -100
 

@@ -193,7 +193,9 @@ def _module(
 
     anchor = None
     if arguments.anchor_weight > 0:
-        anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=objective.top.layer, device="cpu")
+        anchor = NestedEncoder.from_pretrained(
+            arguments.model_name_or_path, layers=objective.largest.layer, device="cpu"
+        )
         anchor.config = encoder.config
     chunks = Chunks(
         arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache

@@ -174,7 +174,7 @@ class TrainingModule(GradientCheckpointing):
         (anchor,) = self._anchor
         if anchor is None:
             return None
-        full = self.objective.top
+        full = self.objective.largest
         now = torch.cat([queries[full.layer], passages[full.layer]])
         with torch.no_grad():
             before = self.pooled_layers(anchor.to(now.device), rows, (full.layer,), now.device)[full.layer]

@@ -9,13 +9,12 @@ import torch
 from golden.parity import close, columns_batch, pooled_layers, tensor
 
 from starbucks_retrieval.losses import LOSSES
-from starbucks_retrieval.losses.alignment import kl_rows
 from starbucks_retrieval.losses.base import size_loss
-from starbucks_retrieval.losses.batch import Batch, Views
+from starbucks_retrieval.losses.batch import Batch, BatchViews
+from starbucks_retrieval.losses.functional import kl_rows, pca_target
 from starbucks_retrieval.losses.mrl import MRL, MRLOptions
 from starbucks_retrieval.losses.pairs import angle_similarity, cosent
-from starbucks_retrieval.losses.pca import pca_target
-from starbucks_retrieval.losses.separate import Single, SingleOptions
+from starbucks_retrieval.losses.separate import SingleSize, SingleSizeOptions
 from starbucks_retrieval.losses.two_dmse import Draw, TwoDMSE, TwoDMSEOptions
 from starbucks_retrieval.losses.two_dmse_v2 import TwoDMSEv2, TwoDMSEv2Options
 from starbucks_retrieval.sizes import Size, Sizes
@@ -157,8 +156,8 @@ def test_distillation(golden):
     batch = Batch({1: tensor(data["q"])}, {1: tensor(data["p"])}, teacher=tensor(data["teacher"]))
     full = Size(1, 8)
     for reduction in ("mean", "batchmean"):
-        options = SingleOptions(contrastive_weight=1e-4, distil_weight=1.0, distil_reduction=reduction)
-        loss = Single(Sizes([full]), full, options)(batch)
+        options = SingleSizeOptions(contrastive_weight=1e-4, distil_weight=1.0, distil_reduction=reduction)
+        loss = SingleSize(Sizes([full]), full, options)(batch)
         close(loss.total, data[reduction]["total"])
         close(loss.parts["distil/1:8"], data[reduction]["kl"])
 
@@ -168,7 +167,7 @@ def test_similarity_losses(golden):
     x, y, labels = tensor(data["x"]), tensor(data["y"]), tensor(data["labels"])
     batch = Batch({1: x}, {1: y}, labels=labels)
     size = Size(1, 8)
-    views = Views(batch, normalize=True)
+    views = BatchViews(batch, normalize=True)
     close(views.scores(size).diagonal(), data["cosine"])
     close(cosent(labels, tensor(data["cosine"]), 0.05), data["cosent"])
     close(angle_similarity(x, y), data["angle_similarity"])
@@ -180,6 +179,6 @@ def test_similarity_losses(golden):
 
 def test_the_nli_objective(golden):
     data = golden["sts_losses"]["triplet"]
-    views = Views(columns_batch([[data["text"]], [data["pos"]], [data["neg"]]]), normalize=True)
+    views = BatchViews(columns_batch([[data["text"]], [data["pos"]], [data["neg"]]]), normalize=True)
     options = dataclasses.replace(LOSSES["2dmse-v2"].variants["angle"])
     close(size_loss(views, Size(1, 8), options), data["total"])

@@ -7,8 +7,8 @@ import torch
 from golden.parity import close, columns_batch, model_sizes, pooled_layers, tensor
 
 from starbucks_retrieval.losses import LOSSES
-from starbucks_retrieval.losses.batch import Batch, Views
-from starbucks_retrieval.losses.contrastive import info_nce
+from starbucks_retrieval.losses.batch import Batch, BatchViews
+from starbucks_retrieval.losses.functional import info_nce
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.models.pooling import embedding, pool
 from starbucks_retrieval.sizes import Size
@@ -89,7 +89,7 @@ def test_multiple_negatives_ranking_is_info_nce_over_cosines(golden):
     anchors, *others = (tensor(column) for column in golden["mnrl"]["cols"])
     passages = torch.cat(others)
     for case in golden["mnrl"]["cases"]:
-        views = Views(Batch({1: anchors}, {1: passages}), normalize=True)
+        views = BatchViews(Batch({1: anchors}, {1: passages}), normalize=True)
         close(info_nce(views.scores(Size(1, case["d"])), torch.arange(len(anchors)), 1 / case["scale"]), case["loss"])
 
 

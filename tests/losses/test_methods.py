@@ -1,8 +1,10 @@
-"""What golden vectors do not show of the methods: what they visit, sample and refuse."""
+"""Properties of the methods that golden vectors do not check: sizes visited, samples, refusals, the registry."""
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -11,18 +13,29 @@ import torch
 
 from starbucks_retrieval import Size, Sizes, UserError
 from starbucks_retrieval.losses import LOSSES
-from starbucks_retrieval.losses.batch import Batch, Views
+from starbucks_retrieval.losses.batch import Batch, BatchViews
 from starbucks_retrieval.losses.pairs import cosent
 
 FULL = Size(4, 32)
-LADDER = Sizes.parse("1:8,2:16,4:32")
+SIZES = Sizes.parse("1:8,2:16,4:32")
 ALL_VARIANTS = [(method, name) for method in LOSSES for name in LOSSES[method].variants]
+
+
+def test_the_names_are_read_without_torch_and_the_help_lists_every_variant():
+    code = (
+        "import sys; from starbucks_retrieval.losses import LOSSES; print(*LOSSES); assert 'torch' not in sys.modules"
+    )
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert names == ["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full"]
+    for name in names:
+        variants = LOSSES[name].variants
+        assert len(variants) == 1 or f"(variants {', '.join(variants)})" in LOSSES.help(name)
 
 
 def build(method, name=None, sizes=None, **changes):
     found = LOSSES[method]
     options = found.variants[name or next(iter(found.variants))]
-    default = Sizes([FULL]) if method in ("separate", "full") else LADDER
+    default = Sizes([FULL]) if method in ("separate", "full") else SIZES
     return found.objective(sizes or default, FULL, dataclasses.replace(options, **changes))
 
 
@@ -36,7 +49,7 @@ def random_batch(queries=3, group=2, dtype=torch.float64, **more):
 
 
 @pytest.mark.parametrize(("method", "name"), ALL_VARIANTS)
-def test_the_taps_it_asks_for_are_those_it_uses(method, name):
+def test_a_method_uses_exactly_the_layers_it_names(method, name):
     objective = build(method, name)
     batch = random_batch()
     for step in range(4):
@@ -56,17 +69,17 @@ def test_a_loss_by_query_is_the_mean_over_parts_of_the_batch(method, name):
     batch = random_batch(4, 2)
     drawn = objective.draw(np.random.default_rng(0))
     whole = objective(batch, drawn).total
-    halves = []
+    parts = []
     for start in (0, 2):
         queries = {n: rows[start : start + 2] for n, rows in batch.queries.items()}
-        halves.append(objective(Batch(queries, batch.passages, group=2, offset=2 * start), drawn).total)
+        parts.append(objective(Batch(queries, batch.passages, group=2, offset=2 * start), drawn).total)
     if objective.options.by_query:
-        torch.testing.assert_close(sum(halves) / 2, whole)
+        torch.testing.assert_close(sum(parts) / 2, whole)
     else:
-        assert abs((sum(halves) / 2 - whole).item()) > 1e-9
+        assert abs((sum(parts) / 2 - whole).item()) > 1e-9
 
 
-def test_the_same_generator_draws_the_same_and_all_is_drawn():
+def test_equal_generators_draw_the_same_and_every_choice_is_drawn():
     objective = build("2dmse", dims=(8, 16))
     draws = [objective.draw(np.random.default_rng([7, step])) for step in range(300)]
     assert draws == [objective.draw(np.random.default_rng([7, step])) for step in range(300)]
@@ -113,11 +126,11 @@ def test_distillation_is_an_extra_term_at_every_visited_size(method):
     loss = objective(batch, drawn)
     terms = {name: part for name, part in loss.parts.items() if name.startswith("distil/")}
     assert set(terms) == {f"distil/{size}" for size in objective.visited(drawn)}
-    views = Views(batch, objective.options.normalize)
+    views = BatchViews(batch, objective.options.normalize)
     for size in objective.visited(drawn):
-        own = views.scores(size).gather(1, batch.own) / objective.options.temperature
+        ours = views.scores(size).gather(1, batch.group_columns) / objective.options.temperature
         target = teacher.softmax(1)
-        expected = (target * (target.log() - own.log_softmax(1))).sum(1).mean()
+        expected = (target * (target.log() - ours.log_softmax(1))).sum(1).mean()
         torch.testing.assert_close(terms[f"distil/{size}"], expected.detach())
     extra = 2 * torch.stack([terms[f"distil/{size}"] for size in objective.visited(drawn)]).mean()
     torch.testing.assert_close(loss.total, plain(batch, drawn).total + extra)
@@ -126,7 +139,7 @@ def test_distillation_is_an_extra_term_at_every_visited_size(method):
 def test_aligned_scores_are_not_divided_by_the_temperature_in_their_distance():
     batch = random_batch()
     parts = build("2dmse-v2", "retrieval-score", dims=(8,), temperature=0.05)(batch).parts
-    views = Views(batch)
+    views = BatchViews(batch)
     teacher, student = (views.scores(Size(2, dim)) for dim in (32, 8))
     log_t, log_s = (scores.div(0.05).log_softmax(-1) for scores in (teacher, student))
     kl = (log_t.exp() * (log_t - log_s)).sum(-1).mean()
@@ -161,7 +174,7 @@ def test_an_odd_dim_has_no_angle(method, changes):
     ("method", "changes", "message"),
     [
         ("srl", {"sizes": Sizes.parse("4:8"), "sampled": True}, "no second layer"),
-        ("srl", {"sampled": True, "size_weights": (1.0, 1.0, 1.0)}, "leaves the ladder"),
+        ("srl", {"sampled": True, "size_weights": (1.0, 1.0, 1.0)}, "sampling takes other sizes"),
         ("srl", {"cosent_weight": 1.0}, "cosines"),
         ("srl", {"contrastive_weight": 0.0}, "weight 0"),
         ("srl", {"angle_weight": -1.0}, "negative"),
@@ -172,10 +185,10 @@ def test_an_odd_dim_has_no_angle(method, changes):
         ("2dmse-v2", {"layers": (5,)}, "below 4"),
         ("2dmse-v2", {"dims": (33,)}, "32 wide"),
         ("2dmse-v2", {"align_with_last": True}, "compares scores"),
-        ("separate", {"sizes": LADDER}, "one size"),
+        ("separate", {"sizes": SIZES}, "one size"),
     ],
 )
-def test_refuses_what_does_not_fit(method, changes, message):
+def test_sizes_and_options_that_do_not_fit_are_refused(method, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         build(method, **changes)
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""What golden vectors do not show: nested scores, exclusions, refusals."""
+"""Properties of SRL that golden vectors do not check: nested scores, exclusions, refusals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from starbucks_retrieval import Size, Sizes, UserError
-from starbucks_retrieval.losses.batch import Batch, Views
-from starbucks_retrieval.losses.contrastive import positive_columns
+from starbucks_retrieval.losses.batch import Batch, BatchViews
+from starbucks_retrieval.losses.functional import positive_columns
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
 
 
@@ -25,8 +25,8 @@ def srl(q, p, sizes, options, excluded=None):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_nested_dims_equal_separate_products(normalize):
     q, p = batch()
-    views = Views(Batch(q, p), normalize)
-    views.scores(Size(1, 5))  # whatever was asked before
+    views = BatchViews(Batch(q, p), normalize)
+    views.scores(Size(1, 5))  # the order of the calls makes no difference
     for size in Sizes.parse("1:2,1:5,1:8,2:3,2:8"):
         scores = views.scores(size)
         a, b = q[size.layer][:, : size.dim], p[size.layer][:, : size.dim]
@@ -76,9 +76,9 @@ def test_the_teacher_gets_no_gradient_from_the_alignment():
     assert not any(name.startswith("kl") for name in loss.parts)
 
 
-def test_refuses_a_ladder_without_its_teacher():
+def test_sizes_without_their_full_size_are_refused():
     q, p = batch()
-    with pytest.raises(UserError, match="lacks its full size 2:8"):
+    with pytest.raises(UserError, match="lack their full size 2:8"):
         srl(q, p, Sizes.parse("1:8,2:4"), SRLOptions())
 
 
@@ -92,7 +92,7 @@ def test_refuses_a_ladder_without_its_teacher():
         {"kl_teacher": "same_dim"},
     ],
 )
-def test_refuses_contradictory_options(settings):
+def test_contradictory_options_are_refused(settings):
     with pytest.raises(UserError) as caught:
         SRLOptions(**settings)
     assert caught.value.hint

@@ -185,7 +185,7 @@ def test_a_preset_is_shown_for_people(capsys):
     [
         (("--train_group_size", "8"), "has none"),
         (("--sizes", "13:8"), "layer 13"),
-        (("--sizes", "1:32,4:8"), "lacks its full size"),
+        (("--sizes", "1:32,4:8"), "lack their full size"),
         (("--passage_max_len", "999"), "beyond this model's"),
         (("--no_such_flag",), "no_such_flag"),
         (("--objective", "nonsense"), "invalid choice"),
