@@ -1,9 +1,9 @@
-"""Score runs against relevance judgements, and say first what is wrong with them."""
+"""Score runs against relevance judgements, after a preflight that checks them for defects."""
 
 from starbucks_retrieval.evaluate.api import evaluate
-from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison
+from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison, RunResult
 from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels
-from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult
+from starbucks_retrieval.evaluate.results import Evaluation, SetResult
 
 __all__ = [
     "BaselineComparisons",

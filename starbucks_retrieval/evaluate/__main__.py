@@ -13,37 +13,41 @@ from starbucks_retrieval.evaluate.api import evaluate
 
 @dataclass
 class EvaluateArguments:
-    """What is scored, and how"""
+    """Runs, judgements and measures"""
 
-    run: list[str] = flag(None, "TREC run files, plain or .gz; name=path ties one to the --qrels name=…", required=True)
+    run: list[str] = flag(
+        None, "TREC run files, plain or .gz; name=path scores one on the --qrels name=… only", required=True
+    )
     qrels: list[str] = flag(
         None,
-        "relevance judgements: files (TREC, or BEIR as tsv or csv), BEIR folders, short names, ir:…",
+        "relevance judgements: files (TREC, or with a header), BEIR folders, short names, ir:…",
         required=True,
     )
-    split: str = flag("test", "which judgements of a BEIR folder or short name")
-    queries: list[str] | None = flag(None, "the queries searched: their order shows whether a run lost its end")
+    split: str = flag("test", "split of a BEIR folder or short name")
+    queries: list[str] | None = flag(
+        None, "the queries that were searched: their order shows whether a run was truncated"
+    )
     measures: list[str] | None = flag(
         None,
-        "ir-measures' names, linear gain, trec_eval's order (default: RR@10 nDCG@10 R@1000, of dl19 and dl20 also "
+        "names of ir-measures, linear gain, trec_eval's order (default: RR@10 nDCG@10 R@1000; on dl19 and dl20 also "
         "RR(rel=2)@10 R(rel=2)@1000)",
     )
-    remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
+    remove_identical_ids: bool = flag(False, "drop results whose docid is the query's id (ArguAna, Quora)")
     label: list[str] | None = flag(
-        None, "how tables call the runs: one for all or one for each (default: the file's name)"
+        None, "name of the runs in tables: one for all or one for each (default: the file's name)"
     )
-    without: list[str] | None = flag(None, "sets that a further average leaves out")
+    without: list[str] | None = flag(None, "sets to leave out of a further average")
     per_query: str | None = flag(None, "tsv to write: run, query_id, measure, value, set")
-    output: str | None = flag(None, "result file to write (JSON): figures, findings, what made them; report reads it")
-    strict: bool = flag(False, "fail, and write nothing, when the preflight finds something serious")
+    output: str | None = flag(None, "result file to write (JSON): figures, findings, provenance; report reads it")
+    strict: bool = flag(False, "fail, and write nothing, if the preflight has a serious finding")
 
 
 @dataclass
 class ComparisonArguments:
-    """Against a baseline, query by query"""
+    """Comparison with a baseline, query by query"""
 
-    baseline: str | None = flag(None, "the run or label that all others are tested against")
-    test: Literal["t", "randomization", "bootstrap"] = flag("t", "paired and two-tailed")
+    baseline: str | None = flag(None, "run or label that all others are tested against")
+    test: Literal["t", "randomization", "bootstrap"] = flag("t", "paired, two-tailed test")
     correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of one measure")
     alpha: float = flag(0.05, "level of significance of the marks + and -")
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate.comparison import check_choices, compare
+from starbucks_retrieval.evaluate.comparison import RunResult, check_choices, compare
 from starbucks_retrieval.evaluate.inputs import (
     TREC_MEASURES,
     JudgedSet,
     RunPath,
+    matching_sets,
     open_sets,
     run_names,
     run_paths,
-    sets_of,
 )
-from starbucks_retrieval.evaluate.preflight import Finding, beside, preflight, preflight_qrels
-from starbucks_retrieval.evaluate.results import Evaluation, RunResult, SetResult, write_per_query
+from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels, recognise_truncation
+from starbucks_retrieval.evaluate.results import Evaluation, SetResult, write_per_query
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import sets_of_parts, write_results
@@ -52,22 +53,42 @@ def evaluate(
 ) -> Evaluation:
     """Score run files against one or more sets of judgements, after a preflight whose findings are logged.
 
-    Every judged query counts. `qrels` are files, BEIR folders, `ir:` ids or short names; a run is scored under each
-    with which it shares a query, and `name=path` on both sides ties it to one. `measures` are ir-measures' names;
-    by default RR@10, nDCG@10 and R@1000, of TREC's DL19 and DL20 also RR(rel=2)@10 and R(rel=2)@1000.
-    `queries`, the queries that were searched, lets the preflight tell a run cut off at its end when the qrels have
-    another order; a BEIR folder holds them itself. `remove_identical_ids` drops results that bear their query's own id
-    before anything else. `label` is how tables call the runs' method, one for all or one for each; `without` names
-    sets that a further average leaves out.
+    Every judged query counts; a query without results scores 0.
 
-    `baseline`, a label or run, is what all others are tested against, query by query: `test`, `correction` over all
-    comparisons of one measure, `alpha` and, for tests that draw, `seed`. `per_query` (tsv) and `output` (a result file
-    with findings and provenance) are files to write.
+    Args:
+        runs: TREC run files. A run is scored on each set with which it shares a query; `name=path` ties it to one set.
+        qrels: Files, BEIR folders, `ir:` ids, short names or patterns of them; `name=source` names the set.
+        measures: Names of ir-measures. Default: RR@10, nDCG@10 and R@1000; on TREC DL 2019 and 2020 also RR(rel=2)@10 and
+            R(rel=2)@1000.
+        split: Split of a BEIR folder or short name.
+        queries: The queries that were searched. Their order shows whether a run was truncated; a BEIR folder has them.
+        remove_identical_ids: Drop results whose docid is the query's id, before anything else.
+        label: Name of the method in tables, one for all runs or one for each.
+        without: Sets that a further average leaves out.
+        baseline: Label or run that all others are tested against, query by query.
+        test: Paired test; see `metrics.significance.paired_test`.
+        correction: Correction over all comparisons of one measure; see `metrics.significance.adjust`.
+        alpha: Level of significance.
+        seed: Seed of the tests that resample.
+        per_query: tsv file to write, with the value of each query.
+        output: Result file to write, with findings and provenance.
+        strict: Raise UserError for a serious finding before anything is written.
 
-    Raises UserError for bad files and names, for a run that shares no query with any qrels, and, when `strict`, for
-    any serious finding, before anything is written.
+    Raises:
+        UserError: A bad file or name, a run that shares no query with any set, or a serious finding with `strict`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "qrels.txt").write_text("q1 0 d1 1\\nq2 0 d2 1\\n")
+        ...     _ = Path(folder, "bm25.trec").write_text("q1 Q0 d1 1 9.5 bm25\\nq2 Q0 d3 1 9 bm25\\nq2 Q0 d2 2 8 bm25\\n")
+        ...     print(evaluate(f"{folder}/bm25.trec", f"{folder}/qrels.txt", "RR@10 P@1").table())
+        run    RR@10     P@1
+        bm25  0.7500  0.5000
     """
-    asked = None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
+    given_measures = (
+        None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
+    )
     check_choices(test, correction, alpha)
     for target in (per_query, output):
         _check_target(target)
@@ -76,20 +97,17 @@ def evaluate(
     if label and not isinstance(label, str) and len(label) not in (1, len(paths)):  # before anything is scored
         raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
     named = [judged.name for judged in sets]
-    strangers = [name for name in without if name not in {*named, *sets_of_parts(named)}]
-    if strangers:
-        raise UserError(
-            f"--without {strangers[0]}: no set is called so",
-            f"the sets are {', '.join(named)}",
-        )
+    unknown = [name for name in without if name not in {*named, *sets_of_parts(named)}]
+    if unknown:
+        raise UserError(f"--without {unknown[0]}: no set has this name", f"the sets are {', '.join(named)}")
     judged_sets = []
     for judged in sets:
         findings = preflight_qrels(judged.qrels)
         _report(judged.name, findings)
         judged_sets.append(SetResult(judged.name, judged.source, len(judged.qrels), findings))
-    by_set = {judged.name: asked or parse_measures(judged.measures) for judged in sets}
-    taken = {measure for some in by_set.values() for measure in some}
-    parsed = asked or [measure for measure in parse_measures(TREC_MEASURES) if measure in taken]
+    by_set = {judged.name: given_measures or parse_measures(judged.measures) for judged in sets}
+    used = set(chain.from_iterable(by_set.values()))
+    parsed = given_measures or [measure for measure in parse_measures(TREC_MEASURES) if measure in used]
     scored, identities, orders = [], [], {}
     for path, name in zip(paths, run_names(path.path for path in paths)):
         results, identity, orders[path.path] = _score(path, name, sets, by_set, remove_identical_ids)
@@ -97,8 +115,8 @@ def evaluate(
         identities.append(identity)
     labels = run_labels(identities, label)
     shown = dict(zip(orders, titles(labels, [identity.size for identity in identities])))
-    results = [dataclasses.replace(one, label=name) for some, name in zip(scored, labels) for one in some]
-    results = [_beside_others(result, sets, orders, shown) for result in results]
+    results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
+    results = [_with_other_runs(result, sets, orders, shown) for result in results]
     settings = {
         "runs": [path.path for path in paths],
         "qrels": [judged.source for judged in sets],
@@ -117,10 +135,10 @@ def evaluate(
     )
     serious = sum(len(result.serious) for result in evaluation.runs)
     if strict and serious:
-        raise UserError(f"serious findings in the preflight: {serious}", "mend what they name, or leave out --strict")
+        raise UserError(f"serious findings in the preflight: {serious}", "fix what they name, or leave out --strict")
     if baseline is not None:
-        tested = compare(evaluation, baseline, test, correction, alpha, seed)
-        evaluation = dataclasses.replace(evaluation, tested=tested)
+        comparisons = compare(evaluation.rows, evaluation.means, baseline, test, correction, alpha, seed)
+        evaluation = dataclasses.replace(evaluation, comparisons=comparisons)
     if per_query:
         write_per_query(per_query, evaluation)
     if output:
@@ -131,7 +149,7 @@ def evaluate(
 def _score(
     path: RunPath, name: str, sets: Sequence[JudgedSet], measures: Mapping[str, list], drop_identical: bool
 ) -> tuple[list[RunResult], RunIdentity, list[str]]:
-    """One run under each set that it belongs to, without a label; what names it; its query ids, in the file's order."""
+    """Score one run on its sets. Return its results, without a label, its identity, and its query ids in file order."""
     file = open_run(path.path)
     run, removed = file.results, 0
     if drop_identical:
@@ -139,25 +157,26 @@ def _score(
         removed = sum(map(len, file.results.values())) - sum(map(len, run.values()))
     digest = file_digest(path.path)
     found = []
-    matching = sets_of(path, run, sets)
+    matching = matching_sets(path, run, sets)
     words = tuple(word for judged in matching for word in names_of_set(judged.name))
-    at = f"at {file.size} " if file.size else ""
-    places = frozenset(f"{at}on {judged.name}" for judged in matching)
+    at_size = f"at {file.size} " if file.size else ""
+    cells = frozenset(f"{at_size}on {judged.name}" for judged in matching)
     for judged in matching:
         findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
         scores = score(judged.qrels, run, measures[judged.name])
-        place = judged.name, "", file.size
-        found.append(RunResult(name, path.path, digest, *place, scores, findings, removed, file.passage_size))
-    return found, RunIdentity(path.path, file.tag, file.size, words, places, file.passage_size), list(run)
+        found.append(
+            RunResult(name, path.path, digest, judged.name, "", file.size, scores, findings, removed, file.passage_size)
+        )
+    return found, RunIdentity(path.path, file.tag, file.size, words, cells, file.passage_size), list(run)
 
 
-def _beside_others(
+def _with_other_runs(
     result: RunResult, sets: Sequence[JudgedSet], orders: Mapping[str, list[str]], shown: Mapping[str, str]
 ) -> RunResult:
-    """`result` with its findings seen beside the other runs, and told. `shown`: what each path's run is called."""
+    """Refine the findings about a run by the query order of the other runs, and log them. `shown`: path → title."""
     qrels = next(judged.qrels for judged in sets if judged.name == result.dataset)
     others = {shown[path]: order for path, order in orders.items() if path != result.path}
-    findings = [beside(finding, set(orders[result.path]), qrels, others) for finding in result.findings]
+    findings = [recognise_truncation(finding, set(orders[result.path]), qrels, others) for finding in result.findings]
     name = shown[result.path]
     _report(f"{name} on {result.dataset}" if len(sets) > 1 else name, findings)
     return dataclasses.replace(result, findings=findings)
@@ -171,10 +190,10 @@ def _report(name: str, findings: Sequence[Finding]) -> None:
 
 
 def _check_target(path: str | Path | None) -> None:
-    """Refuse a file that cannot be written before the work is done rather than after."""
+    """Raise UserError for a file that cannot be written, before the work is done."""
     if path is None:
         return
     if Path(path).is_dir():
-        raise UserError(f"{path} is a folder, a file is to be written", "name a file in it")
+        raise UserError(f"{path} is a folder, not a file", "name a file in it")
     if Path(path).parent.exists() and not Path(path).parent.is_dir():
-        raise UserError(f"{Path(path).parent} is a file, not a folder", "name another place")
+        raise UserError(f"{Path(path).parent} is a file, not a folder", "name a path in a folder")

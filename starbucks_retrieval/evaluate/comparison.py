@@ -1,23 +1,66 @@
-"""Runs against a baseline: which differences are more than chance would give."""
+"""Results of single runs, and their comparison with a baseline: which differences are significant."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.evaluate.preflight import Finding
+from starbucks_retrieval.metrics.measures import Scores
 from starbucks_retrieval.metrics.significance import NAMES, Correction, Test, adjust, paired_test
 from starbucks_retrieval.sizes import Size
 
-if TYPE_CHECKING:
-    from starbucks_retrieval.evaluate.results import Evaluation, ResultRow
+
+@dataclass(frozen=True)
+class RunResult:
+    """The scores and findings of one run on one set of judgements.
+
+    Attributes:
+        name: The file's name without endings; its path where two runs share it.
+        path: The file.
+        digest: blake2b hash of the file.
+        dataset: Name of the set.
+        label: What tables call the method that made the run.
+        size: Size of the embeddings (of the queries, if passages have another), None if unknown.
+        scores: Mean and value per query of each measure.
+        findings: What the preflight found.
+        removed: Number of results dropped because their docid is the query's id.
+        passage_size: Size of the passages, only where it differs from `size`.
+    """
+
+    name: str
+    path: str
+    digest: str
+    dataset: str
+    label: str
+    size: Size | None
+    scores: Scores
+    findings: list[Finding]
+    removed: int
+    passage_size: Size | None = None
+
+    @property
+    def serious(self) -> list[Finding]:
+        """The findings that make the figures wrong or not comparable."""
+        return [finding for finding in self.findings if finding.serious]
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A row of a table: one method at one size, with its run on each set."""
+
+    title: str
+    label: str
+    size: Size | None
+    by_set: dict[str, RunResult]
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A row's figure on a set against the baseline's: `difference` of the means, p-value, and p-value as corrected."""
+    """A figure compared with the baseline's: difference of the means, p-value, and corrected p-value (`adjusted`)."""
 
     label: str
     size: Size | None
@@ -31,13 +74,13 @@ class RunComparison:
 
     @property
     def mark(self) -> str:
-        """`+` for significantly better than the baseline, `-` for worse, nothing for no difference to speak of."""
+        """`+` if significantly better than the baseline, `-` if worse, else empty."""
         return "" if not self.significant else "+" if self.difference > 0 else "-"
 
 
 @dataclass(frozen=True)
 class BaselineComparisons:
-    """All comparisons with one baseline. The family that a correction covers is all comparisons of one measure."""
+    """All comparisons with one baseline. A correction covers all comparisons of one measure."""
 
     baseline: str
     test: Test
@@ -51,7 +94,7 @@ class BaselineComparisons:
         object.__setattr__(self, "by_cell", cells)
 
     def legend(self) -> str:
-        """What the marks of a table mean."""
+        """Return the line that explains the marks of a table."""
         family = max((sum(one.measure == m for one in self.comparisons) for m in self._measures()), default=0)
         corrected = {
             "holm": f"Holm's correction over the {family} comparisons of each measure",
@@ -64,12 +107,11 @@ class BaselineComparisons:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For the result file; p-values that are not numbers as null."""
+        """Return the content for a result file, with null for p-values that are NaN."""
         comparisons = []
         for one in self.comparisons:
             content = dataclasses.asdict(one) | {"size": one.size and str(one.size)}
-            # NaN is the one number that is not itself, and JSON has no word for it.
-            comparisons.append({name: None if value != value else value for name, value in content.items()})
+            comparisons.append({name: None if value != value else value for name, value in content.items()})  # NaN
         return {
             "baseline": self.baseline,
             "test": self.test,
@@ -84,49 +126,65 @@ class BaselineComparisons:
 
 
 def check_choices(test: str, correction: str, alpha: float) -> None:
-    """Raise UserError for a test, a correction or a level that does not exist."""
+    """Raise UserError for an unknown test or correction, and for a level outside (0, 1)."""
     for name, value, known in (("test", test, get_args(Test)), ("correction", correction, get_args(Correction))):
         if value not in known:
-            raise UserError(f"--{name} {value}: no such {name}", f"take one of {', '.join(known)}")
+            raise UserError(f"--{name} {value}: unknown {name}", f"use one of {', '.join(known)}")
     if not 0 < alpha < 1:
-        raise UserError(f"--alpha {alpha} is no level of significance", "take a number between 0 and 1, such as 0.05")
+        raise UserError(f"--alpha {alpha} is not a level of significance", "use a number between 0 and 1, such as 0.05")
 
 
 def compare(
-    evaluation: Evaluation, baseline: str, test: Test, correction: Correction, alpha: float, seed: int
+    rows: Sequence[ResultRow],
+    measures: Sequence[str],
+    baseline: str,
+    test: Test,
+    correction: Correction,
+    alpha: float,
+    seed: int,
 ) -> BaselineComparisons:
-    """Test every row against the baseline's row on every set that both have, for measures that are means over queries.
+    """Test every row against the baseline's row on every set that both have.
 
-    `baseline` is a row's title or label, or the name or path of a run. Of a method at several sizes, each other row is
-    compared with the row of its own size. Raises UserError for a baseline that is not there.
+    Args:
+        rows: All rows of the evaluation.
+        measures: The measures that are means over queries.
+        baseline: A row's title or label, or the name or path of a run. If the baseline's method has several sizes, a row
+            is compared with the baseline's row of its own size.
+        test: Paired test; see `paired_test`.
+        correction: Correction over all comparisons of one measure.
+        alpha: Level of significance of the corrected p-values.
+        seed: Seed of the tests that resample.
+
+    Raises:
+        UserError: There is no such baseline, or nothing to compare with it.
     """
-    rows = _rows_called(baseline, evaluation.rows)
-    if not rows:
-        known = ", ".join(row.title for row in evaluation.rows)
-        raise UserError(f"--baseline {baseline}: no run is called so", f"take one of {known}")
+    baselines = _find_rows(baseline, rows)
+    if not baselines:
+        known = ", ".join(row.title for row in rows)
+        raise UserError(f"--baseline {baseline}: no run has this name", f"use one of {known}")
     found = []
-    for row in evaluation.rows:
-        against = next((one for one in rows if len(rows) == 1 or one.size == row.size), None)
-        if against is None or any(row is one for one in rows):
+    for row in rows:
+        reference = next((other for other in baselines if len(baselines) == 1 or other.size == row.size), None)
+        if reference is None or any(row is other for other in baselines):
             continue
-        for dataset in filter(against.by_set.__contains__, row.by_set):
-            ours, theirs = (one.by_set[dataset].scores.per_query for one in (row, against))
-            for measure in filter(ours.__contains__, evaluation.means):
+        for dataset in filter(reference.by_set.__contains__, row.by_set):
+            ours, theirs = (one.by_set[dataset].scores.per_query for one in (row, reference))
+            for measure in filter(ours.__contains__, measures):
                 outcome = paired_test(ours[measure], theirs[measure], test, seed=seed)
-                found.append((row, against, dataset, measure, outcome))
+                found.append((row, reference, dataset, measure, outcome))
     if not found:
         raise UserError(f"nothing can be compared with {baseline}", "score other runs on the same sets beside it")
     comparisons = []
-    for measure in evaluation.means:
+    for measure in measures:
         family = [one for one in found if one[3] == measure]
-        for (row, against, dataset, _, outcome), p_value in zip(
+        for (row, reference, dataset, _, outcome), p_value in zip(
             family, adjust([one[4].p_value for one in family], correction)
         ):
             comparisons.append(
                 RunComparison(
                     row.label,
                     row.size,
-                    against.title,
+                    reference.title,
                     dataset,
                     measure,
                     outcome.difference,
@@ -138,8 +196,8 @@ def compare(
     return BaselineComparisons(baseline, test, correction, alpha, comparisons)
 
 
-def _rows_called(name: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """The row of that title, else the rows of that label, else the row with a run of that name or path."""
+def _find_rows(name: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return the row with this title, else the rows with this label, else the row with a run of this name or path."""
     by_title = [row for row in rows if row.title == name]
     by_label = [row for row in rows if row.label == name]
     by_run = [row for row in rows if any(name in (run.name, run.path) for run in row.by_set.values())]

@@ -1,4 +1,4 @@
-"""Which runs meet which judgements, and what tables call them."""
+"""Open sets of judgements, and find the sets that a run is scored on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TREC = re.compile(r"(?<![a-z0-9])(trec-)?dl-?(20)?(19|20)(?![0-9])")  # dl19, d
 
 @dataclass(frozen=True)
 class JudgedSet:
-    """Judgements under the name that tables and `name=path` call them; `order`: the queries searched, where known."""
+    """A set of judgements with its name in tables and in `name=path`. `order`: the queries that were searched, if known."""
 
     name: str
     source: str
@@ -34,9 +34,9 @@ class JudgedSet:
 
     @property
     def measures(self) -> str:
-        """What is measured unless told otherwise: of TREC's passage tracks also what counts from grade 2 on.
+        """The default measures; for TREC's passage tracks also those that count grades from 2 on.
 
-        Their grade 1 is "on the topic, no answer": TREC's own recall and reciprocal rank leave it out.
+        Grade 1 of these tracks means "on the topic, but no answer": TREC's own recall and reciprocal rank ignore it.
         """
         graded = any(grade > 1 for grades in self.qrels.values() for grade in grades.values())
         return TREC_MEASURES if graded and _TREC.search(self.name.lower()) else MEASURES
@@ -44,7 +44,7 @@ class JudgedSet:
 
 @dataclass(frozen=True)
 class RunPath:
-    """A run as it was named: its file, and the set it is tied to, or None to be scored wherever it shares queries."""
+    """A run file, and the set it is tied to; None to score it on every set with which it shares a query."""
 
     path: str
     tied: str | None
@@ -53,23 +53,32 @@ class RunPath:
 def open_sets(
     qrels: str | Path | Sequence[str | Path], split: str, queries: str | Sequence[str] | None
 ) -> list[JudgedSet]:
-    """Read every source of judgements, `name=path` or a source alone. Raises UserError for two sets of one name."""
+    """Read sets of judgements.
+
+    Args:
+        qrels: Sources of judgements, each with or without `name=` before it.
+        split: Split of BEIR folders and short names.
+        queries: Sources of the queries that were searched; by default `queries.jsonl` of a BEIR folder.
+
+    Raises:
+        UserError: Two sets have one name, or a source cannot be read.
+    """
     given = [str(one) for one in ([qrels] if isinstance(qrels, str | Path) else qrels)]
     parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand_pattern(source)]
     if not parts:
         raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
     names = [name or _set_name(source) for name, source in parts]
-    # Two files of one name are told apart by their paths; names that were given have to differ.
+    # Two files of one name get their paths as names; given names have to differ.
     names = [
         source if names.count(name) > 1 and chosen is None else name for name, (chosen, source) in zip(names, parts)
     ]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UserError(f"two sets of judgements are called {twice[0]}", "give each its own name: --qrels name=path")
-    asked = None if queries is None else [queries] if isinstance(queries, str) else list(queries)
+    given_queries = None if queries is None else [queries] if isinstance(queries, str) else list(queries)
     sets = []
     for name, (_, source) in zip(names, parts):
-        searched = asked
+        searched = given_queries
         if searched is None and (Path(source) / "queries.jsonl").is_file():
             searched = [source]
         order = None if searched is None else [query.query_id for one in searched for query in open_queries(one)]
@@ -78,7 +87,7 @@ def open_sets(
 
 
 def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]) -> list[RunPath]:
-    """The runs as they were named, each once. Raises UserError for a run tied to a set that nothing is called."""
+    """Return the given runs, each once. Raises UserError for a run tied to an unknown set."""
     given = [runs] if isinstance(runs, str | Path) else runs
     found = []
     for one in dict.fromkeys(map(str, given)):
@@ -86,7 +95,7 @@ def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]
         if name is not None and name not in {known.name for known in sets}:
             raise UserError(
                 f"{one}: no judgements are called {name}, only {', '.join(known.name for known in sets)}",
-                "name=path ties a run to the --qrels of that name; how tables call a run is --label's",
+                "name=path ties a run to the --qrels of that name; --label sets the name of a run in tables",
             )
         found.append(RunPath(str(Path(path).expanduser()), name))
     if not found:
@@ -94,25 +103,26 @@ def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]
     return list(dict.fromkeys(found))
 
 
-def sets_of(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSet]:
-    """The sets to score a run under: the one it is tied to, or all with which it shares a query.
+def matching_sets(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSet]:
+    """Return the sets to score a run on: the set it is tied to, or all sets with which it shares a query.
 
-    Raises UserError where there is none, and where two sets judge different queries under the ids that the run has:
-    collections that number their queries from 1 would score each other's runs, and one of the figures is nonsense.
+    Raises:
+        UserError: There is none, or two sets judge different queries under the same ids. Collections that number their
+            queries from 1 would match each other's runs, and one of the figures would be nonsense.
     """
     within = [known for known in sets if path.tied in (None, known.name)]
     found = [known for known in within if run.keys() & known.qrels.keys()]
     if not found:
-        theirs, ours = next(iter(run), None), next(iter(within[0].qrels), None)
+        run_id, qrels_id = next(iter(run), None), next(iter(within[0].qrels), None)
         others = ", nor with other sets" if len(within) > 1 else ""
         raise UserError(
-            f"{path.path} and {within[0].source} share no query (say {theirs!r} and {ours!r}){others}",
+            f"{path.path} and {within[0].source} share no query (the first are {run_id!r} and {qrels_id!r}){others}",
             "use the qrels of the queries that were searched; --split names another part of them",
         )
     for i, first in enumerate(found):
         for second in found[i + 1 :]:
             both = [query_id for query_id in first.qrels if query_id in second.qrels and query_id in run]
-            # The same query judged twice has documents in common; the same number for two queries hardly ever.
+            # A query judged twice has documents in common; two queries with the same number hardly ever do.
             alike = sum(not first.qrels[query_id].keys().isdisjoint(second.qrels[query_id]) for query_id in both)
             if 2 * alike < len(both):
                 raise UserError(
@@ -124,14 +134,14 @@ def sets_of(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSe
 
 
 def run_names(paths: Iterable[str]) -> list[str]:
-    """File names without their endings; where two would be the same, the paths themselves."""
+    """Return file names without their endings; the paths where two names are equal."""
     paths = list(paths)
     names = [stem(Path(path).name) for path in paths]
     return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
 
 
 def _split(word: str) -> tuple[str | None, str]:
-    """(name, path) of `name=path`; a file that is really called so is a path."""
+    """Split `name=path`, unless a file with this name exists."""
     found = _NAMED.fullmatch(word)
     if found is None or Path(word).expanduser().exists():
         return None, word
@@ -139,7 +149,7 @@ def _split(word: str) -> tuple[str | None, str]:
 
 
 def _set_name(source: str) -> str:
-    """What to call judgements by where they lie: a folder's name, a file's without `qrels` and endings, an id."""
+    """Return the name of judgements: a folder's name, a file's name without `qrels` and endings, or an id."""
     path = Path(source).expanduser()
     if path.is_dir():
         return local_name(path)

@@ -1,10 +1,9 @@
-"""What makes a run's figures untrustworthy, looked for before they are believed.
+"""Checks of a run and its judgements before the figures are reported.
 
-A published table once carried 0.02 next to 0.84 for one data set. Two causes would explain it and neither was ruled
-out: a run file cut off at its end (the queries without results are the last ones), and hub passages (the same few in
-every top ten). They are told apart here. One document twice for a query is not looked for: the reading layer refuses
-such a file by its line, and a run in memory maps each docid to one score. What only a file can have, ranks that
-disagree with scores and a query's results in several places, the reading layer notes and this module judges.
+A published table once had 0.02 beside 0.84 for one data set. Two causes would explain it, and neither was ruled out: a
+truncated run file (the queries without results are the last ones), and hub documents (the same few in every top ten). The
+preflight distinguishes them. The reader of runs already refuses a document that occurs twice for a query, and reports
+what only a file can have: ranks that contradict scores, and results of a query in several places.
 """
 
 from __future__ import annotations
@@ -18,23 +17,30 @@ import numpy as np
 from starbucks_retrieval.metrics.measures import Qrels, Run, trec_top
 
 TOP = 10
-HUB_SHARE = 0.1  # of the top tens: fewer are no hub, whatever the collection
-HUB_ODDS = 5  # how much more popular than the average document one may be, as a ratio of odds
-HUB_CHANCE = 0.01  # that sampling the queries makes a hub of any document of a collection
-HUB_QUERIES = 20  # of fewer queries, one passage in two top tens is no news
-COMMON = 0.05  # the share of queries from which on a matter of ids or ranks is no accident
-SAMPLE = 5
+HUB_SHARE = 0.1  # of all top tens; a document in fewer is never a hub
+HUB_ODDS = 5  # a hub has more than this many times the odds of the average document
+HUB_CHANCE = 0.01  # probability that sampling the queries makes a hub of any document of a collection
+HUB_QUERIES = 20  # with fewer queries, one document in two top tens means nothing
+COMMON = 0.05  # share of queries from which ids or ranks are wrong by more than accident
+SAMPLE = 5  # ids in a finding
+SELF_RANK = 3  # a query that is a document of the corpus finds this document at the top
 
-_WRITE_AGAIN = "the run file looks cut off at its end: write it again and check that the disk is not full"
+_WRITE_AGAIN = "the run file looks truncated: write it again and check that the disk is not full"
 
 Tops = Mapping[str, list[tuple[float, str]]]  # query id → (score, docid) of its best results, best first
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong with a run: `what` and `remedy` in a line each, how often, and the first few ids of it.
+    """A defect of a run or of judgements.
 
-    A `serious` finding makes the figures wrong or not comparable; any other is worth knowing.
+    Attributes:
+        kind: Name of the check.
+        what: The problem, in one line.
+        remedy: What to do, in one line.
+        count: Number of queries, documents, scores or grades concerned.
+        sample: The first ids of them.
+        serious: Whether it makes the figures wrong or not comparable.
     """
 
     kind: str
@@ -54,11 +60,24 @@ def preflight(
     scattered: Sequence[str] = (),
     documents: int | None = None,
 ) -> list[Finding]:
-    """The findings about `run` under `qrels`, none when it looks sound.
+    """Check a run against judgements.
 
-    Queries without results are checked for being the last in the order of `qrels` and in `query_order`, the order in
-    which the queries were searched, where it is known. `misranked` and `scattered` are what `open_run` says of a file.
-    `documents` is how many were searched; where that is unknown, those are counted that the run or `qrels` name.
+    Args:
+        run: query id → docid → score.
+        qrels: query id → docid → grade.
+        query_order: The queries in the order in which they were searched. Missing queries that are the last of it, or the
+            last of `qrels`, mean a truncated run.
+        misranked: Queries whose rank column contradicts the scores, as `open_run` reports them.
+        scattered: Queries whose results are in several places of the file, as `open_run` reports them.
+        documents: Size of the corpus; by default the number of documents that the run or `qrels` name.
+
+    Returns:
+        The findings; none if the run looks sound.
+
+    Example:
+        >>> run, qrels = {"q1": {"d1": 1.0}}, {"q1": {"d1": 1}, "q2": {"d2": 1}}
+        >>> [(finding.kind, finding.sample) for finding in preflight(run, qrels)]
+        [('truncated_run', ('q2',))]
     """
     # One more than the top ten: a tie across the cut decides who is in.
     tops = {query_id: trec_top(ranking, TOP + 1) for query_id, ranking in run.items()}
@@ -69,16 +88,16 @@ def preflight(
         _tied(tops),
         _misranked(run, misranked),
         _scattered(run, scattered),
-        _hubs(tops, qrels, documents or len(_named(run, qrels))),
-        _identical(run),
-        _strangers(run, qrels),
+        _hubs(tops, qrels, documents or len(_named_documents(run, qrels))),
+        _identical(run, tops),
+        _other_corpus(run, qrels),
     ]
     return [finding for finding in found if finding]
 
 
 def preflight_qrels(qrels: Qrels) -> list[Finding]:
-    """What is worth knowing about judgements, whatever run they score."""
-    return [finding for finding in (_negative(qrels), _hopeless(qrels)) if finding]
+    """Check judgements, independently of any run."""
+    return [finding for finding in (_negative(qrels), _nothing_relevant(qrels)) if finding]
 
 
 def _missing(run: Run, qrels: Qrels, query_order: Sequence[str] | None) -> Finding | None:
@@ -93,10 +112,16 @@ def _missing(run: Run, qrels: Qrels, query_order: Sequence[str] | None) -> Findi
     return Finding("missing_queries", f"{what}: {_list(missing)}", remedy, len(missing), _sample(missing), True)
 
 
-def beside(finding: Finding, query_ids: Collection[str], qrels: Qrels, orders: Mapping[str, Sequence[str]]) -> Finding:
-    """A finding of missing queries seen beside other runs: a truncated run, where these are the last of one of them.
+def recognise_truncation(
+    finding: Finding, query_ids: Collection[str], qrels: Qrels, orders: Mapping[str, Sequence[str]]
+) -> Finding:
+    """Return a finding of missing queries as one of a truncated run, if these queries are the last of another run.
 
-    `query_ids` are the run's own; `orders` are the queries of other runs, by name, in the order of their files.
+    Args:
+        finding: Any finding; others than `missing_queries` are returned unchanged.
+        query_ids: The queries of the run.
+        qrels: The judgements.
+        orders: The queries of the other runs, by name, in the order of their files.
     """
     missing = {query_id for query_id in qrels if query_id not in query_ids}
     for name, order in orders.items() if finding.kind == "missing_queries" and missing else ():
@@ -108,7 +133,7 @@ def beside(finding: Finding, query_ids: Collection[str], qrels: Qrels, orders: M
 
 
 def _cut_off(run: Run, qrels: Qrels, missing: set[str], query_order: Sequence[str] | None) -> str:
-    """Why the run seems to have lost its end; empty when it does not."""
+    """Return the evidence that the run is truncated; empty if there is none."""
     judged_in_order = [query_id for query_id in query_order or () if query_id in qrels]
     for name, order in (("queries", judged_in_order), ("qrels", list(qrels))):
         if len(missing) < len(qrels) and set(order[-len(missing) :]) == missing:
@@ -144,17 +169,17 @@ def _non_finite(run: Run) -> Finding | None:
 
 
 def _tied(tops: Tops) -> Finding | None:
-    # What is not finite is all one to trec_eval, and another finding.
+    # NaN and infinite scores are equal to trec_eval, and another finding.
     scores = {query_id: [score for score, _ in top if np.isfinite(score)] for query_id, top in tops.items()}
     tied = [query_id for query_id, top in scores.items() if len(set(top)) < len(top)]
     if not tied:
         return None
-    # Half-precision scores tie often and shift a measure by thousandths; one score for all leaves no ranking at all.
+    # Half-precision scores tie often and shift a measure by thousandths; without distinct scores there is no ranking.
     flat = sum(len(top) > 1 and top[0] == top[-1] for top in scores.values())
-    what = f"{len(tied)} of {len(tops)} queries have tied scores in the top {TOP}, put in order by docid: {_list(tied)}"
-    remedy = "write scores with more digits; tools that break ties otherwise will give other figures"
+    what = f"{len(tied)} of {len(tops)} queries have tied scores in the top {TOP}, ordered by docid: {_list(tied)}"
+    remedy = "write scores with more digits; tools that break ties differently give other figures"
     if 2 * flat > len(tops):
-        what += f"; in {flat} of them all scores are one"
+        what += f"; in {flat} of them all scores are equal"
     return Finding("tied_scores", what, remedy, len(tied), _sample(tied), 2 * flat > len(tops))
 
 
@@ -162,10 +187,10 @@ def _misranked(run: Run, misranked: Sequence[str]) -> Finding | None:
     if not misranked:
         return None
     what = (
-        f"in {len(misranked)} of {len(run)} queries the rank column disagrees with the scores, which count here as in "
+        f"in {len(misranked)} of {len(run)} queries the rank column contradicts the scores, which count here as in "
         f"trec_eval: {_list(misranked)}"
     )
-    remedy = "write scores that fall with the rank, if the ranks are what was meant; a tool that reads ranks differs"
+    remedy = "if the ranks are right, write scores that fall with the rank; tools that read ranks give other figures"
     serious = len(misranked) >= COMMON * len(run)
     return Finding("misranked_queries", what, remedy, len(misranked), _sample(misranked), serious)
 
@@ -174,23 +199,24 @@ def _scattered(run: Run, scattered: Sequence[str]) -> Finding | None:
     if not scattered:
         return None
     what = (
-        f"the results of {len(scattered)} of {len(run)} queries stand in more than one place of the file and are taken "
-        f"together: {_list(scattered)}"
+        f"the results of {len(scattered)} of {len(run)} queries are in more than one place of the file and are "
+        f"merged: {_list(scattered)}"
     )
-    remedy = "nothing to do if parts of one corpus were searched apart; otherwise two runs were joined by mistake"
+    remedy = "nothing to do if parts of one corpus were searched separately; otherwise two runs were joined by mistake"
     return Finding("scattered_queries", what, remedy, len(scattered), _sample(scattered), False)
 
 
-def _named(run: Run, qrels: Qrels) -> set[str]:
+def _named_documents(run: Run, qrels: Qrels) -> set[str]:
     return {docid for lists in (run, qrels) for one in lists.values() for docid in one}
 
 
 def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
-    """Documents that are in more of the top tens, without being relevant there, than can be explained.
+    """Find documents that are in more top tens than chance and relevance explain.
 
-    The average document is in a share of 10 / `documents` of them, and topics make some more popular than others. The
-    limit is 5 times the average's odds, a tenth of the top tens at least. A hub has a count over it that has less than
-    a chance of 0.01 / `documents` if its true share is the limit (binomial: each query is one trial).
+    The average document is in a share of 10 / `documents` of the top tens, and topics make some more popular than others.
+    The limit is 5 times the average's odds, and at least a tenth of the top tens. A document is a hub if its count,
+    without the queries that it is relevant for, has a probability below 0.01 / `documents` for a true share at the limit
+    (binomial: each query is one trial).
     """
     if len(tops) < HUB_QUERIES:
         return None
@@ -214,26 +240,29 @@ def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
     worst = hubs[0]
     what = (
         f"in more of the top tens than chance and relevance explain: {_list(hubs)}; {worst} alone in {counts[worst]} of "
-        f"{len(tops)} and judged relevant in {relevant[worst]} of those, where up to {limit:.0%} is no news"
+        f"{len(tops)} and judged relevant in {relevant[worst]} of those; up to {limit:.0%} is normal"
     )
-    remedy = "look at them: text without content, or a size that was not trained; drop them from the corpus"
+    remedy = "read them: text without content (drop them from the corpus), or a size that was not trained"
     if any(score > 1.01 for top in tops.values() for score, _ in top[:1]):  # not cosines
-        remedy = "look at them: text without content, or a vector of huge length; drop them, or train with --normalize"
+        remedy = "read them: text without content, or a vector of huge norm; drop them, or train with --normalize"
     return Finding("hub_documents", what, remedy, len(hubs), _sample(hubs), True)
 
 
-def _identical(run: Run) -> Finding | None:
+def _identical(run: Run, tops: Tops) -> Finding | None:
     own = [query_id for query_id, ranking in run.items() if query_id in ranking]
     if not own:
         return None
     what = f"{len(own)} of {len(run)} queries retrieve a document of their own id: {_list(own)}"
-    remedy = (
-        "--remove_identical_ids, if queries are documents of the corpus (ArguAna, Quora); else the ids only coincide"
-    )
-    return Finding("identical_ids", what, remedy, len(own), _sample(own), len(own) >= COMMON * len(run))
+    # A query that is a document finds itself first. Where both are only numbered from 1, that document may have any rank.
+    found_first = sum(any(docid == query_id for _, docid in tops[query_id][:SELF_RANK]) for query_id in own)
+    serious = len(own) >= COMMON * len(run) and 2 * found_first >= len(own)
+    remedy = "use --remove_identical_ids if queries are documents of the corpus (ArguAna, Quora)"
+    if not serious:
+        remedy += "; else nothing to do: the ids only coincide"
+    return Finding("identical_ids", what, remedy, len(own), _sample(own), serious)
 
 
-def _strangers(run: Run, qrels: Qrels) -> Finding | None:
+def _other_corpus(run: Run, qrels: Qrels) -> Finding | None:
     judged = {docid for grades in qrels.values() for docid in grades}
     if not judged or any(docid in judged for ranking in run.values() for docid in ranking):
         return None
@@ -248,18 +277,18 @@ def _negative(qrels: Qrels) -> Finding | None:
     if not below:
         return None
     count = sum(grade < 0 for query_id in below for grade in qrels[query_id].values())
-    what = f"{count} grades in {len(below)} of {len(qrels)} judged queries are negative and taken for not relevant"
-    remedy = "nothing to do: trec_eval does the same, and in Bpref and infAP takes them for not judged"
+    what = f"{count} grades in {len(below)} of {len(qrels)} judged queries are negative and count as not relevant"
+    remedy = "nothing to do: trec_eval does the same, and treats them as not judged in Bpref and infAP"
     return Finding("negative_grades", what, remedy, count, _sample(below), False)
 
 
-def _hopeless(qrels: Qrels) -> Finding | None:
-    hopeless = [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) <= 0]
-    if not hopeless:
+def _nothing_relevant(qrels: Qrels) -> Finding | None:
+    without = [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) <= 0]
+    if not without:
         return None
-    what = f"{len(hopeless)} of {len(qrels)} judged queries have no relevant document and score 0: {_list(hopeless)}"
-    remedy = "nothing to do to compare runs; means of trec_eval hold them too"
-    return Finding("nothing_relevant", what, remedy, len(hopeless), _sample(hopeless), False)
+    what = f"{len(without)} of {len(qrels)} judged queries have no relevant document and score 0: {_list(without)}"
+    remedy = "nothing to do to compare runs; the means of trec_eval include them too"
+    return Finding("nothing_relevant", what, remedy, len(without), _sample(without), False)
 
 
 def _sample(ids: Iterable[str]) -> tuple[str, ...]:

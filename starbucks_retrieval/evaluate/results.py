@@ -1,4 +1,4 @@
-"""What an evaluation found: scores by run and set, averages over sets, and how they are written."""
+"""The results of an evaluation: scores by run and set, averages over sets; as a table, a result file or tsv."""
 
 from __future__ import annotations
 
@@ -9,46 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison
+from starbucks_retrieval.cli import format_number
+from starbucks_retrieval.cli.tables import align_columns
+from starbucks_retrieval.evaluate.comparison import BaselineComparisons, ResultRow, RunComparison, RunResult
 from starbucks_retrieval.evaluate.preflight import Finding
-from starbucks_retrieval.evaluate.table import render
 from starbucks_retrieval.files import atomic_writer
-from starbucks_retrieval.metrics.measures import Scores
 from starbucks_retrieval.metrics.results import Cell, Results, macro_mean, set_of, sets_of_parts
 from starbucks_retrieval.metrics.run_labels import titles
 from starbucks_retrieval.sizes import Size, pair_name
 
-# Per-query values of more queries than this make a result file of tens of megabytes; --per_query writes any number.
-MOST_VALUES = 10_000
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """One run's scores and findings under one set; `removed` counts the results dropped for their query's own id.
-
-    `name` tells runs apart, `label` is how tables call the method that the run is of, at `size` where that is known,
-    with passages at `passage_size` where that is another.
-    """
-
-    name: str
-    path: str
-    digest: str
-    dataset: str
-    label: str
-    size: Size | None
-    scores: Scores
-    findings: list[Finding]
-    removed: int
-    passage_size: Size | None = None
-
-    @property
-    def serious(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.serious]
+MAX_VALUES = 10_000  # queries whose values a result file holds; more need tens of megabytes (--per_query writes them)
+MISSING = "–"
+MARKS = "+-!"  # written behind the digits
+MAX_WIDTH = 100  # characters; in wider tables sets become rows and runs columns, if that is narrower
 
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of judgements: its name, where it came from, how many queries it judges, and what it is flagged for."""
+    """One set of judgements: its name and source, the number of judged queries, and the findings about it."""
 
     name: str
     source: str
@@ -57,18 +35,8 @@ class SetResult:
 
 
 @dataclass(frozen=True)
-class ResultRow:
-    """One method at one size: what a row of a table shows, over however many runs and sets."""
-
-    title: str
-    label: str
-    size: Size | None
-    by_set: dict[str, RunResult]
-
-
-@dataclass(frozen=True)
 class Average:
-    """The mean of a measure over `sets`, for each row that has a figure on all of them; forums count as one set."""
+    """An average over `sets`, for rows that have a figure on all of them; CQADupStack's forums count as one set."""
 
     title: str
     sets: list[str]
@@ -76,9 +44,17 @@ class Average:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Runs under sets of judgements: names of the measures, of those that are means over queries, and all results.
+    """The results of all runs on all sets of judgements.
 
-    A set may have fewer measures than `measures` names.
+    Attributes:
+        measures: Names of all measures; a set may have fewer.
+        means: Those that are means over queries.
+        sets: The sets of judgements.
+        runs: One result for each run and set.
+        provenance: What the figures were computed from.
+        without: Sets that a further average leaves out.
+        remove_identical_ids: Whether results with their query's own id were dropped.
+        comparisons: Comparisons with the baseline, None without a baseline.
     """
 
     measures: list[str]
@@ -88,20 +64,20 @@ class Evaluation:
     provenance: dict[str, Any]
     without: list[str] = field(default_factory=list)
     remove_identical_ids: bool = False
-    tested: BaselineComparisons | None = None
+    comparisons: BaselineComparisons | None = None
 
     @property
     def queries(self) -> int:
-        """Judged queries, all sets together."""
+        """Number of judged queries of all sets together."""
         return sum(judged.queries for judged in self.sets)
 
     @cached_property
     def rows(self) -> list[ResultRow]:
-        """Runs put together to methods and sizes, in the order in which they were named."""
+        """The rows of the table: runs of one method and size, in the order in which they were given."""
         parts: dict[tuple[str, Size | None], dict[str, RunResult]] = {}
         for run in self.runs:
             parts.setdefault((run.label, run.size), {})[run.dataset] = run
-        shown = titles([label for label, _ in parts], [_sizes(by_set) for by_set in parts.values()])
+        shown = titles([label for label, _ in parts], [_size_names(by_set) for by_set in parts.values()])
         return [ResultRow(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
 
     @cached_property
@@ -112,9 +88,9 @@ class Evaluation:
 
     @cached_property
     def averages(self) -> list[Average]:
-        """Of each set that has parts; over all sets, without those flagged, and without those named.
+        """Averages of each set with parts, of all sets, of all but the flagged sets, and of all but those in `without`.
 
-        None of a single data set. A set is flagged with any of its parts, and left out with its name or a part's.
+        Empty for a single set. A set is flagged if one of its parts is; it is left out by its name or that of a part.
         """
         names = [judged.name for judged in self.sets]
         if len(names) < 2:
@@ -131,27 +107,37 @@ class Evaluation:
         return found
 
     def value(self, row: ResultRow, dataset: str, measure: str) -> float | None:
-        """A row's figure on a set, None where no run of it was scored there."""
+        """Return a row's figure on a set, None if no run of the row was scored on it."""
         found = row.by_set.get(dataset)
         return None if found is None else found.scores.mean.get(measure)
 
     def average(self, row: ResultRow, average: Average, measure: str) -> float | None:
-        """A row's average, None unless it has a figure on every set of it and the measure is a mean over queries."""
+        """Return a row's average, None if a set has no figure or the measure is not a mean over queries."""
         values = {name: self.value(row, name, measure) for name in average.sets}
         present = {name: value for name, value in values.items() if value is not None}
         return macro_mean(present) if measure in self.means and len(present) == len(values) else None
 
-    def compared(self, row: ResultRow, dataset: str, measure: str) -> RunComparison | None:
-        """The comparison of a figure with the baseline's, None where there was none."""
+    def comparison(self, row: ResultRow, dataset: str, measure: str) -> RunComparison | None:
+        """Return the comparison of a figure with the baseline's, None if there is none."""
         key = row.label, row.size, dataset, measure
-        return self.tested.by_cell.get(key) if self.tested else None
+        return self.comparisons.by_cell.get(key) if self.comparisons else None
 
     def table(self) -> str:
-        """Aligned plain text with a legend of its marks; see `render`."""
-        return render(self)
+        """Return aligned plain text, with a legend of its marks below.
+
+        One set: rows are runs, columns are measures. Several sets: a table for each measure, whose columns are sets and
+        averages, or whose rows are where that fits the screen better. `!` marks a figure with a serious finding, `+` and
+        `-` a figure that differs significantly from the baseline's, `–` a missing figure.
+        """
+        if len(self.sets) == 1:
+            tables = [_table_of_set(self)]
+        else:
+            tables = [_table_of_measure(self, measure) for measure in self.measures]
+        legend = _legend(self)
+        return "\n\n".join([*tables, *(["\n".join(legend)] if legend else [])])
 
     def summary(self) -> str:
-        """One line: how much was scored, what became of results with their query's own id, how many findings."""
+        """Return one line: the number of runs and queries, the policy on identical ids, the number of findings."""
         found = [finding for run in self.runs for finding in run.findings]
         found += [finding for judged in self.sets for finding in judged.findings]
         serious = sum(finding.serious for finding in found)
@@ -166,9 +152,9 @@ class Evaluation:
         )
 
     def results(self, *, values: bool = True) -> Results:
-        """As a result file holds it: a cell for each run, set and measure, and beside them what led to them.
+        """Return the content of a result file: a cell for each run, set and measure; findings and provenance in `more`.
 
-        `values` adds the figure of each query, for measures that are means over no more than 10,000 of them.
+        With `values`, cells of measures that are means over at most 10,000 queries hold the value of each query.
         """
         labels = list(dict.fromkeys(run.label for run in self.runs))
         queries = {judged.name: judged.queries for judged in self.sets}
@@ -181,7 +167,7 @@ class Evaluation:
                 queries[run.dataset],
                 run.passage_size,
                 values=run.scores.per_query[measure]
-                if values and measure in self.means and queries[run.dataset] <= MOST_VALUES
+                if values and measure in self.means and queries[run.dataset] <= MAX_VALUES
                 else None,
                 label=run.label if len(labels) > 1 else None,
             )
@@ -191,7 +177,7 @@ class Evaluation:
         return Results("evaluate", ", ".join(labels), cells, self._more())
 
     def figures(self) -> dict[str, Any]:
-        """Everything but the figures of single queries, ready for JSON."""
+        """Return the content of a result file without values per query, ready for JSON."""
         return self.results(values=False).to_json()
 
     def _more(self) -> dict[str, Any]:
@@ -199,7 +185,7 @@ class Evaluation:
             "measures": self.measures,
             "queries": self.queries,
             "sets": [dataclasses.asdict(judged) | {"flagged": judged.name in self.flagged} for judged in self.sets],
-            "runs": [_run(run) for run in self.runs],
+            "runs": [_run_to_json(run) for run in self.runs],
             "averages": [
                 {
                     "label": row.label,
@@ -215,23 +201,31 @@ class Evaluation:
             "identical_ids": "removed" if self.remove_identical_ids else "kept",
             "provenance": self.provenance,
         }
-        return more | ({"significance": self.tested.to_json()} if self.tested else {})
+        return more | ({"significance": self.comparisons.to_json()} if self.comparisons else {})
 
     def per_query(self) -> Iterator[tuple[str, str, str, float, str]]:
-        """(run, query_id, measure, value, set) of every judged query, queries in the order of the qrels."""
+        """Yield (run, query_id, measure, value, set) of every judged query, in the order of the qrels."""
         for run in self.runs:
             for measure in run.scores.mean:
                 for query_id, value in run.scores.per_query[measure].items():
                     yield run.name, query_id, measure, value, run.dataset
 
 
-def _sizes(by_set: dict[str, RunResult]) -> str:
-    """What a row's title says of its sizes: `2:64`, or `2:64/4:64` where its passages have another."""
+def write_per_query(path: str | Path, evaluation: Evaluation) -> None:
+    """Write the values per query as tsv with a header and all digits; the file appears complete or not at all."""
+    with atomic_writer(Path(path)) as out:
+        out.write(b"run\tquery_id\tmeasure\tvalue\tset\n")
+        for run, query_id, measure, value, dataset in evaluation.per_query():
+            out.write(f"{run}\t{query_id}\t{measure}\t{value!r}\t{dataset}\n".encode())
+
+
+def _size_names(by_set: dict[str, RunResult]) -> str:
+    """Return the sizes in a row's title: `2:64`, or `2:64/4:64` if passages have another size than queries."""
     names = [pair_name(run.size, run.passage_size) for run in by_set.values() if run.size]
     return " ".join(dict.fromkeys(names))
 
 
-def _run(run: RunResult) -> dict[str, Any]:
+def _run_to_json(run: RunResult) -> dict[str, Any]:
     return {
         "name": run.name,
         "label": run.label,
@@ -246,9 +240,47 @@ def _run(run: RunResult) -> dict[str, Any]:
     }
 
 
-def write_per_query(path: str | Path, evaluation: Evaluation) -> None:
-    """Write the per-query values as tab-separated text under a header, whole or not at all, with all their digits."""
-    with atomic_writer(Path(path)) as out:
-        out.write(b"run\tquery_id\tmeasure\tvalue\tset\n")
-        for run, query_id, measure, value, dataset in evaluation.per_query():
-            out.write(f"{run}\t{query_id}\t{measure}\t{value!r}\t{dataset}\n".encode())
+def _table_of_set(evaluation: Evaluation) -> str:
+    (judged,) = evaluation.sets
+    rows = [["run", *evaluation.measures]]
+    for row in evaluation.rows:
+        cells = [_figure(evaluation, row, judged.name, measure) for measure in evaluation.measures]
+        rows.append([row.title, *cells])
+    serious = [False, *(bool(row.by_set[judged.name].serious) for row in evaluation.rows)]
+    return "\n".join(line + "  !" * bad for line, bad in zip(align_columns(rows, marks=MARKS), serious))
+
+
+def _table_of_measure(evaluation: Evaluation, measure: str) -> str:
+    grid = [[measure, *(row.title for row in evaluation.rows)]]
+    for judged in evaluation.sets:
+        grid.append([judged.name])
+        for row in evaluation.rows:
+            bad = judged.name in row.by_set and bool(row.by_set[judged.name].serious)
+            grid[-1].append(_figure(evaluation, row, judged.name, measure) + "!" * bad)
+    for average in evaluation.averages if measure in evaluation.means else ():
+        values = [evaluation.average(row, average, measure) for row in evaluation.rows]
+        grid.append([average.title, *(MISSING if value is None else f"{value:.4f}" for value in values)])
+    by_run = align_columns([list(column) for column in zip(*grid)], marks=MARKS)
+    by_set = align_columns(grid, marks=MARKS)
+    wide, narrow = (max(map(len, lines)) for lines in (by_run, by_set))
+    return "\n".join(by_set if wide > MAX_WIDTH and narrow < wide else by_run)
+
+
+def _figure(evaluation: Evaluation, row: ResultRow, dataset: str, measure: str) -> str:
+    value = evaluation.value(row, dataset, measure)
+    if value is None:
+        return MISSING
+    comparison = evaluation.comparison(row, dataset, measure)
+    shown = f"{value:.4f}" if measure in evaluation.means else format_number(value)
+    return shown + (comparison.mark if comparison else "")
+
+
+def _legend(evaluation: Evaluation) -> list[str]:
+    lines = [evaluation.comparisons.legend()] if evaluation.comparisons else []
+    several = len(evaluation.sets) > 1
+    for row in evaluation.rows:
+        for dataset, run in row.by_set.items():
+            if run.serious:
+                where = f"{row.title} on {dataset}" if several else row.title
+                lines.append(f"! {where}: {', '.join(finding.kind.replace('_', ' ') for finding in run.serious)}")
+    return lines

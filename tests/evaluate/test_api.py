@@ -180,7 +180,7 @@ def test_a_beir_folder_tells_the_order_of_its_queries(files):
 
 def test_a_run_that_shares_no_query_with_the_qrels_is_refused(files):
     (files / "other.trec").write_text("x9 Q0 a 1 1 x\n")
-    with pytest.raises(UserError, match=r"share no query \(say 'x9' and 'q1'\)") as error:
+    with pytest.raises(UserError, match=r"share no query \(the first are 'x9' and 'q1'\)") as error:
         evaluate([files / "other.trec"], str(files / "qrels.txt"))
     assert error.value.hint
 
@@ -320,7 +320,7 @@ def test_averages_leave_out_flagged_and_named_sets(two_sets):
     assert line.split() == ["good", "1.0000", "1.0000", "0.5000!", "0.8333", "1.0000", "0.7500"]
     assert evaluation.table().splitlines()[-1] == "! good on north: truncated run"
     assert "Average" not in evaluation.table().split("NumQ")[1]  # a sum over queries has no average over sets
-    with pytest.raises(UserError, match="--without south: no set is called so"):
+    with pytest.raises(UserError, match="--without south: no set has this name"):
         evaluate(runs, qrels, without=["south"])
     with pytest.raises(UserError, match="serious findings"):
         evaluate(runs, qrels, strict=True)
@@ -446,21 +446,21 @@ def test_a_baseline_at_several_sizes_is_compared_size_by_size(two_sets):
             runs.append(path)
             labels.append(kind)
     evaluation = evaluate(runs, str(two_sets / "east.tsv"), "RR@10", label=labels, baseline="bad")
-    assert [(str(one.size), one.baseline, one.mark) for one in evaluation.tested.comparisons] == [
+    assert [(str(one.size), one.baseline, one.mark) for one in evaluation.comparisons.comparisons] == [
         ("2:32", "bad 2:32", "+"),
         ("6:128", "bad 6:128", "+"),
     ]
     one = evaluate(runs, str(two_sets / "east.tsv"), "RR@10", label=labels, baseline="bad 2:32")
-    assert [comparison.mark for comparison in one.tested.comparisons] == ["+", "+", ""]
+    assert [comparison.mark for comparison in one.comparisons.comparisons] == ["+", "+", ""]
 
 
 @pytest.mark.parametrize(
     ("asked", "what"),
     [
-        ({"baseline": "nobody"}, "--baseline nobody: no run is called so"),
+        ({"baseline": "nobody"}, "--baseline nobody: no run has this name"),
         ({"baseline": "good"}, "nothing can be compared with good"),
-        ({"test": "u"}, "--test u: no such test"),
-        ({"correction": "sidak"}, "--correction sidak: no such correction"),
+        ({"test": "u"}, "--test u: unknown test"),
+        ({"correction": "sidak"}, "--correction sidak: unknown correction"),
         ({"alpha": 1.5}, "--alpha 1.5"),
     ],
 )
@@ -507,7 +507,7 @@ def test_negative_grades_are_told_once_a_set(files, caplog):
     assert [finding.kind for finding in evaluation.sets[0].findings] == ["negative_grades", "nothing_relevant"]
     messages = [record.getMessage() for record in caplog.records if "negative" in record.getMessage()]
     (message,) = messages
-    assert message.startswith("note: signed: 2 grades in 2 of 2 judged queries are negative and taken for not relevant")
+    assert message.startswith("note: signed: 2 grades in 2 of 2 judged queries are negative and count as not relevant")
     assert evaluation.runs[0].scores.mean == {"P@1": 0.5, "Judged@1": 0.5, "nDCG@2": 0.5}
     assert evaluation.flagged == ["signed"]  # for the run that lost a query, not for its grades
     assert "preflight findings: 3 (1 serious" in evaluation.summary()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.evaluate import preflight, preflight_qrels
-from starbucks_retrieval.evaluate.preflight import beside
+from starbucks_retrieval.evaluate.preflight import recognise_truncation
 
 NAN, INF = float("nan"), float("inf")
 
@@ -187,6 +187,20 @@ def test_identical_ids_come_with_their_remedy():
     assert found(run, qrels)["identical_ids"].serious
 
 
+def test_identical_ids_that_only_coincide_are_a_note():
+    """Queries and documents numbered from 1, as in adi and cranfield: the document of a query's number has any rank."""
+    ids = [str(i) for i in range(1, 41)]
+    run = {query_id: {docid: float((int(docid) * 7 + i * 11) % 41) for docid in ids} for i, query_id in enumerate(ids)}
+    qrels = {query_id: {ids[i - 1]: 1} for i, query_id in enumerate(ids)}
+    (finding,) = [one for one in preflight(run, qrels) if one.kind == "identical_ids"]
+    assert (finding.count, finding.serious) == (40, False)
+    assert "coincide" in finding.remedy
+    for query_id in ids:
+        run[query_id][query_id] = 50.0
+    (finding,) = [one for one in preflight(run, qrels) if one.kind == "identical_ids"]
+    assert finding.serious and "coincide" not in finding.remedy
+
+
 def test_ranks_that_disagree_with_scores_are_serious_when_common():
     run, qrels = sound()
     finding = preflight(run, qrels, misranked=["q03"])[0]
@@ -216,12 +230,12 @@ def test_missing_queries_beside_other_runs():
         del run[query_id]
     (finding,) = preflight(run, qrels)
     assert finding.kind == "missing_queries"
-    assert beside(finding, run.keys(), qrels, {}) == finding
-    assert beside(finding, run.keys(), qrels, {"other": list(qrels), "cut too": order[:-3]}) == finding
-    cut = beside(finding, run.keys(), qrels, {"other": list(qrels), "whole": ["unjudged", *order]})
+    assert recognise_truncation(finding, run.keys(), qrels, {}) == finding
+    assert recognise_truncation(finding, run.keys(), qrels, {"other": list(qrels), "cut too": order[:-3]}) == finding
+    cut = recognise_truncation(finding, run.keys(), qrels, {"other": list(qrels), "whole": ["unjudged", *order]})
     assert (cut.kind, cut.count, cut.serious) == ("truncated_run", 3, True)
     assert cut.what.endswith("they are the last of whole")
-    assert beside(finding, order[-3:], qrels, {"only these": order[-3:]}).kind == "missing_queries"
+    assert recognise_truncation(finding, order[-3:], qrels, {"only these": order[-3:]}).kind == "missing_queries"
 
 
 def test_documents_of_another_corpus():
