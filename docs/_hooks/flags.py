@@ -1,4 +1,4 @@
-"""The flags of every stage, asked of the parser that its own door builds."""
+"""The flags of every command, read from its own parser."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from starbucks_retrieval.completion import stage_parsers
 
 
 @dataclass(frozen=True)
-class Door:
-    """What `starbucks <stage>`, or a sub-command of it, parses."""
+class Command:
+    """The parser of `starbucks <stage>`, or of a sub-command of it."""
 
     name: str
     parser: argparse.ArgumentParser
 
     @property
     def groups(self) -> Iterator[tuple[str, list[argparse.Action]]]:
-        """Title and flags of each group; --help is left out."""
+        """Title and flags of each group, without --help."""
         for group in self.parser._action_groups:
             actions = [action for action in group._group_actions if action.dest != "help"]
             if actions:
@@ -27,21 +27,21 @@ class Door:
 
     @property
     def flags(self) -> set[str]:
-        """The names of all its flags, such as `--sizes`."""
+        """The names of all flags, such as `--sizes`."""
         return {name for _, actions in self.groups for action in actions for name in action.option_strings}
 
 
-def doors() -> Iterator[Door]:
-    """Every door, in the order of `starbucks --help`; one for each sub-command of a stage that has some."""
+def commands() -> Iterator[Command]:
+    """Yield every command in the order of `starbucks --help`; for a stage with sub-commands, each of these."""
     for words, _, parser in stage_parsers():
         if parser is not None:
-            yield Door(" ".join(words), parser)
+            yield Command(" ".join(words), parser)
 
 
-def as_markdown(door: Door, common: bool) -> str:
-    """A section of flags; those that every door has only where `common`."""
-    lines = [f"## starbucks {door.name}", "", _cell(door.parser.description or ""), ""]
-    for title, actions in door.groups:
+def as_markdown(command: Command, common: bool) -> str:
+    """Return a section with the flags of a command; the flags that all commands share only if `common`."""
+    lines = [f"## starbucks {command.name}", "", _cell(command.parser.description or ""), ""]
+    for title, actions in command.groups:
         if title == cli.CommonArguments.__doc__.rstrip(".") and not common:  # type: ignore[union-attr]
             continue
         lines += [f"**{title}**", "", "| flag | value | meaning |", "|---|---|---|"]
@@ -49,8 +49,8 @@ def as_markdown(door: Door, common: bool) -> str:
             f"| `{action.option_strings[0]}` | {_value(action)} | {_cell(action.help or '')} |" for action in actions
         ]
         lines.append("")
-    if door.parser.epilog:
-        lines += _examples(door.parser.epilog)
+    if command.parser.epilog:
+        lines += _examples(command.parser.epilog)
     return "\n".join(lines)
 
 
@@ -69,8 +69,8 @@ def _cell(text: str) -> str:
 
 
 def _examples(epilog: str) -> list[str]:
-    """Command lines as a block; any other epilogue as a paragraph."""
-    commands = [" ".join(part.split()) for part in epilog.split("  |  ")]
-    if all(command.startswith("starbucks ") for command in commands):
-        return ["```text", *commands, "```", ""]
+    """Return command lines as a block, any other epilogue as a paragraph."""
+    lines = [" ".join(part.split()) for part in epilog.split("  |  ")]
+    if all(line.startswith("starbucks ") for line in lines):
+        return ["```text", *lines, "```", ""]
     return [_cell(epilog), ""]

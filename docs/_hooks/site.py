@@ -1,4 +1,4 @@
-"""What mkdocs does besides turning pages into HTML: flags from the parsers, MathML, pages from outside docs/."""
+"""Hooks of mkdocs: flags from the parsers, MathML for formulas, pages from outside docs/."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # this checkout's package, and flags.py
-from flags import as_markdown, doors  # noqa: E402 - mkdocs puts sys.path back once a hook is loaded
+from flags import as_markdown, commands  # noqa: E402 - mkdocs resets sys.path after a hook is loaded
 
-# Pages of the site that lie elsewhere in the repository.
+# Pages of the site that are elsewhere in the repository.
 OUTSIDE = {
     "benchmarks.md": "bench/README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -30,7 +30,7 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages from outside."""
+    """Add the pages from outside docs/."""
     from mkdocs.structure.files import File  # here, so that a test without mkdocs can use the rest
 
     for page, source in OUTSIDE.items():
@@ -39,7 +39,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Fill in the flags, and make links between files of the repository links between pages."""
+    """Insert the flags, and turn links between files of the repository into links between pages."""
     if "<!-- consumers -->" in markdown:
         markdown = markdown.replace("<!-- consumers -->", _consumers())
     if "<!-- flags -->" in markdown:
@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Files) -> str:
-    """Turn the formulas that arithmatex found into MathML, which browsers draw without a script."""
+    """Turn the formulas that arithmatex found into MathML, which browsers render without a script."""
     return _FORMULA.sub(_mathml, content)
 
 
@@ -65,7 +65,7 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def _flags() -> str:
-    return "\n".join(as_markdown(door, common=number == 0) for number, door in enumerate(doors()))
+    return "\n".join(as_markdown(command, common=number == 0) for number, command in enumerate(commands()))
 
 
 def _consumers() -> str:
@@ -77,7 +77,7 @@ def _consumers() -> str:
 
 
 def relink(markdown: str, page: str) -> str:
-    """Links as they work in the repository, made to work on the site; a file that is no page there is only named."""
+    """Rewrite links between files of the repository for the site; a file that is no page becomes its name."""
     source = OUTSIDE.get(page, f"docs/{page}")
 
     def replace(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from docs.pages import ROOT, pages, read
 
 sys.path.append(str(ROOT / "docs" / "_hooks"))
-from flags import as_markdown, doors
+from flags import as_markdown, commands
 
 _COMMAND = re.compile(r"(?:starbucks |-m starbucks_retrieval\.)(\w+)(?: (\w+))?")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z_]\w*)")
@@ -19,29 +19,29 @@ _PROGRAMS = {"nproc_per_node", "nnodes", "constraint", "editable"}  # torchrun's
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, set[str]]:
-    """Stage → the names of its flags."""
+    """The names of the flags of each command."""
     from transformers import TrainingArguments
 
     found: dict[str, set[str]] = {}
-    for door in doors():
-        flags = {flag.removeprefix("--") for flag in door.flags} | {"help"}
-        found[door.name] = flags
-        found.setdefault(door.name.split()[0], set()).update(flags)
-    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
+    for command in commands():
+        flags = {flag.removeprefix("--") for flag in command.flags} | {"help"}
+        found[command.name] = flags
+        found.setdefault(command.name.split()[0], set()).update(flags)
+    hugging_face = {field.name for field in dataclasses.fields(TrainingArguments)}
     for stage in ("train", "pretrain"):
-        found[stage] |= theirs
+        found[stage] |= hugging_face
     return found
 
 
 def command_lines(text: str):
-    """Line number and text of every command line of ours, wherever it stands, with its continuation lines."""
+    """Line number and text of every command line of this package, with its continuation lines."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         words = line
         while words.endswith("\\") and number + 1 < len(lines):
             number += 1
             words = words[:-1] + lines[number]
-        # In running text a command is what stands between its own back quotes.
+        # In running text, a command is between its own back quotes.
         pieces = (
             re.findall(r"`([^`]+)`", words) if "`" in words and not line.startswith("    ") else [words.split("  #")[0]]
         )
@@ -57,8 +57,8 @@ def test_commands_have_flags_that_exist(page, known):
         if stage not in known:
             wrong.append(f"{page}:{number}: no stage {stage}")
             continue
-        strangers = [flag for flag in _FLAG.findall(line[command.end() :]) if flag not in known[stage] | _PROGRAMS]
-        wrong += [f"{page}:{number}: {stage} has no --{flag}" for flag in strangers]
+        unknown = [flag for flag in _FLAG.findall(line[command.end() :]) if flag not in known[stage] | _PROGRAMS]
+        wrong += [f"{page}:{number}: {stage} has no --{flag}" for flag in unknown]
     assert not wrong, "\n".join(wrong)
 
 
@@ -83,10 +83,10 @@ def test_tables_of_flags_name_ours(page, known):
 
 
 def test_the_reference_lists_every_flag_with_its_meaning():
-    for door in doors():
-        text = as_markdown(door, common=True)
-        for flag in door.flags:
-            assert re.search(rf"^\| `{flag}` \| .* \| \S.* \|$", text, re.MULTILINE), f"{door.name} {flag}"
+    for command in commands():
+        text = as_markdown(command, common=True)
+        for flag in command.flags:
+            assert re.search(rf"^\| `{flag}` \| .* \| \S.* \|$", text, re.MULTILINE), f"{command.name} {flag}"
 
 
 def test_a_wrong_flag_is_found():
