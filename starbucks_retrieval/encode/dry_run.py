@@ -15,8 +15,7 @@ from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import output_folder
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.store.shards import load_shard
+from starbucks_retrieval.store.layout import load_shard, read_manifest
 from starbucks_retrieval.store.spec import part_rows
 
 _SAMPLE = 200  # texts whose tokens are counted

@@ -21,7 +21,7 @@ from starbucks_retrieval.models.backends.selection import choose_backend, open_b
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreSpec, StoreWriter, output_folder
-from starbucks_retrieval.store.manifest import read_manifest
+from starbucks_retrieval.store.layout import read_manifest
 
 log = logging.getLogger(__name__)
 

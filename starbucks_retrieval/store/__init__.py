@@ -1,4 +1,4 @@
-"""Embeddings on disk: one folder per size, plain memory-mapped .npy shards, a JSON manifest, checksums."""
+"""Embeddings on disk: one folder for each size, with memory-mapped .npy shards, checksums and a JSON manifest."""
 
 from starbucks_retrieval.store.layout import output_folder, size_folder
 from starbucks_retrieval.store.locate import open_store, open_stores

@@ -1,40 +1,132 @@
-"""The door of `store`: one sub-command for each thing to do with stores that are there."""
+"""The command `store`: sub-commands that check, describe and convert stores. Paths may come first, without their flag."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.arguments import (
-    ExportArguments,
-    ImportArguments,
-    InfoArguments,
-    MergeArguments,
-    SliceArguments,
-    VerifyArguments,
-)
+from starbucks_retrieval.sizes import Size
 
 Command = Callable[[Any, CommonArguments], None]
 _SHOWN = 20  # problems on a terminal
+_PATHS = "stores: the folder of a size, an output of encode, a pattern, a URL"
+
+
+@dataclass
+class VerifyArguments:
+    """Verifying."""
+
+    path: list[str] = flag(None, _PATHS, required=True)
+
+
+@dataclass
+class InfoArguments:
+    """Describing."""
+
+    path: list[str] = flag(None, _PATHS, required=True)
+
+
+@dataclass
+class SliceArguments:
+    """Slicing."""
+
+    path: str = flag("", "the store to cut: the folder of a size, an output of encode, a pattern, a URL", required=True)
+    output: str = flag("", "folder for the smaller stores, one sub-folder for each size", required=True)
+    dim: int | None = flag(None, "the dim to cut to")
+    dims: str | None = flag(None, "several dims: 32,64,128")
+    size: str | None = flag(None, "layer:dim to cut, where PATH holds several sizes")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+    def parsed_dims(self) -> list[int]:
+        """Return the dims, ascending."""
+        words = [word.strip() for word in (self.dims or "").split(",") if word.strip()]
+        try:
+            dims = {int(word) for word in words} | ({self.dim} if self.dim is not None else set())
+        except ValueError:
+            raise UserError(f"--dims {self.dims} is not a list of numbers", "write 32,64,128") from None
+        if not dims:
+            raise UserError("no dim to cut to", "give --dim 128, or --dims 32,64,128")
+        return sorted(dims)
+
+
+@dataclass
+class MergeArguments:
+    """Merging."""
+
+    path: list[str] = flag(None, "the parts: folders, outputs of encode, a pattern, URLs", required=True)
+    output: str = flag("", "folder for the merged store, one sub-folder for each size", required=True)
+    shard_size: int | None = flag(None, "rows of a shard (default: that of the parts)")
+    size: str | None = flag(None, "layer:dim, to merge this size only (default: all sizes)")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+
+@dataclass
+class ExportArguments:
+    """Exporting."""
+
+    path: str = flag("", "the store: the folder of a size, an output of encode, a pattern, a URL", required=True)
+    output: str = flag("", "a local file; with --to npy a folder", required=True)
+    to: Literal["parquet", "arrow", "npy"] = flag(
+        None, "columns id and embedding in one file, or vectors.npy and ids.txt (line n is row n)", required=True
+    )
+    size: str | None = flag(None, "layer:dim, where PATH holds several sizes")
+    overwrite: bool = flag(False, "replace an existing output")
+
+
+@dataclass
+class ImportArguments:
+    """Importing."""
+
+    path: list[str] = flag(None, "pickles of (vectors, ids), in the order of the corpus", required=True)
+    output: str = flag("", "folder for the store, one sub-folder for each size", required=True)
+    layer: int = flag(None, "the layer that the vectors are from: usually the model's last", required=True)
+    dim: int | None = flag(None, "their dim, to be checked (default: that of the files)")
+    encode_is_query: bool = flag(False, "the vectors are of queries")
+    name: str | None = flag(
+        None,
+        "a name for the model. A pickle does not say which weights made it, so search compares this name: use the same "
+        "name for queries and passages of one model, and different names for different models",
+    )
+    fingerprint: str | None = flag(None, "instead of --name: the fingerprint of the weights, where it is known")
+    pooling: Literal["cls", "mean", "last"] = flag("cls", "how the model pooled; search compares it")
+    normalize: bool = flag(False, "the vectors have length 1; this is checked")
+    store_dtype: Literal["float16", "float32"] | None = flag(
+        None, "type of the stored numbers (default: as in the files)"
+    )
+    shard_size: int = flag(16384, "rows of a shard")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+    def checked_fingerprint(self) -> str:
+        """Return the fingerprint that the store records."""
+        if bool(self.name) == bool(self.fingerprint):
+            raise UserError(
+                "--name is missing" if not self.name else "--name and --fingerprint contradict each other",
+                "the pickle does not say which model made it: use the same --name for queries and passages of one model",
+            )
+        return self.fingerprint or f"imported-{self.name}"
+
+
+def _size(text: str | None) -> Size | None:
+    return Size.parse(text) if text else None
 
 
 def _verify(arguments: VerifyArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.info import readable
-    from starbucks_retrieval.store.verify import verify_stores
+    from starbucks_retrieval.store.info import readable, verify_stores
 
     figures = verify_stores(arguments.path)
     problems = figures["problems"]
-    state = f"{len(problems)} problems" if problems else "all as written"
+    state = f"{len(problems)} problems" if problems else "no problems"
     read = f"{readable(figures['bytes'])} in {figures['shards']} shards of {figures['stores']} stores read"
     finish(common, f"{read}: {state}", figures)
     if problems:
         more = [f"and {len(problems) - _SHOWN} more; --json lists all"] if len(problems) > _SHOWN else []
         what = "\n  ".join([*problems[:_SHOWN], *more])
-        raise UserError(what, "run the command that wrote it again; it writes what is not whole")
+        raise UserError(what, "run the command that wrote it again; it writes damaged and missing files")
 
 
 def _info(arguments: InfoArguments, common: CommonArguments) -> None:
@@ -44,34 +136,36 @@ def _info(arguments: InfoArguments, common: CommonArguments) -> None:
     if not common.json:
         print("\n".join(map(as_text, stores)), flush=True)
     unfinished = sum(not store["complete"] for store in stores)
-    told = f", {unfinished} of them incomplete" if unfinished else ""
-    summary = f"{len(stores)} stores, {readable(sum(store['bytes'] for store in stores))}{told}"
+    incomplete = f", {unfinished} of them incomplete" if unfinished else ""
+    summary = f"{len(stores)} stores, {readable(sum(store['bytes'] for store in stores))}{incomplete}"
     finish(common, summary, {"stores": stores})
 
 
 def _slice(arguments: SliceArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.slice import slice_store
+    from starbucks_retrieval.store.transform import slice_store
 
-    figures = slice_store(arguments.path, arguments.output, arguments.wanted(), arguments.source(), arguments.overwrite)
+    figures = slice_store(
+        arguments.path, arguments.output, arguments.parsed_dims(), _size(arguments.size), arguments.overwrite
+    )
     sizes = ", ".join(figures["sizes"])
     summary = f"{figures['rows']} rows cut from {figures['from']} to {sizes}; in {figures['output']}"
     finish(common, summary, figures)
 
 
 def _merge(arguments: MergeArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.merge import merge_stores
+    from starbucks_retrieval.store.transform import merge_stores
 
     figures = merge_stores(
-        arguments.path, arguments.output, arguments.shard_size, arguments.wanted(), arguments.overwrite
+        arguments.path, arguments.output, arguments.shard_size, _size(arguments.size), arguments.overwrite
     )
-    summary = f"{figures['rows']} rows at {', '.join(figures['sizes'])}, whole; in {figures['output']}"
+    summary = f"{figures['rows']} rows at {', '.join(figures['sizes'])} merged; in {figures['output']}"
     finish(common, summary, figures)
 
 
 def _export(arguments: ExportArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.convert import export_store
 
-    figures = export_store(arguments.path, arguments.output, arguments.to, arguments.wanted(), arguments.overwrite)
+    figures = export_store(arguments.path, arguments.output, arguments.to, _size(arguments.size), arguments.overwrite)
     summary = (
         f"{figures['rows']} rows at {figures['size']} as {figures['to']} ({figures['dtype']}) in {figures['output']}"
     )
@@ -83,7 +177,7 @@ def _import(arguments: ImportArguments, common: CommonArguments) -> None:
 
     settings = dataclasses.asdict(arguments)
     files, output, layer, name = (settings.pop(key) for key in ("path", "output", "layer", "name"))
-    settings["fingerprint"] = arguments.stamp()
+    settings["fingerprint"] = arguments.checked_fingerprint()
     figures = import_pickles(files, output, layer, model_name=name or "", **settings)
     summary = (
         f"{figures['rows']} {figures['kind']} from {figures['files']} files at {figures['size']}, "
@@ -92,19 +186,19 @@ def _import(arguments: ImportArguments, common: CommonArguments) -> None:
     finish(common, summary, figures)
 
 
-# name: (what it does, its flags, words that come first, what runs it)
+# name: (help, flags, leading words, function)
 COMMANDS: dict[str, tuple[str, type, str, Command]] = {
     "verify": ("read every file and compare its checksum", VerifyArguments, "PATH…", _verify),
-    "info": ("tell what stores hold, finished or not", InfoArguments, "PATH…", _info),
+    "info": ("describe stores, complete or not", InfoArguments, "PATH…", _info),
     "slice": ("write smaller dims of the same layer", SliceArguments, "PATH OUTPUT", _slice),
     "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge),
     "export": ("write a store as Parquet, Arrow or plain numpy", ExportArguments, "PATH OUTPUT", _export),
-    "import": ("make a store of Tevatron's or ielab's pickles", ImportArguments, "FILE… OUTPUT", _import),
+    "import": ("make a store from pickles of Tevatron or ielab/Starbucks", ImportArguments, "FILE… OUTPUT", _import),
 }
 
 
 def main(argv: Sequence[str]) -> None:
-    """Choose the sub-command, parse, run it, summarise."""
+    """Run a sub-command, and print a summary."""
     if argv and argv[0] in ("-h", "--help", "help"):
         print("usage: starbucks store <sub-command> PATH… [flags]\n")
         for name, (line, _, words, _) in COMMANDS.items():
@@ -115,7 +209,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if not argv or argv[0] not in COMMANDS:
         what = f"store has no sub-command {argv[0]!r}" if argv else "store needs a sub-command"
-        raise UserError(what, f"one of {', '.join(COMMANDS)}; starbucks store --help tells what they do")
+        raise UserError(what, f"use one of {', '.join(COMMANDS)}; starbucks store --help describes them")
     line, flags, words, command = COMMANDS[argv[0]]
     (arguments, common), _ = parse_flags(
         [flags, CommonArguments],
@@ -128,7 +222,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _named(argv: Sequence[str], has_output: bool) -> list[str]:
-    """The paths that come first as flags: the last one as --output, the others as --path. A configuration file stays."""
+    """Turn leading paths into flags: the last one into --output, the others into --path. A configuration file stays."""
     first_flag = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     paths, rest = list(argv[:first_flag]), list(argv[first_flag:])
     config = [paths.pop(0)] if paths and paths[0].endswith((".yaml", ".yml", ".json")) else []

@@ -1,4 +1,4 @@
-"""Stores for other programs: Parquet, Arrow, plain numpy."""
+"""Export stores as Parquet, Arrow or plain numpy files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starbucks_retrieval.store.locate import open_store
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
 
-_BLOCK = 16 << 20  # bytes of vectors that are held at a time; a row group of Parquet
+_BLOCK = 16 << 20  # bytes of vectors in memory at a time, and of a row group of Parquet
 
 
 def export_store(
@@ -27,20 +27,30 @@ def export_store(
     size: Size | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a store for other programs, in constant memory; it appears whole or not at all.
+    """Write a store for other programs, atomically and in constant memory.
 
-    `to`: `parquet` or `arrow` (the Arrow file format), one file with the columns `id` (string) and `embedding`
-    (fixed_size_list of float16 or float32, as stored) and the store's spec as JSON in the schema's metadata; or `npy`,
-    a folder with `ids.txt` and, written last, `vectors.npy` [rows, dim]. Returns figures. Raises UserError for an
-    output that is there already, unless `overwrite`.
+    Args:
+        path: The store.
+        output: A local file, or for `npy` a folder.
+        to: `parquet` or `arrow` (the Arrow file format): one file with the columns `id` (string) and `embedding`
+            (fixed_size_list of float16 or float32, as stored), and the spec of the store as JSON in the schema's
+            metadata. `npy`: `ids.txt` and, written last, `vectors.npy` [rows, dim].
+        size: The size to export, where `path` holds several.
+        overwrite: Replace an existing output.
+
+    Returns:
+        Figures: output, to, size, rows, dtype.
+
+    Raises:
+        UserError: The output exists, or is a URL.
     """
     source = open_store(path, size)
     target = as_path(output)
     if is_remote(target):
-        raise UserError(f"{output} is a URL, exports are written locally", "export to a folder here, and copy it")
+        raise UserError(f"{output} is a URL, but exports are written locally", "export to a local folder, and copy it")
     taken = target.is_dir() and any(target.iterdir()) if to == "npy" else target.exists()
     if taken and not overwrite:
-        raise UserError(f"{target} is there already", "name another output, or give --overwrite")
+        raise UserError(f"{target} exists already", "name another output, or give --overwrite")
     _WRITERS[to](source, target)
     return {
         "output": str(output),
@@ -62,8 +72,8 @@ def _columns(store: EmbeddingStore, target: Path, opener: Callable[[BinaryIO, An
     import pyarrow as pa
 
     kind = pa.list_(pa.from_numpy_dtype(store.dtype), store.spec.size.dim)
-    described = {"starbucks_retrieval.store": json.dumps(store.spec.to_json(), ensure_ascii=False, sort_keys=True)}
-    schema = pa.schema([("id", pa.string()), ("embedding", kind)], described)
+    metadata = {"starbucks_retrieval.store": json.dumps(store.spec.to_json(), ensure_ascii=False, sort_keys=True)}
+    schema = pa.schema([("id", pa.string()), ("embedding", kind)], metadata)
     with atomic_writer(target) as handle, opener(handle, schema) as writer:
         for ids, vectors in _blocks(store):
             flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
@@ -74,7 +84,7 @@ def _columns(store: EmbeddingStore, target: Path, opener: Callable[[BinaryIO, An
 def _parquet(store: EmbeddingStore, target: Path) -> None:
     import pyarrow.parquet as pq
 
-    # Ids that are all different make a dictionary as long as themselves.
+    # A dictionary of unique ids would be as long as the ids.
     _columns(store, target, lambda handle, schema: pq.ParquetWriter(handle, schema, use_dictionary=False))
 
 
@@ -87,11 +97,11 @@ def _arrow(store: EmbeddingStore, target: Path) -> None:
 def _npy(store: EmbeddingStore, target: Path) -> None:
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, --to npy writes a folder", "name another output")
-    (target / "vectors.npy").unlink(missing_ok=True)  # or new ids would stand beside old vectors
+    (target / "vectors.npy").unlink(missing_ok=True)  # never new ids beside old vectors
     with atomic_writer(target / "ids.txt") as handle:
         for ids, _ in _blocks(store):
             if broken := [docid for docid in ids if "\n" in docid or "\r" in docid]:
-                raise UserError(f"the id {broken[0]!r} holds a line break", "export to parquet or arrow")
+                raise UserError(f"the id {broken[0]!r} contains a line break", "export to parquet or arrow")
             handle.write("".join(f"{docid}\n" for docid in ids).encode())
     shape = (store.count, store.spec.size.dim)
     header = {"descr": np.lib.format.dtype_to_descr(store.dtype), "fortran_order": False, "shape": shape}

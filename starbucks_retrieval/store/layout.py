@@ -1,4 +1,4 @@
-"""Names of folders and files of a store.
+"""The files of a store: their names, the shards, and the manifest.
 
 <output>/L6-D128/manifest.json             the job, its shards, and whether all of them are there
 <output>/L6-D128/00000.vectors.npy         [rows, dim] float16 or float32
@@ -9,47 +9,234 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import refuse_newer
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import storage
+from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
 from starbucks_retrieval.store.storage import PathLike, as_path
 
 MANIFEST = "manifest.json"
-_OWN = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
+# Temporary names of this version and of 0.1 included.
+_STORE_FILE = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
 _SIZE = re.compile(r"L(\d+)-D(\d+)")
 _PART = re.compile(r"part-(\d{5,})-of-(\d{5,})")
 
 
 def size_folder(size: Size) -> str:
-    """`L6-D128` for 6:128; a colon is no part of a portable file name."""
+    """Return the folder name of a size: `L6-D128` for 6:128, as a colon is not portable in file names."""
     return f"L{size.layer}-D{size.dim}"
 
 
-def folder_size(name: str) -> Size | None:
-    """The size that a folder's name tells, or None."""
+def parse_size_folder(name: str) -> Size | None:
+    """Return the size that a folder is named after, or None."""
     match = _SIZE.fullmatch(name)
     return Size(int(match[1]), int(match[2])) if match else None
 
 
 def output_folder(output: PathLike, size: Size, parts: int = 1, part: int = 0) -> Path:
-    """Where the store of one size (and one part of several) lives under an output folder; for a URL, a UPath."""
+    """Return the folder of one size, and of one part of several, under an output folder.
+
+    Args:
+        output: A local folder or a URL; for a URL the result is a UPath.
+        size: The size of the store.
+        parts: The number of jobs that share the corpus.
+        part: The job, counted from 0.
+
+    Example:
+        >>> str(output_folder("emb", Size(6, 128), parts=4, part=2))
+        'emb/part-00002-of-00004/L6-D128'
+    """
     root = as_path(output)
     if parts > 1:
         root = root / f"part-{part:05d}-of-{parts:05d}"
     return root / size_folder(size)
 
 
-def is_part(name: str) -> bool:
-    """Whether a folder's name is that of one part of several."""
+def is_part_folder(name: str) -> bool:
+    """Whether a folder is named as one part of several."""
     return _PART.fullmatch(name) is not None
 
 
-def shard_file(shard: int, what: str) -> str:
-    """`what`: `vectors.npy`, `ids.npy` or `json`."""
-    return f"{shard:05d}.{what}"
-
-
-def is_own(name: str) -> bool:
+def is_store_file(name: str) -> bool:
     """Whether a store writes files of that name."""
-    return _OWN.fullmatch(name) is not None
+    return _STORE_FILE.fullmatch(name) is not None
+
+
+def shard_file(shard: int, suffix: str) -> str:
+    """Return the name of a file of a shard; `suffix` is `vectors.npy`, `ids.npy` or `json`."""
+    return f"{shard:05d}.{suffix}"
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The name, length in bytes and blake2b checksum (32 hex digits) of a file."""
+
+    name: str
+    bytes: int
+    blake2b: str
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A shard of `rows` rows from row `start` of its store; no vector is longer than `largest_norm`."""
+
+    shard: int
+    start: int
+    rows: int
+    largest_norm: float
+    vectors: FileRecord
+    ids: FileRecord
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ShardRecord:
+        """Read the result of `to_json`. Raises TypeError or KeyError for anything else."""
+        files = {name: FileRecord(**values[name]) for name in ("vectors", "ids")}
+        return cls(**(values | files))
+
+    def problem(self, folder: Path, lengths: Mapping[str, int | None], checksums: bool = True) -> str | None:
+        """Return a description of the damage to the shard's files, or None.
+
+        Args:
+            folder: The folder of the store.
+            lengths: The files of the folder and their lengths, from `storage.entries`.
+            checksums: Compare checksums too, which reads every file.
+        """
+        for record in (self.vectors, self.ids):
+            path = folder / record.name
+            length = lengths.get(record.name)
+            if length is None:
+                return f"{path} is missing"
+            if length != record.bytes:
+                return f"{path} has {length} bytes instead of {record.bytes}"
+            if checksums and storage.digest(path) != record.blake2b:
+                return f"{path} does not match its checksum"
+        return None
+
+
+def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np.ndarray) -> ShardRecord:
+    """Write one shard: its two arrays, then the record that declares them complete.
+
+    Args:
+        folder: The folder of the store.
+        shard: The number of the shard.
+        start: Its first row in the store.
+        ids: One id a row.
+        vectors: [rows, dim], in the type of the store.
+
+    Raises:
+        UserError: An id cannot be stored.
+    """
+    record = ShardRecord(
+        shard=shard,
+        start=start,
+        rows=len(ids),
+        largest_norm=_largest_norm(vectors),
+        vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
+        ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
+    )
+    storage.write_json(folder, shard_file(shard, "json"), record.to_json())
+    return record
+
+
+def load_shard(folder: Path, shard: int) -> ShardRecord | None:
+    """Return the record of a shard, or None when there is none that can be read."""
+    try:
+        return ShardRecord.from_json(json.loads(storage.read_text(folder / shard_file(shard, "json"))))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def remove_shard(folder: Path, shard: int) -> None:
+    """Delete all files of a shard, the record first."""
+    for suffix in ("json", "vectors.npy", "ids.npy"):
+        storage.remove(folder, shard_file(shard, suffix))
+
+
+def id_array(ids: list[str]) -> np.ndarray:
+    """Return ids as a numpy array of UTF-8 bytes. Raises UserError for an id with NUL or invalid Unicode."""
+    encoded = []
+    for docid in ids:
+        if "\0" in docid:
+            raise UserError(f"the id {docid!r} contains a NUL character", "remove it from the data")
+        try:
+            encoded.append(docid.encode())
+        except UnicodeEncodeError:
+            raise UserError(f"the id {docid!r} is not valid Unicode", "correct the data") from None
+    return np.array(encoded, dtype=bytes)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of manifest.json; `shards` is empty until the store is complete."""
+
+    spec: StoreSpec
+    shards: list[ShardRecord]
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return {
+            "format": FORMAT,
+            "version": self.spec.version,
+            "complete": self.complete,
+            "rows": sum(record.rows for record in self.shards),
+            "spec": self.spec.to_json(),
+            "shards": [record.to_json() for record in self.shards],
+        }
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a store. Raises UserError if it is missing, damaged, or of a newer version."""
+    path = folder / MANIFEST
+    damaged = UserError(f"{path} is damaged", "delete the folder and encode again")
+    try:
+        content = json.loads(storage.read_text(path))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise UserError(f"{folder} is not an embedding store: it has no {MANIFEST}", "check the path") from None
+    except ValueError:
+        raise damaged from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(f"{path} is not the manifest of an embedding store", "check the path")
+    refuse_newer(content.get("version"), VERSION, path, "encode again")
+    try:
+        shards = [ShardRecord.from_json(record) for record in content["shards"]]
+        return Manifest(StoreSpec.from_json(content["spec"], str(path)), shards, content["complete"] is True)
+    except (KeyError, TypeError, AttributeError):
+        raise damaged from None
+
+
+def _largest_norm(vectors: np.ndarray) -> float:
+    largest = 0.0
+    for start in range(0, len(vectors), 1024):  # float64 takes two to four times the memory
+        block = vectors[start : start + 1024].astype(np.float64)
+        largest = max(largest, float(np.sqrt(np.square(block).sum(axis=1).max())))
+    return largest
+
+
+def _save_array(folder: Path, name: str, array: np.ndarray) -> FileRecord:
+    array = np.ascontiguousarray(array)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    # Not np.save: on a full disk it raises an error that does not say so.
+    pieces = (header.getvalue(), array.view(np.uint8).reshape(-1).data)
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    storage.write_file(folder, name, pieces)
+    return FileRecord(name, sum(map(len, pieces)), digest.hexdigest())

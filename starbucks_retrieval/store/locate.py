@@ -1,4 +1,4 @@
-"""From what a user names (a size's folder, its parent, a pattern, parts) to open stores."""
+"""Find and open stores by a path: the folder of a size, its parent, a pattern, or parts."""
 
 from __future__ import annotations
 
@@ -8,53 +8,63 @@ from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.layout import MANIFEST, folder_size, is_part, size_folder
+from starbucks_retrieval.store.layout import MANIFEST, is_part_folder, parse_size_folder, size_folder
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, entries, exists, is_folder, matching
 
 
 def open_store(path: PathLike, size: Size | None = None) -> EmbeddingStore:
-    """Open a size's folder, an encode output with one or several sizes and parts, or a pattern of those.
+    """Open a store, joining its parts.
 
-    Local or at a URL. `size` chooses among several sizes. Raises UserError that lists the sizes there are when it is
-    needed, or absent.
+    Args:
+        path: The folder of a size, the output of encode with one or several sizes and parts, or a pattern that matches
+            such folders; local or a URL.
+        size: The size to open, where there are several.
+
+    Raises:
+        UserError: No store is there; there are several sizes and `size` is missing; `size` is not among them.
+
+    Example:
+        >>> store = open_store("emb/passages", Size(6, 128))  # doctest: +SKIP
+        >>> for start, vectors in store.blocks(max_rows=4096):  # doctest: +SKIP
+        ...     print(start, vectors.shape)
     """
-    where = as_path(path)
-    if _is_pattern(where):
+    folder = as_path(path)
+    if _is_pattern(folder):
         return open_stores(path, size)
-    return _join(_folders(where, size), size)
+    return _join(_folders(folder, size), size)
 
 
 def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
-    """Open all folders that match a pattern such as `emb/part-*` as one store. Raises UserError as `open_store`."""
+    """Open all folders that match a pattern such as `emb/part-*` as one store. Arguments and errors as in `open_store`."""
     matches = _matches(as_path(pattern))
-    if all(folder_size(match.name) and MANIFEST in entries(match) for match in matches):
+    if all(parse_size_folder(match.name) and MANIFEST in entries(match) for match in matches):
         # `emb/*` matches the sizes of one output: choose among them as if `emb` had been named.
         matches = _of_one_size(matches, size, str(pattern))
     return _join([folder for match in matches for folder in _folders(match, size)], size)
 
 
 def store_folders(paths: Sequence[PathLike]) -> list[Path]:
-    """The folders of all stores in what `paths` name, of every size and part, finished or not, each once.
+    """Return the folders of all stores at the given paths: every size and part, complete or not, each once.
 
-    Raises UserError for a path without any.
+    Raises UserError for a path without a store.
     """
     found: list[Path] = []
     for path in paths:
-        where = as_path(path)
-        for match in _matches(where) if _is_pattern(where) else [where]:
+        pattern = as_path(path)
+        for match in _matches(pattern) if _is_pattern(pattern) else [pattern]:
             found += _all_folders(match)
     return list(dict.fromkeys(found))
 
 
 def open_each_size(paths: Sequence[PathLike], size: Size | None = None) -> dict[Size, EmbeddingStore]:
-    """One store a size from all that `paths` name, parts joined; of `size` alone if that is given.
+    """Open one store for each size at the given paths, or for `size` alone; parts are joined.
 
     Raises UserError for parts that do not belong together or are missing, and for a size that is not there.
     """
     groups: dict[Size, list[EmbeddingStore]] = {}
     for folder in store_folders(paths):
-        if size is None or folder_size(folder.name) in (None, size):
+        if size is None or parse_size_folder(folder.name) in (None, size):
             store = EmbeddingStore.open(folder)
             groups.setdefault(store.spec.size, []).append(store)
     if size is not None and size not in groups:
@@ -70,7 +80,9 @@ def _is_pattern(path: Path) -> bool:
 def _matches(pattern: Path) -> list[Path]:
     matches = [match for match in matching(pattern) if is_folder(match)]
     if not matches:
-        raise UserError(f"no folder matches {pattern}", "check the pattern; quote it so that the shell leaves it alone")
+        raise UserError(
+            f"no folder matches {pattern}", "check the pattern; quote it so that the shell does not expand it"
+        )
     return matches
 
 
@@ -89,7 +101,7 @@ def _folders(path: Path, size: Size | None) -> list[Path]:
     if path in sizes:
         return sizes
     if parts and sizes:
-        raise UserError(f"{path} holds a whole store and parts of one", "name the folder that you mean")
+        raise UserError(f"{path} holds a whole store and parts of one", "name one of the folders inside it")
     if parts:
         return [folder for part in parts for folder in _folders(part, size)]
     if not sizes:
@@ -102,25 +114,27 @@ def _children(path: Path) -> tuple[list[Path], list[Path]]:
     if not exists(path):
         raise UserError(f"no such folder: {path}", "check the path")
     if not is_folder(path):
-        raise UserError(f"{path} is a file, the folder of an embedding store is needed", "name what encode wrote")
+        raise UserError(f"{path} is a file, an embedding store is a folder", "name the output of encode")
     listed = entries(path)
     if MANIFEST in listed:
         return [path], []
     names = sorted(name for name, length in listed.items() if length is None)
-    return [path / name for name in names if folder_size(name)], [path / name for name in names if is_part(name)]
+    return [path / name for name in names if parse_size_folder(name)], [
+        path / name for name in names if is_part_folder(name)
+    ]
 
 
 def _no_store(path: Path) -> UserError:
     return UserError(f"{path} is not an embedding store: it has no {MANIFEST}", "check the path")
 
 
-def _of_one_size(folders: list[Path], size: Size | None, where: str) -> list[Path]:
-    have = sorted({found for folder in folders if (found := folder_size(folder.name))})
+def _of_one_size(folders: list[Path], size: Size | None, path: str) -> list[Path]:
+    have = sorted({found for folder in folders if (found := parse_size_folder(folder.name))})
     listed = ", ".join(map(str, have))
     if size is None and len(have) > 1:
-        raise UserError(f"{where} holds several sizes: {listed}", "name one with --size, or with --layer and --dim")
+        raise UserError(f"{path} holds several sizes: {listed}", "name one with --size, or with --layer and --dim")
     if size is not None and size not in have:
-        raise UserError(f"{where} has no size {size}", f"it has {listed}")
+        raise UserError(f"{path} has no size {size}", f"it has {listed}")
     return [folder for folder in folders if size is None or folder.name == size_folder(size)]
 
 

@@ -1,4 +1,4 @@
-"""Reading a store: memory-mapped, in blocks or by row."""
+"""Read a store, memory-mapped: in blocks, or by row."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.cache import local_file
-from starbucks_retrieval.store.float16 import refuse_endless, to_float32
-from starbucks_retrieval.store.layout import MANIFEST
-from starbucks_retrieval.store.manifest import read_manifest
-from starbucks_retrieval.store.shards import FileRecord, ShardRecord, load_shard
+from starbucks_retrieval.store.float16 import check_finite, to_float32
+from starbucks_retrieval.store.layout import MANIFEST, FileRecord, ShardRecord, load_shard, read_manifest
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
-from starbucks_retrieval.store.storage import PathLike
+from starbucks_retrieval.store.storage import PathLike, local_file
 
-_KEPT = 256  # open files that a store may have at most
+_MAX_MAPPED = 256  # shards of a store that stay mapped at most
 
 
 class _Shard:
@@ -31,14 +28,14 @@ class _Shard:
         self.keep = False
         self._headers: dict[str, tuple[int, tuple[int, ...], np.dtype]] = {}
         self._vectors: np.ndarray | None = None
-        self._sound = 0  # rows from the first that were found finite
+        self._finite = 0  # rows from the first that are known to be finite
 
     @property
     def stop(self) -> int:
         return self.start + self.record.rows
 
-    # Mapped anew at each use, unless told otherwise: a store of a thousand shards must not hold two thousand open
-    # files, and pages that nobody maps any more are not counted as ours.
+    # Mapped anew at each use unless `keep` is set: a store of a thousand shards must not hold two thousand open files,
+    # and pages that are no longer mapped do not count as memory of this process.
     def vectors(self) -> np.ndarray:
         vectors = self._vectors
         if vectors is None:
@@ -50,12 +47,12 @@ class _Shard:
     def ids(self) -> np.ndarray:
         return self._map(self.record.ids)
 
-    def check(self, some: np.ndarray, low: int) -> None:
-        """Refuse rows from `low` on with NaN or infinity, which scores would hide; in order, each is seen once."""
-        if low + len(some) > self._sound:
-            refuse_endless(some)
-            if low <= self._sound:
-                self._sound = low + len(some)
+    def check(self, rows: np.ndarray, low: int) -> None:
+        """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once."""
+        if low + len(rows) > self._finite:
+            check_finite(rows)
+            if low <= self._finite:
+                self._finite = low + len(rows)
 
     def _map(self, file: FileRecord) -> np.ndarray:
         path = local_file(self.folder / file.name, file.bytes, file.blake2b)
@@ -63,7 +60,7 @@ class _Shard:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             self._headers[file.name] = array.offset, array.shape, array.dtype
             return array
-        # What np.load does, without reading the header again: a tenth of its time.
+        # As np.load, without reading the header again: a tenth of its time.
         offset, shape, dtype = self._headers[file.name]
         with open(path, "rb") as handle:
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
@@ -71,10 +68,13 @@ class _Shard:
 
 
 class EmbeddingStore:
-    """A finished store, or several parts of one corpus read as one. Rows count from 0 in corpus order.
+    """A complete store, or several parts of one corpus read as one. Rows count from 0 in corpus order.
 
-    Attributes: `spec`, `count` (rows), `first_row` (the corpus row of row 0: not 0 for a part opened alone),
-    `largest_norm` (no vector is longer).
+    Attributes:
+        spec: The job that wrote it.
+        count: The number of rows.
+        first_row: The corpus row of row 0: not 0 for a part that is opened alone.
+        largest_norm: No vector is longer.
     """
 
     def __init__(self, spec: StoreSpec, shards: list[_Shard]) -> None:
@@ -93,47 +93,52 @@ class EmbeddingStore:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders that are read, in the order of their rows."""
+        """The folders of the store, in the order of their rows."""
         return list(dict.fromkeys(shard.folder for shard in self._shards))
 
     @classmethod
     def open(cls, folder: PathLike) -> EmbeddingStore:
-        """Open a finished store. Lengths of files are checked here; `verify` checks their content.
+        """Open one folder of a complete store. The lengths of files are checked; `verify` checks their content.
 
-        Arrays at a URL are fetched, checked and kept in a local cache when they are first read. Raises UserError for no store, an unfinished one, a missing or damaged shard.
+        Arrays at a URL are copied into a local cache when they are first read, and their checksums are compared.
+
+        Raises:
+            UserError: The folder is not a store or not complete, or a shard is missing or damaged.
         """
         folder = storage.as_path(folder)
         manifest = read_manifest(folder)
         spec = manifest.spec
         if not manifest.complete:
-            there = sum(load_shard(folder, shard) is not None for shard in range(spec.shards))
+            found = sum(load_shard(folder, shard) is not None for shard in range(spec.shards))
             raise UserError(
-                f"{folder} is incomplete: {there} of {spec.shards} shards are there",
-                "run the same encode command again; it goes on where it stopped",
+                f"{folder} is incomplete: {found} of {spec.shards} shards are there",
+                "run the same encode command again; it resumes",
             )
         expected = [(shard, *spec.shard_rows(shard)) for shard in range(spec.shards)]
         if [(r.shard, r.start, r.start + r.rows) for r in manifest.shards] != expected:
             raise UserError(f"{folder / MANIFEST} is damaged", "delete the folder and encode again")
         lengths = storage.entries(folder)
         for record in manifest.shards:
-            _refuse(record.problem(folder, lengths, checksums=False))
+            _check(record.problem(folder, lengths, checksums=False))
         return cls(spec, [_Shard(folder, record, record.start) for record in manifest.shards])
 
     @classmethod
     def join(cls, stores: Iterable[EmbeddingStore]) -> EmbeddingStore:
-        """All parts of one job as one store. Raises UserError when parts differ, repeat or are missing."""
+        """Join all parts of one job. Raises UserError when parts differ, repeat or are missing."""
         parts = sorted(stores, key=lambda store: store.spec.part)
         first = parts[0]
         for store in parts[1:]:
             if difference := job_difference(first.spec, store.spec, ignore=("part",)):
                 raise UserError(
-                    f"{first._shards[0].folder} and {store._shards[0].folder} are no parts of one store: {difference}",
+                    f"{first._shards[0].folder} and {store._shards[0].folder} are not parts of one store: {difference}",
                     "name the folders of one encoding job",
                 )
-        have = [store.spec.part for store in parts]
-        if have != list(range(first.spec.parts)):
-            missing = sorted(set(range(first.spec.parts)) - set(have))
-            what = f"parts {missing} of {first.spec.parts} are missing" if missing else f"a part comes twice: {have}"
+        found = [store.spec.part for store in parts]
+        if found != list(range(first.spec.parts)):
+            missing = sorted(set(range(first.spec.parts)) - set(found))
+            what = (
+                f"parts {missing} of {first.spec.parts} are missing" if missing else f"a part is named twice: {found}"
+            )
             raise UserError(what, "encode every --dataset_shard_index, and name each part once")
         shards = [
             _Shard(shard.folder, shard.record, store.first_row + shard.start)
@@ -143,10 +148,13 @@ class EmbeddingStore:
         return cls(dataclasses.replace(first.spec, parts=1, part=0), shards)
 
     def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """All vectors in order: (first row, [rows, dim]), each block of `max_rows` rows, the last one shorter.
+        """Yield all vectors in order, as pairs of first row and array [rows, dim].
 
-        Small shards are merged and large ones split. `dtype` defaults to the stored one. An array is good
-        until the next one is asked for.
+        An array is valid until the next one is yielded.
+
+        Args:
+            max_rows: Rows of a block; the last one may have fewer. Small shards are joined and large ones split.
+            dtype: The type of the arrays; by default the stored one.
         """
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}")
@@ -161,32 +169,32 @@ class EmbeddingStore:
             pieces = list(self._pieces(start, stop))
             if len(pieces) == 1 and wanted == self.dtype:
                 shard, low, high = pieces[0]
-                some = np.asarray(shard.vectors()[low:high])
-                shard.check(some, low)
-                yield start, some
+                rows = np.asarray(shard.vectors()[low:high])
+                shard.check(rows, low)
+                yield start, rows
                 continue
             if buffer is None:
                 buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted)
             filled = 0
             for shard, low, high in pieces:
-                some = shard.vectors()[low:high]
+                rows = shard.vectors()[low:high]
                 if wanted == np.float32:
-                    to_float32(some, buffer[filled : filled + high - low])
+                    to_float32(rows, buffer[filled : filled + high - low])
                 else:
-                    shard.check(some, low)
-                    buffer[filled : filled + high - low] = some
+                    shard.check(rows, low)
+                    buffer[filled : filled + high - low] = rows
                 filled += high - low
             yield start, buffer[:filled]
 
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
-        """Ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
+        """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
         pieces = list(self._pieces(start, stop))
         ids = [docid.decode() for shard, low, high in pieces for docid in shard.ids()[low:high].tolist()]
         vectors = [shard.vectors()[low:high] for shard, low, high in pieces]
         return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors of the given rows, in their order: [len(rows), dim], in the stored type."""
+        """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type."""
         order, ascending = self._ascending(rows)
         gathered = np.empty((len(ascending), self.spec.size.dim), self.dtype)
         for shard, low, high in self._by_shard(ascending):
@@ -199,34 +207,34 @@ class EmbeddingStore:
         return ordered
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
-        """Ids of the given rows, in their order, as UTF-8; they sort as trec_eval sorts them."""
+        """Return the ids of the given rows, in their order, as UTF-8; they sort as in trec_eval."""
         order, ascending = self._ascending(rows)
         gathered = np.empty(len(ascending), object)
         for shard, low, high in self._by_shard(ascending):
-            place = slice(low, high) if order is None else order[low:high]
-            gathered[place] = shard.ids()[ascending[low:high] - shard.start].tolist()
+            positions = slice(low, high) if order is None else order[low:high]
+            gathered[positions] = shard.ids()[ascending[low:high] - shard.start].tolist()
         return gathered.tolist()
 
     def ids(self, rows: np.ndarray) -> list[str]:
-        """Ids of the given rows, in their order."""
+        """Return the ids of the given rows, in their order."""
         return [docid.decode() for docid in self.id_bytes(rows)]
 
     def keep_mapped(self) -> None:
-        """Keep the vectors of the first shards mapped from their first use on: for who reads rows again and again.
+        """Keep the vectors of up to 256 shards mapped after their first use, for callers that read rows repeatedly.
 
-        That spares opening files and faulting pages, most of the time of reading few rows of many shards. The pages
-        that were read then count as this process' memory, though the system may take them back.
+        This saves opening files and page faults, which take most of the time of reading few rows of many shards. The
+        pages count as memory of this process, though the system may reclaim them.
         """
-        for shard in self._shards[:_KEPT]:
+        for shard in self._shards[:_MAX_MAPPED]:
             shard.keep = True
 
     @property
     def mapped(self) -> bool:
-        """Whether all of its vectors stay mapped."""
+        """Whether the vectors of all shards stay mapped."""
         return all(shard.keep for shard in self._shards)
 
     def hold(self, max_bytes: int) -> None:
-        """Keep all vectors in memory in single precision from now on, if they fit: for one search after another."""
+        """Load all vectors into memory as float32 if they fit, for repeated searches."""
         if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
             [(_, held)] = self.blocks(self.count, np.float32)
             held.flags.writeable = False
@@ -236,10 +244,10 @@ class EmbeddingStore:
         """Read every file and compare its checksum. Raises UserError naming the first damaged file."""
         lengths = {folder: storage.entries(folder) for folder in self.folders}
         for shard in self._shards:
-            _refuse(shard.record.problem(shard.folder, lengths[shard.folder]))
+            _check(shard.record.problem(shard.folder, lengths[shard.folder]))
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Shard, int, int]]:
-        """The shards that hold rows [start, stop), each with its own first and last row."""
+        """Yield the shards that hold rows [start, stop), each with the range of its own rows."""
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         for shard in self._shards[first:]:
             if shard.start >= stop:
@@ -247,13 +255,13 @@ class EmbeddingStore:
             yield shard, max(start, shard.start) - shard.start, min(stop, shard.stop) - shard.start
 
     def _by_shard(self, ascending: np.ndarray) -> Iterator[tuple[_Shard, int, int]]:
-        """The shards that hold some of these rows, and where those of each begin and end."""
+        """Yield the shards that hold some of these rows, each with the range of positions in `ascending`."""
         bounds = np.searchsorted(ascending, np.append(self._starts, self.count))
         for index in np.flatnonzero(np.diff(bounds)):
             yield self._shards[index], int(bounds[index]), int(bounds[index + 1])
 
     def _ascending(self, rows: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """The rows, ascending, and the place of each in `rows`; None where they are ascending already."""
+        """Return the rows, ascending, and the position of each in `rows`; None where they are ascending already."""
         rows = self._checked(rows)
         if (rows[1:] >= rows[:-1]).all():
             return None, rows
@@ -262,12 +270,12 @@ class EmbeddingStore:
 
     def _checked(self, rows: np.ndarray) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
-        # A negative row would quietly read from the end.
+        # A negative row would read from the end without an error.
         if len(rows) and (rows.min() < 0 or rows.max() >= self.count):
             raise IndexError(f"rows lie from 0 to {self.count - 1}")
         return rows
 
 
-def _refuse(problem: str | None) -> None:
+def _check(problem: str | None) -> None:
     if problem is not None:
         raise UserError(problem, "run the same encode command again; it writes what is damaged or missing")

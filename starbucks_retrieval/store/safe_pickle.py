@@ -1,8 +1,8 @@
-"""Pickles of numpy arrays, read without running anything that they name.
+"""Read pickles of numpy arrays without executing anything that they name.
 
-A pickle may name any function and have it called. Here nothing that it names is ever looked up: the few names that
-arrays need stand for the small classes and functions below, all others are refused. Not even numpy's own are used,
-because a crafted state for a real dtype can make numpy take bytes for pointers.
+A pickle can name any function and have it called. Here no name is looked up: the few names that arrays need are mapped
+to the small classes and functions below, and all others are refused. Not even those of numpy are used, because a crafted
+state for a real dtype can make numpy interpret bytes as pointers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from starbucks_retrieval.errors import UserError
 
 
 def load_arrays(path: Path) -> Any:
-    """What a pickle holds, if that is arrays and scalars of numpy, lists, tuples, dicts, strings and numbers.
+    """Load a pickle of numpy arrays and scalars, lists, tuples, dicts, strings and numbers.
 
-    Raises UserError for a file that is no pickle, a damaged one, and one that names anything else; nothing of it has
-    been executed then.
+    Raises:
+        UserError: The file is not a pickle, is damaged, or names anything else. Nothing of it has been executed.
     """
     try:
         with open(path, "rb") as handle:
@@ -34,15 +34,15 @@ def load_arrays(path: Path) -> Any:
         raise UserError(f"{path} is a folder, a pickle is needed", "name the files inside it") from None
     except (OSError, UserError, KeyboardInterrupt):
         raise
-    except Exception as error:  # damaged pickles fail in every way there is
+    except Exception as error:  # a damaged pickle can raise anything
         raise UserError(
-            f"{path} is damaged, or no pickle of numpy arrays: {' '.join(str(error).split()) or type(error).__name__}",
-            "fetch or make the file again",
+            f"{path} is damaged, or not a pickle of numpy arrays: {' '.join(str(error).split()) or type(error).__name__}",
+            "download or write the file again",
         ) from None
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: one of the plain kinds, in one of two byte orders."""
+    """A stand-in for numpy.dtype: a plain kind in one of two byte orders."""
 
     __slots__ = ("name", "order")
 
@@ -60,7 +60,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for numpy.ndarray until its state is there."""
+    """A stand-in for numpy.ndarray until its state is read."""
 
     __slots__ = ("array",)
 
@@ -103,19 +103,19 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: str, axes: Any = N
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    # How protocol 2 writes bytes.
+    # Protocol 2 writes bytes in this way.
     if encoding != "latin1":
-        raise ValueError(f"bytes are spelled in {encoding!r}")
+        raise ValueError(f"bytes are encoded in {encoding!r}")
     return text.encode("latin1")
 
 
 def _no_bytes() -> bytes:
-    # How protocol 2 writes no bytes.
+    # Protocol 2 writes empty bytes in this way.
     return b""
 
 
 class _Call:
-    """A function that a pickle may call, and do nothing else to."""
+    """A function that a pickle may call but not change."""
 
     __slots__ = ("_function",)
 
@@ -131,16 +131,16 @@ class _Call:
         raise ValueError("a pickle may not change what it calls")
 
 
-_ADMITTED: dict[tuple[str, str], Any] = {
+_ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _Call(_encode),
     ("__builtin__", "bytes"): _Call(_no_bytes),
 }
-for _home in ("numpy.core", "numpy._core"):
-    _ADMITTED[f"{_home}.multiarray", "_reconstruct"] = _Call(_reconstruct)
-    _ADMITTED[f"{_home}.multiarray", "scalar"] = _Call(_scalar)
-    _ADMITTED[f"{_home}.numeric", "_frombuffer"] = _Call(_from_buffer)
+for _package in ("numpy.core", "numpy._core"):
+    _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = _Call(_reconstruct)
+    _ALLOWED[f"{_package}.multiarray", "scalar"] = _Call(_scalar)
+    _ALLOWED[f"{_package}.numeric", "_frombuffer"] = _Call(_from_buffer)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -150,16 +150,16 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ADMITTED[module, name]
+            return _ALLOWED[module, name]
         except KeyError:
             raise UserError(
-                f"{self._name} asks for {module}.{name}, which no pickle of vectors and ids needs; nothing was run",
-                "save it again as a pickle of (numpy array, list of ids); if it came from others, do not trust it",
+                f"{self._name} names {module}.{name}, which no pickle of vectors and ids needs; nothing was executed",
+                "save it again as a pickle of (numpy array, list of ids); do not trust it if you did not write it",
             ) from None
 
 
 def _plain(value: Any) -> Any:
-    """The arrays in place of what stands for them, in tuples and lists; one level is all that (vectors, ids) has."""
+    """Replace the stand-ins by arrays, in a tuple or list of one level, as (vectors, ids) is."""
     if isinstance(value, (tuple, list)):
         return type(value)(item.array if isinstance(item, _Array) else item for item in value)
     return value.array if isinstance(value, _Array) else value

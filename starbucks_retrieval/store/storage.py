@@ -1,8 +1,8 @@
-"""Where stores lie: local folders, or URLs that fsspec knows (s3://, gs://, hf://, memory://).
+"""File access for stores: local folders, and URLs that fsspec supports (s3://, gs://, hf://, memory://).
 
-What differs between the two is here and in `cache`: a local file is written under a temporary name, flushed and renamed;
-an object elsewhere is put in one piece and is there whole or not at all. A URL is a UPath, which answers to the methods
-of Path; upath is imported for text with `://` only.
+Local files are written atomically by `files`; a remote object is put in one request, which is atomic by itself. A URL is
+a UPath, which has the methods of Path; upath is imported only for text with `://`. Remote arrays are copied into a local
+cache, so that they can be memory-mapped.
 """
 
 from __future__ import annotations
@@ -22,65 +22,68 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | os.PathLike[str] | UPath"
 
-# What each kind of URL needs installed; fsspec's own message serves for all others.
+CACHE_VARIABLE = "STARBUCKS_CACHE"
+
+# The package that each kind of URL needs; fsspec's own message serves for all others.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
-def as_path(where: PathLike) -> Path:
-    """A Path for local text, paths and file:// URLs; for any other URL its UPath, which does as a Path.
+def as_path(path: PathLike) -> Path:
+    """Return a Path for local paths and file:// URLs, and a UPath for any other URL.
 
-    Raises UserError when the package for that kind of URL is not installed, or no such kind is known.
+    Raises:
+        UserError: The package for that kind of URL is not installed, or the kind is unknown.
     """
-    if isinstance(where, str) and "://" in where:
-        where = _url(where)
-    if isinstance(where, (str, os.PathLike)):
-        return Path(where)
-    _file_system(where)
-    return cast(Path, where)
+    if isinstance(path, str) and "://" in path:
+        path = _url(path)
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    _file_system(path)
+    return cast(Path, path)
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a place is anything but a local path."""
+    """Whether a path is a URL."""
     return not isinstance(path, Path)
 
 
 def exists(path: Path) -> bool:
     """Whether there is a file or folder."""
-    with _reaching(path):
+    with _remote_errors(path):
         return path.exists()
 
 
 def is_folder(path: Path) -> bool:
     """Whether there is a folder."""
-    with _reaching(path):
+    with _remote_errors(path):
         return path.is_dir()
 
 
 def matching(pattern: Path) -> list[Path]:
-    """What a pattern matches, sorted by name."""
+    """Return the paths that match a glob pattern, sorted by name."""
     if not is_remote(pattern):
         return [Path(match) for match in sorted(glob.glob(str(pattern)))]
     found = cast(Any, pattern)
-    with _reaching(pattern):
+    with _remote_errors(pattern):
         names = sorted(found.fs.glob(found.path))
         return [cast(Path, type(found)(found.fs.unstrip_protocol(name), **found.storage_options)) for name in names]
 
 
 def same_path(one: Path, other: Path) -> bool:
-    """Whether two places are one."""
+    """Whether two paths name the same file or folder."""
     if is_remote(one) or is_remote(other):
         return str(one).rstrip("/") == str(other).rstrip("/")
     return one.resolve() == other.resolve()
 
 
 def refuse_source(target: Path, sources: Iterable[Path]) -> None:
-    """Raise UserError when a folder to be written is one that is read."""
+    """Raise UserError if `target`, a folder to write, is also one of `sources`."""
     if any(same_path(target, source) for source in sources):
-        raise UserError(f"{target} would be read and written at once", "name another output folder")
+        raise UserError(f"{target} would be read and written at the same time", "name another output folder")
 
 
 def entries(folder: Path) -> dict[str, int | None]:
-    """Name and length in bytes of all that is in a folder, None for what is no file; nothing for an absent folder."""
+    """Map the names in a folder to lengths in bytes, or to None for folders; empty if the folder does not exist."""
     if is_remote(folder):
         return _objects(folder)
     try:
@@ -98,7 +101,7 @@ def _length(entry: os.DirEntry[str]) -> int | None:
 
 
 def _objects(folder: Any) -> dict[str, int | None]:
-    with _reaching(folder):
+    with _remote_errors(folder):
         try:
             listing = folder.fs.ls(folder.path, detail=True)
         except FileNotFoundError:
@@ -111,48 +114,84 @@ def _objects(folder: Any) -> dict[str, int | None]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small UTF-8 file. Raises OSError or UnicodeDecodeError as Path.read_text does."""
-    with _reaching(path):
+    """Return the text of a small UTF-8 file. Raises OSError or UnicodeDecodeError as Path.read_text does."""
+    with _remote_errors(path):
         content = path.read_bytes()
     return content.decode("utf-8")
 
 
 def digest(path: Path) -> str:
-    """blake2b of a file where it lies, 32 hex digits."""
+    """Return the blake2b checksum of a local or remote file, 32 hex digits."""
     if not is_remote(path):
         return files.file_digest(path)
-    with _reaching(path), path.open("rb") as handle:
+    with _remote_errors(path), path.open("rb") as handle:
         return files.stream_digest(cast(Any, handle))
 
 
-def download(path: Path, target: Path) -> None:
-    """Copy a remote file to a local one. A failure to write here is an OSError that names `target`."""
+def cache_folder() -> Path:
+    """Return the folder of cached copies: $STARBUCKS_CACHE, else starbucks_retrieval in the user's cache folder.
+
+    Files are never removed from it automatically; it may be deleted at any time when no search runs.
+    """
+    if folder := os.environ.get(CACHE_VARIABLE):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starbucks_retrieval"
+
+
+def local_file(path: Path, length: int, checksum: str) -> Path:
+    """Return a local path for a file: `path` itself if it is local, else a copy in the cache.
+
+    Args:
+        path: A local path, or a URL.
+        length: The length of the file in bytes.
+        checksum: Its blake2b checksum, 32 hex digits, which also names the copy.
+
+    Raises:
+        UserError: The remote file is missing or does not match its checksum, or the cache is full.
+    """
+    if not is_remote(path):
+        return path
+    copy = cache_folder() / checksum[:2] / f"{checksum}{path.suffix}"
     source = cast(Any, path)
-    with _reaching(path):
-        source.fs.get_file(source.path, str(target))
+    try:
+        if copy.is_file() and copy.stat().st_size == length:
+            return copy
+        with files.atomic_path(copy) as temporary:
+            with _remote_errors(path):
+                source.fs.get_file(source.path, str(temporary))
+            if files.file_digest(temporary) != checksum:
+                raise UserError(f"{path} does not match its checksum", "run the command that wrote it again")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing", "run the command that wrote it again") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be copied to {cache_folder()}: {error.strerror}",
+            f"free some space there, or set {CACHE_VARIABLE} to another folder",
+        ) from None
+    return copy
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where folders are things of their own."""
+    """Create a local folder and its parents; object stores have no folders."""
     if is_remote(folder):
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         file = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-        raise UserError(f"{folder} cannot be made: {file} is no folder", "choose another output folder") from None
+        raise UserError(f"{folder} cannot be created: {file} is not a folder", "choose another output folder") from None
 
 
-def write_file(folder: Path, name: str, parts: Sequence[bytes | memoryview]) -> None:
-    """Write a file atomically. A local failure is an OSError that names the file."""
+def write_file(folder: Path, name: str, content: Sequence[bytes | memoryview]) -> None:
+    """Write pieces of bytes as one file, atomically. A local failure is an OSError that names the file."""
     if is_remote(folder):
         target = cast(Any, folder / name)
-        with _reaching(folder):
-            target.fs.pipe_file(target.path, b"".join(parts))
+        with _remote_errors(folder):
+            target.fs.pipe_file(target.path, b"".join(content))
         return
     with files.atomic_writer(folder / name) as handle:
-        for part in parts:
-            handle.write(part)
+        for piece in content:
+            handle.write(piece)
 
 
 def write_json(folder: Path, name: str, content: Any) -> None:
@@ -167,7 +206,7 @@ def remove(folder: Path, name: str) -> None:
             path.unlink(missing_ok=True)
         return
     target = cast(Any, folder / name)
-    with _reaching(folder):
+    with _remote_errors(folder):
         try:
             target.fs.rm_file(target.path)
         except FileNotFoundError:
@@ -175,7 +214,7 @@ def remove(folder: Path, name: str) -> None:
 
 
 def remove_temporaries(folder: Path, names: Iterable[str]) -> None:
-    """Remove those of the named files that killed processes left under temporary names; a URL has none."""
+    """Remove those of the named files that are temporary; a killed process leaves them. A URL has none."""
     if not is_remote(folder):
         for name in names:
             if name.endswith(".tmp"):
@@ -186,38 +225,38 @@ def _url(text: str) -> Any:
     try:
         from upath import UPath
     except ImportError:
-        raise UserError(f"{text} is a URL, which needs a package", "pip install universal_pathlib") from None
+        raise UserError(f"{text} is a URL, which needs another package", "pip install universal_pathlib") from None
     try:
         return UPath(text)
     except ValueError as error:
-        raise UserError(f"{text}: {error}", "take a local path, or a URL such as s3://bucket/folder") from None
+        raise UserError(f"{text}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
 
 
-def _file_system(where: Any) -> Any:
+def _file_system(path: Any) -> Any:
     try:
-        return where.fs
+        return path.fs
     except ImportError as error:
-        package = _PACKAGES.get(where.protocol)
-        hint = f"pip install {package}" if package else f"install what is missing: {error}"
-        raise UserError(f"{where} cannot be reached without another package", hint) from None
+        package = _PACKAGES.get(path.protocol)
+        hint = f"pip install {package}" if package else f"install the missing package: {error}"
+        raise UserError(f"{path} cannot be opened without another package", hint) from None
     except ValueError as error:
-        raise UserError(f"{where}: {error}", "take a local path, or a URL such as s3://bucket/folder") from None
+        raise UserError(f"{path}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
 
 
 @contextmanager
-def _reaching(path: Path) -> Iterator[None]:
-    """Turn whatever a remote file system raises, but for plain OSErrors of absence and the disk, into a UserError."""
+def _remote_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of a remote file system into UserError, except for missing files and errors of the local disk."""
     if not is_remote(path):
         yield
         return
     try:
-        _file_system(path).invalidate_cache()  # others write there, too
+        _file_system(path).invalidate_cache()  # other processes write there too
         yield
     except (UserError, FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename:
-            raise  # the local end of a copy
+            raise  # the local disk, during a copy
         raise UserError(
             f"{path} cannot be reached: {type(error).__name__}: {' '.join(str(error).split())}",
             "check the address, the network and your credentials, then run the same command again",

@@ -1,4 +1,4 @@
-"""Embeddings from the pickles of Tevatron and ielab/Starbucks: (numpy array [rows, dim], list of ids)."""
+"""Import the pickles of Tevatron and ielab/Starbucks: (numpy array [rows, dim], list of ids)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from starbucks_retrieval.store.writer import StoreWriter
 
 @dataclass(frozen=True)
 class _File:
-    """What was found in a file when it was first read."""
+    """The shape, type and checksum of a file."""
 
     path: Path
     rows: int
@@ -50,16 +50,34 @@ def import_pickles(
     shard_size: int = 16384,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write one store from pickles of (vectors [rows, dim], ids), one after the other in the order given.
+    """Write one store from pickles of (vectors [rows, dim], ids), in the order given.
 
-    Nothing in a pickle is executed (see `restricted`). The files are read twice, with one of them in memory at a time.
-    `fingerprint` stands for the weights, which a pickle does not name; `dim` and `normalize` are checked against the
-    vectors. Returns figures. Raises UserError for anything else than such pickles, and for an id that occurs twice.
+    Nothing in a pickle is executed (see `safe_pickle`). The files are read twice, one in memory at a time.
+
+    Args:
+        files: The pickles.
+        output: The folder of the store.
+        layer: The layer that the vectors are from.
+        fingerprint: Identifies the weights, which a pickle does not name.
+        dim: The expected dimension, if it is to be checked.
+        encode_is_query: The vectors are of queries.
+        model_name: For information.
+        pooling: How the model pooled.
+        normalize: The vectors have length 1, which is checked.
+        store_dtype: "float16" or "float32"; by default that of the files.
+        shard_size: Rows of a shard.
+        overwrite: Replace another store in the output folder.
+
+    Returns:
+        Figures: output, size, kind, rows, files, dtype, fingerprint, shards_written.
+
+    Raises:
+        UserError: A file is not such a pickle, or an id occurs twice.
     """
     reader = _Reader()
     found = _survey([Path(file) for file in files], reader, dim, normalize)
     size = Size(layer, found[0].dim)
-    own_dtype = "float16" if all(file.dtype == np.float16 for file in found) else "float32"
+    file_dtype = "float16" if all(file.dtype == np.float16 for file in found) else "float32"
     spec = StoreSpec(
         kind="queries" if encode_is_query else "passages",
         size=size,
@@ -67,10 +85,10 @@ def import_pickles(
         normalize=normalize,
         prefix="",
         separator="",
-        max_length=0,  # not known
+        max_length=0,  # unknown
         fingerprint=fingerprint,
         compute_dtype=f"imported-{found[0].dtype}",
-        store_dtype=store_dtype or own_dtype,
+        store_dtype=store_dtype or file_dtype,
         data_digest=hashlib.blake2b("".join(file.digest for file in found).encode(), digest_size=16).hexdigest(),
         data_count=sum(file.rows for file in found),
         shard_size=shard_size,
@@ -96,7 +114,7 @@ def import_pickles(
 
 
 class _Reader:
-    """Reads pickles and keeps the last one."""
+    """Read pickles, keeping the last one in memory."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -104,7 +122,7 @@ class _Reader:
 
     def __call__(self, path: Path) -> tuple[np.ndarray, list[Any]]:
         if path != self._path:
-            self._path, self._content = None, (np.empty((0, 0)), [])  # let go of one before the next is read
+            self._path, self._content = None, (np.empty((0, 0)), [])  # free one before the next is read
             self._content = _checked(path, load_arrays(path))
             self._path = path
         return self._content
@@ -123,7 +141,7 @@ def _checked(path: Path, content: Any) -> tuple[np.ndarray, list[Any]]:
             expected,
         )
     if len(ids) != len(vectors):
-        raise UserError(f"{path} has {len(vectors)} vectors and {len(ids)} ids", "make the file again")
+        raise UserError(f"{path} has {len(vectors)} vectors and {len(ids)} ids", "write the file again")
     return vectors, list(ids)
 
 
@@ -163,7 +181,7 @@ def _text(docid: Any, path: Path) -> str:
 
 
 def _refuse_duplicates(found: list[_File], reader: _Reader, hashes: np.ndarray) -> None:
-    """Equal hashes only raise a suspicion, a second look at those ids settles it."""
+    """Raise UserError if an id occurs twice. Ids with equal hashes are compared by reading them again."""
     ordered = np.sort(hashes)
     suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:100_000].tolist())
     first: dict[str, str] = {}
@@ -175,13 +193,13 @@ def _refuse_duplicates(found: list[_File], reader: _Reader, hashes: np.ndarray) 
             if text in first:
                 raise UserError(
                     f"the id {text!r} occurs twice: {first[text]}, and {file.path} row {row}",
-                    "name each file once, and files that do not overlap",
+                    "name each file once; files must not overlap",
                 )
             first[text] = f"{file.path} row {row}"
 
 
 def _rows(found: list[_File], reader: _Reader, start: int, stop: int) -> tuple[list[str], np.ndarray]:
-    """Ids and vectors of the rows [start, stop) of all files in a row."""
+    """Return the ids and vectors of the rows [start, stop) of all files, joined."""
     ids: list[str] = []
     vectors: list[np.ndarray] = []
     for file, low, high in _pieces(found, start, stop):

@@ -1,4 +1,4 @@
-"""Writing a store: shard by shard, killed at any moment, resumed to the same bytes."""
+"""Write a store shard by shard. A killed job resumes, and the result has the same bytes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,37 @@ from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import LOCK, FolderLock
 from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.layout import MANIFEST, is_own
-from starbucks_retrieval.store.manifest import Manifest, read_manifest
-from starbucks_retrieval.store.shards import ShardRecord, load_shard, remove_shard, save_shard
-from starbucks_retrieval.store.spec import StoreSpec, job_difference
+from starbucks_retrieval.store.layout import (
+    MANIFEST,
+    Manifest,
+    ShardRecord,
+    is_store_file,
+    load_shard,
+    read_manifest,
+    remove_shard,
+    save_shard,
+)
+from starbucks_retrieval.store.spec import FORMAT, StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
 
 
 class StoreWriter:
-    """Writes one store. Use as a context manager, or call `close`; `complete` tells whether there is nothing to do.
+    """Write one store. Use it as a context manager, or call `close`.
 
-    with StoreWriter.open(folder, spec) as writer:
-        for shard in writer.missing_shards():
-            start, stop = spec.shard_rows(shard)
-            writer.write_shard(shard, ids, vectors)
-        writer.finish()
-
-    Processes that share the work: one opens the store, and only then the others `join` it and write shards that no
+    Several processes can share the work: one opens the store; then the others `join` it, each writing shards that no
     other writes; when they are done, the first one calls `collect` and `finish`.
+
+    Attributes:
+        folder: The folder of the store.
+        spec: The job; that of the first start, where it is resumed.
+        complete: Whether nothing is left to do.
+
+    Example:
+        >>> with StoreWriter.open(folder, spec) as writer:  # doctest: +SKIP
+        ...     for shard in writer.missing_shards():
+        ...         start, stop = spec.shard_rows(shard)
+        ...         writer.write_shard(shard, ids[start:stop], vectors[start:stop])
+        ...     writer.finish()
     """
 
     def __init__(self, folder: Path, spec: StoreSpec, lock: FolderLock | None) -> None:
@@ -43,13 +56,18 @@ class StoreWriter:
 
     @classmethod
     def open(cls, folder: PathLike, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
-        """Start a store, or resume the same job half done; the spec of the first start is kept.
+        """Start a store, or resume the same job.
 
-        Raises UserError when the folder holds something else, or another process writes it. With `overwrite` a store
-        of ours is replaced; files that are not ours are never touched.
+        Args:
+            folder: The folder of the store, local or a URL.
+            spec: The job.
+            overwrite: Replace another store in the folder. Files that no store writes are never touched.
+
+        Raises:
+            UserError: The folder holds something else, or another process writes it.
         """
         folder = storage.as_path(folder)
-        _refuse_foreign(folder)
+        _check_folder(folder)
         storage.make_folder(folder)
         lock = FolderLock(folder)
         try:
@@ -62,9 +80,9 @@ class StoreWriter:
 
     @classmethod
     def join(cls, folder: PathLike, spec: StoreSpec) -> StoreWriter:
-        """Help the process that opened a store: write shards into it, with no lock, no cleaning up and no `finish`.
+        """Write shards into a store that another process has opened; that process holds the lock and finishes it.
 
-        Raises UserError when no such process has started the store, or it holds another job.
+        Raises UserError when no process has started the store, or it holds another job.
         """
         folder = storage.as_path(folder)
         if MANIFEST not in storage.entries(folder):
@@ -80,22 +98,28 @@ class StoreWriter:
         return writer
 
     def collect(self) -> None:
-        """Take in the shards that other processes have finished. Lengths of files are checked, not checksums."""
+        """Register the shards that other processes have finished. Checks the lengths of files, not checksums."""
         self._done |= self._records(checksums=False, known=self._done)
 
     def done_shards(self) -> list[int]:
-        """The shards that are on the disk, whole, ascending."""
+        """Return the numbers of the complete shards, ascending."""
         return sorted(self._done)
 
     def missing_shards(self) -> list[int]:
-        """The shards still to write, ascending."""
+        """Return the numbers of the shards that are still to write, ascending."""
         return [shard for shard in range(self.spec.shards) if shard not in self._done]
 
     def write_shard(self, shard: int, ids: list[str], vectors: np.ndarray) -> None:
-        """Write one shard. `vectors`: [rows, dim], any float type; cast to the store's.
+        """Write one shard.
 
-        Raises UserError for a vector with NaN or infinity, or one that the store's type cannot hold; ValueError for a
-        wrong shape, which is a caller's bug.
+        Args:
+            shard: Its number.
+            ids: One id a row.
+            vectors: [rows, dim] of any float type, cast to that of the store.
+
+        Raises:
+            UserError: A vector has NaN or infinity, or the type of the store cannot hold it.
+            ValueError: A shape is wrong.
         """
         start, stop = self.spec.shard_rows(shard)
         expected = (stop - start, self.spec.size.dim)
@@ -121,7 +145,7 @@ class StoreWriter:
         self.complete = True
 
     def close(self) -> None:
-        """Let other writers in."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
 
@@ -135,19 +159,19 @@ class StoreWriter:
         manifest = self._old_manifest(overwrite)
         if manifest is not None:
             self.spec = manifest.spec
-        # An object elsewhere is never half there, and reading all of them again could take as long as the job.
+        # A remote object is never incomplete, and reading all of them again could take as long as the job.
         self._done = {} if manifest is None else self._records(checksums=not storage.is_remote(self.folder))
         done = [self._done[shard] for shard in self.done_shards()]
-        whole = manifest is not None and manifest.complete and done == manifest.shards
-        if manifest is None or (manifest.complete and not whole):
+        complete = manifest is not None and manifest.complete and done == manifest.shards
+        if manifest is None or (manifest.complete and not complete):
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
-        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_own(name)])
-        self.complete = whole
+        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_store_file(name)])
+        self.complete = complete
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
-        """The manifest of the same job; None for an empty folder, or one emptied because of `overwrite`."""
+        """Return the manifest of the same job, or None for an empty folder, or one that `overwrite` emptied."""
         started = MANIFEST in storage.entries(self.folder)
         shards = _shards_seen(self.folder)
         if not started and not shards:
@@ -174,7 +198,7 @@ class StoreWriter:
         return None
 
     def _records(self, checksums: bool, known: Container[int] = ()) -> dict[int, ShardRecord]:
-        """Records of the shards whose files are what their record says; the others are told of and left out."""
+        """Return the records of undamaged shards; log the others."""
         done = {}
         lengths = storage.entries(self.folder)
         for shard in sorted(_shards_of(lengths)):
@@ -188,15 +212,15 @@ class StoreWriter:
             if problem is None and (record.shard, record.start, record.rows) == (shard, start, stop - start):
                 done[shard] = record
             else:
-                log.warning("shard %d is written again: %s", shard, problem or "it is not of this job")
+                log.warning("shard %d is written again: %s", shard, problem or "it belongs to another job")
         return done
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     if storage.exists(folder) and not storage.is_folder(folder):
         raise UserError(f"{folder} is a file, a folder is needed", "choose another output folder")
     names = sorted(storage.entries(folder))
-    foreign = next((name for name in names if not is_own(name)), None)
+    foreign = next((name for name in names if not is_store_file(name)), None)
     if foreign is None and MANIFEST in names and not _is_our_manifest(folder / MANIFEST):
         foreign = MANIFEST
     if foreign is not None:
@@ -211,11 +235,11 @@ def _is_our_manifest(path: Path) -> bool:
         content: Any = json.loads(storage.read_text(path))
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and content.get("format") == Manifest.FORMAT
+    return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 def _shards_seen(folder: Path) -> set[int]:
-    """Numbers of all shards of which any file is there, temporary ones included."""
+    """Return the numbers of all shards with any file, temporary ones included."""
     return _shards_of(storage.entries(folder))
 
 

@@ -186,12 +186,12 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(tiny_bert, cor
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full to play a full disk")
 def test_a_full_disk_is_told_in_one_line_and_resumed(tiny_bert, corpus, tmp_path, capfd, monkeypatch):
-    import starbucks_retrieval.store.shards as shards
+    import starbucks_retrieval.store.layout as layout
 
     settings = ("--sizes", "2:8", "--shard_size", "50")
     encode(tiny_bert, corpus, tmp_path / "whole", *settings)
     calls = []
-    real = shards.save_shard
+    real = layout.save_shard
 
     def fails_on_the_second(folder, *rest):
         calls.append(folder)

@@ -12,7 +12,7 @@ from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.search.__main__ import main as search
 from starbucks_retrieval.store import open_store
-from starbucks_retrieval.store.manifest import read_manifest
+from starbucks_retrieval.store.layout import read_manifest
 
 
 def edited(model, folder, **changes):

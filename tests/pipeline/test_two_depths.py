@@ -162,7 +162,7 @@ def test_what_was_not_trained_together_is_refused(made, tiny_bert, tmp_path, cap
     assert "these are at 4:8" in refused(queries, made / "p" / "L4-D8")
     # Another model of the same shape, which tells nothing of its lower layers, or tells of others.
     plain = encoded("plain", tiny_bert, "--sizes", "4:16")
-    assert "do not tell what lies below them" in refused(queries, plain)
+    assert "do not record the fingerprints" in refused(queries, plain)
     other = tmp_path / "other"
     NestedEncoder.from_pretrained(tiny_bert).save_pretrained(other)
     (other / "starbucks.json").write_text((made / "model" / "starbucks.json").read_text())

@@ -7,7 +7,7 @@ from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
 from starbucks_retrieval.search.funnel.passage_slice import Slice, open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.slice import slice_store
+from starbucks_retrieval.store.transform import slice_store
 
 
 def vectors_of(count, dim, normalize, seed=4):

@@ -14,7 +14,7 @@ from starbucks_retrieval.store import StoreSpec, StoreWriter
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flushing costs most of a test's time; what it is for is tested in test_store_kill, in processes of its own."""
+    """Flushing costs most of a test's time; test_writer_kill.py tests its effect in processes of its own."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, open_store
-from starbucks_retrieval.store.layout import folder_size
+from starbucks_retrieval.store.layout import parse_size_folder
 from starbucks_retrieval.store.locate import store_folders
-from starbucks_retrieval.store.slice import cut
+from starbucks_retrieval.store.transform import truncate
 
 _ROWS = 1024  # fewer rows of the wide store at once would spend their time opening files
 
@@ -80,7 +80,7 @@ class Slice(EmbeddingStore):
         return gathered
 
     def _cut(self, wide: np.ndarray) -> np.ndarray:
-        return cut(wide, self.spec.size.dim, self.spec.normalize).astype(self.dtype, copy=False)
+        return truncate(wide, self.spec.size.dim, self.spec.normalize).astype(self.dtype, copy=False)
 
 
 def open_sizes(reps: str | os.PathLike[str] | EmbeddingStore, sizes: Iterable[Size]) -> dict[Size, EmbeddingStore]:
@@ -116,4 +116,4 @@ def stored_sizes(reps: str | os.PathLike[str] | EmbeddingStore) -> list[Size]:
     if isinstance(reps, EmbeddingStore):
         return [reps.spec.size]
     folders = store_folders([reps])
-    return sorted({folder_size(folder.name) or EmbeddingStore.open(folder).spec.size for folder in folders})
+    return sorted({parse_size_folder(folder.name) or EmbeddingStore.open(folder).spec.size for folder in folders})

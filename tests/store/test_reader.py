@@ -152,7 +152,7 @@ def test_parts_must_be_all_there_and_agree(parts, make_spec, write_store):
         open_stores(f"{parts}/part-0000[01]*", Size(6, 8))
     other = make_spec(data_count=23, parts=3, part=1, fingerprint="beef")
     write_store(output_folder(parts, Size(6, 8), 3, 1), other, overwrite=True)
-    with pytest.raises(UserError, match="no parts of one store: fingerprint is 'f00d' there, 'beef' here"):
+    with pytest.raises(UserError, match="not parts of one store: fingerprint is 'f00d' there, 'beef' here"):
         open_store(parts, Size(6, 8))
 
 

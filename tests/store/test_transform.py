@@ -10,8 +10,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store, output_folder
 from starbucks_retrieval.store.__main__ import main
-from starbucks_retrieval.store.merge import merge_stores
-from starbucks_retrieval.store.slice import cut, slice_store
+from starbucks_retrieval.store.transform import merge_stores, slice_store, truncate
 from starbucks_retrieval.store.writer import StoreWriter
 
 
@@ -46,7 +45,7 @@ def test_a_store_that_is_not_normalised_is_only_cut(tmp_path, make_spec, write_s
 
 def test_cut_leaves_zeros_zero():
     assert np.array_equal(
-        cut(np.array([[0, 0, 1], [3, 4, 0]], np.float16), 2, True), np.array([[0, 0], [0.6, 0.8]], np.float32)
+        truncate(np.array([[0, 0, 1], [3, 4, 0]], np.float16), 2, True), np.array([[0, 0], [0.6, 0.8]], np.float32)
     )
 
 
@@ -85,7 +84,7 @@ def test_dims_that_are_not_there_are_listed(tmp_path, wide, dims):
 
 def test_a_store_is_not_cut_into_itself(wide, contents):
     before = contents(wide)
-    with pytest.raises(UserError, match="read and written at once"):
+    with pytest.raises(UserError, match="read and written at the same time"):
         slice_store(wide, wide.parent, [4, 8], overwrite=True)
     assert contents(wide) == before
 
@@ -143,6 +142,6 @@ def test_merge_refuses_what_is_not_whole_or_not_one(tmp_path, parts, make_spec, 
     with pytest.raises(UserError, match="holds parts"):
         merge_stores([parts], parts)
     whole = write_store(output_folder(tmp_path / "whole", Size(6, 8)), make_spec())
-    with pytest.raises(UserError, match="read and written at once"):
+    with pytest.raises(UserError, match="read and written at the same time"):
         merge_stores([whole], tmp_path / "whole", 2, overwrite=True)
     assert open_store(whole).count == 10

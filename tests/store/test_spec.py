@@ -29,7 +29,7 @@ def test_unknown_or_missing_fields_are_damage(make_spec, damage):
         ({"shard_size": 0}, "--shard_size 0"),
         ({"data_count": 0}, "no passages"),
         ({"parts": 4, "part": 4}, "--dataset_shard_index 4"),
-        ({"parts": 11, "part": 0}, "cannot be cut into 11"),
+        ({"parts": 11, "part": 0}, "cannot be split into 11"),
     ],
 )
 def test_impossible_jobs_are_refused(make_spec, changes, what):

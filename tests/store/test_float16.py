@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.float16 import refuse_endless, to_float32
+from starbucks_retrieval.store.float16 import check_finite, to_float32
 
 
 def test_every_finite_half_as_a_single():
@@ -39,8 +39,8 @@ def test_halves_that_are_no_numbers_do_not_become_some(wrong):
     with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
         to_float32(table)
     with pytest.raises(UserError, match="a stored vector has NaN or infinity"):
-        refuse_endless(table)
-    refuse_endless(table[:299])
+        check_finite(table)
+    check_finite(table[:299])
     single = table.astype(np.float32)
     for out in (None, np.empty_like(single)):
         with pytest.raises(UserError, match="a stored vector has NaN or infinity"):

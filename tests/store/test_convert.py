@@ -77,7 +77,7 @@ def test_nothing_half_written_and_nothing_overwritten(tmp_path, store, contents,
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != store]
     export_store(store, target, to)
     before = contents(tmp_path)
-    with pytest.raises(UserError, match="there already") as caught:
+    with pytest.raises(UserError, match="exists already") as caught:
         export_store(store, target, to)
     assert "--overwrite" in caught.value.hint and contents(tmp_path) == before
     export_store(store, target, to, overwrite=True)
@@ -91,7 +91,7 @@ def test_ids_that_no_line_can_hold(tmp_path, make_spec, rows_of):
     with StoreWriter.open(tmp_path / "s", spec) as writer:
         writer.write_shard(0, ["a", "b\nc"], rows_of(spec)[1])
         writer.finish()
-    with pytest.raises(UserError, match=r"'b\\nc' holds a line break"):
+    with pytest.raises(UserError, match=r"'b\\nc' contains a line break"):
         export_store(tmp_path / "s", tmp_path / "out", "npy")
     assert not list((tmp_path / "out").iterdir())
     export_store(tmp_path / "s", tmp_path / "out.parquet", "parquet")
