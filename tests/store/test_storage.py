@@ -145,7 +145,7 @@ def test_parts_and_patterns_at_a_url(bucket, make_spec, write_store, rows_of):
 
 
 def test_no_lock_is_told_once(bucket, make_spec, caplog):
-    locks._warn_of_no_lock.cache_clear()
+    locks._warn_unlocked.cache_clear()
     with caplog.at_level(logging.WARNING, logger="starbucks_retrieval"):
         for name in "ab":
             StoreWriter.open(f"memory://bucket/{name}", make_spec()).close()
