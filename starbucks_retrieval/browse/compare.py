@@ -1,4 +1,4 @@
-"""What every run found for a query, and what it gained and lost against the first one."""
+"""The results of several runs for each query, and what a run gains and loses against the first one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from starbucks_retrieval.metrics.measures import Qrels, Run, trec_order
 
-EQUAL = 5e-5  # differences that four digits do not show
+EQUAL = 5e-5  # the page does not show a smaller difference
 
 
 @dataclass(frozen=True)
 class ComparedHit:
-    """A passage in an answer: its `rank` from 1, its judged `grade` or None, and its rank `before`, in the first run.
+    """One passage in the results of a run.
 
-    Ranks are those in the whole run, so they may lie beyond what is shown; None: the run does not have it.
+    Args:
+        docid: Its id.
+        rank: Its rank in the whole run, from 1; None if the run does not have it.
+        score: Its score in the run, or None.
+        grade: Its judged grade, or None.
+        before: Its rank in the whole first run, or None.
     """
 
     docid: str
@@ -26,11 +31,16 @@ class ComparedHit:
 
 @dataclass(frozen=True)
 class RankedList:
-    """The first passages that one run found for a query, best first.
+    """The first passages of one run for one query, best first, compared with those of the first run.
 
-    `value` is the measure, `change` the difference to the first run's; None without judgements. `gained` counts the
-    relevant passages among `hits` that the first run's have not; `lost` are those of the first run's hits that this
-    one's have not. `shared` counts the passages that both have.
+    Args:
+        hits: The passages.
+        value: The measure; None without judgements.
+        change: `value` less that of the first run; None without judgements.
+        gained: How many relevant passages the first run's list does not have.
+        lost: The relevant passages that only the first run's list has.
+        shared: How many passages both lists have.
+        relevant: How many passages are relevant.
     """
 
     hits: list[ComparedHit]
@@ -43,38 +53,54 @@ class RankedList:
 
     @property
     def share(self) -> float:
-        """Part of the passages that the first run has too; of none, all."""
+        """The fraction of the passages that the first run's list has too; 1 for an empty list."""
         return self.shared / len(self.hits) if self.hits else 1.0
 
 
 @dataclass(frozen=True)
 class QueryComparison:
-    """A query with an answer a run. `relevant` counts its relevant passages; `missed` are those that no run shows."""
+    """The results of all runs for one query.
+
+    Args:
+        query_id: The id of the query.
+        results: One list for each run.
+        relevant: How many relevant passages are judged.
+        missed: Relevant passages that no list has; each as one hit for each run.
+    """
 
     query_id: str
-    answers: list[RankedList]
+    results: list[RankedList]
     relevant: int
     missed: list[list[ComparedHit]]
 
     @property
     def docids(self) -> set[str]:
-        """All passages that a page of this query shows."""
-        shown = {hit.docid for answer in self.answers for hit in (*answer.hits, *answer.lost)}
-        return shown | {row[0].docid for row in self.missed}
+        """The ids of all passages that a page shows for this query."""
+        shown = {hit.docid for result in self.results for hit in (*result.hits, *result.lost)}
+        return shown | {hits[0].docid for hits in self.missed}
 
     @property
     def max_change(self) -> tuple[float, float]:
-        """How much the runs differ: by the measure, then by the passages that they do not share."""
-        changes = [abs(answer.change or 0.0) for answer in self.answers[1:]]
-        apart = [1 - answer.share for answer in self.answers[1:]]
-        return max(changes, default=0.0), max(apart, default=0.0)
+        """The largest difference to the first run: of the measure, and of the passages (0 equal, 1 disjoint)."""
+        changes = [abs(result.change or 0.0) for result in self.results[1:]]
+        distances = [1 - result.share for result in self.results[1:]]
+        return max(changes, default=0.0), max(distances, default=0.0)
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run over all queries: the measure's mean, and against the first run in how many queries it is better or worse.
+    """One run over all queries, compared with the first run.
 
-    `values` and `changes` are those of single queries, largest first; `relevant`, `gained` and `lost` count passages.
+    Args:
+        mean: The mean of the measure; None without judgements.
+        better: In how many queries the run is better.
+        worse: In how many queries it is worse.
+        relevant: How many relevant passages its lists have.
+        gained: How many of them the first run's lists do not have.
+        lost: How many relevant passages only the first run's lists have.
+        values: The measure of each query, largest first.
+        changes: The changes of each query, largest first.
+        shared: The mean fraction of passages that the first run's lists have too.
     """
 
     mean: float | None
@@ -88,7 +114,7 @@ class RunSummary:
     shared: float
 
 
-def compare(
+def compare_runs(
     runs: Sequence[Run],
     query_ids: Iterable[str],
     qrels: Qrels | None = None,
@@ -98,79 +124,89 @@ def compare(
     relevance: int = 1,
     missed: int = 3,
 ) -> list[QueryComparison]:
-    """One Question for each of `query_ids`, with an answer of each run; the first run is what others are compared to.
+    """Compare runs query by query with the first of them.
 
-    `values` holds each run's measure by query id. A passage counts as relevant from grade `relevance` on; of those
-    that no run shows, the `missed` of highest grade are kept.
+    Args:
+        runs: Scores by query id and passage id.
+        query_ids: The queries to compare.
+        qrels: Judged grades by query id and passage id.
+        values: The measure of each run, by query id.
+        depth: How many passages of each run count.
+        relevance: The grade from which a passage counts as relevant.
+        missed: How many relevant passages to keep that no run has in its first `depth`; those of highest grade.
+
+    Example:
+        >>> runs = [{"q": {"a": 2.0, "b": 1.0}}, {"q": {"c": 2.0, "a": 1.0}}]
+        >>> query, = compare_runs(runs, ["q"], {"q": {"c": 1}})
+        >>> [hit.docid for hit in query.results[1].hits], query.results[1].gained
+        (['c', 'a'], 1)
     """
-    return [_question(query_id, runs, qrels, values, depth, relevance, missed) for query_id in query_ids]
+    found = []
+    for query_id in query_ids:
+        grades = (qrels or {}).get(query_id, {})
+        scores = [run.get(query_id, {}) for run in runs]
+        measured = [column.get(query_id, 0.0) for column in values] if values else None
+        found.append(_compare_query(query_id, scores, grades, measured, depth, relevance, missed))
+    return found
 
 
-def _question(
+def _compare_query(
     query_id: str,
-    runs: Sequence[Run],
-    qrels: Qrels | None,
-    values: Sequence[Mapping[str, float]] | None,
+    scores: Sequence[Mapping[str, float]],
+    grades: Mapping[str, int],
+    values: Sequence[float] | None,
     depth: int,
     relevance: int,
-    most: int,
+    most_missed: int,
 ) -> QueryComparison:
-    grades = (qrels or {}).get(query_id, {})
-    results = [run.get(query_id, {}) for run in runs]
-    orders = [trec_order(found) for found in results]
+    orders = [trec_order(found) for found in scores]
     ranks = [{docid: rank for rank, docid in enumerate(order, 1)} for order in orders]
 
     def hit(column: int, docid: str) -> ComparedHit:
-        score = results[column].get(docid)
+        score = scores[column].get(docid)
         return ComparedHit(docid, ranks[column].get(docid), score, grades.get(docid), ranks[0].get(docid))
 
-    good = [docid for docid, grade in grades.items() if grade >= relevance]
-    tops = [order[:depth] for order in orders]
-    base = set(tops[0])
-    answers = []
-    for column, top in enumerate(tops):
-        own = set(top)
-        value = values[column].get(query_id, 0.0) if values else None
-        change = value - values[0].get(query_id, 0.0) if values and value is not None else None
-        answers.append(
+    relevant = {docid for docid, grade in grades.items() if grade >= relevance}
+    lists = [order[:depth] for order in orders]
+    first = set(lists[0])
+    results = []
+    for column, docids in enumerate(lists):
+        here = set(docids)
+        results.append(
             RankedList(
-                hits=[hit(column, docid) for docid in top],
-                value=value,
-                change=change,
-                gained=sum(docid in own and docid not in base for docid in good),
-                lost=[
-                    hit(column, docid)
-                    for docid in tops[0]
-                    if grades.get(docid, relevance - 1) >= relevance and docid not in own
-                ],
-                shared=len(own & base),
-                relevant=sum(docid in own for docid in good),
+                hits=[hit(column, docid) for docid in docids],
+                value=values[column] if values else None,
+                change=values[column] - values[0] if values else None,
+                gained=len(relevant & (here - first)),
+                lost=[hit(column, docid) for docid in lists[0] if docid in relevant and docid not in here],
+                shared=len(here & first),
+                relevant=len(relevant & here),
             )
         )
-    shown = {docid for top in tops for docid in top}
-    unseen = sorted((docid for docid in good if docid not in shown), key=lambda docid: -grades[docid])
-    never = [[hit(column, docid) for column in range(len(runs))] for docid in unseen[:most]]
-    return QueryComparison(query_id, answers, len(good), never)
+    shown = {docid for docids in lists for docid in docids}
+    unseen = sorted((docid for docid in grades if docid in relevant - shown), key=lambda docid: -grades[docid])
+    missed = [[hit(column, docid) for column in range(len(scores))] for docid in unseen[:most_missed]]
+    return QueryComparison(query_id, results, len(relevant), missed)
 
 
-def run_summaries(questions: Sequence[QueryComparison], columns: int) -> list[RunSummary]:
-    """Each run over all questions."""
+def summarize_runs(queries: Sequence[QueryComparison], run_count: int) -> list[RunSummary]:
+    """Return the figures of each run over all queries."""
     found = []
-    for column in range(columns):
-        answers = [question.answers[column] for question in questions]
-        values = sorted((answer.value for answer in answers if answer.value is not None), reverse=True)
-        changes = sorted((answer.change for answer in answers if answer.change is not None), reverse=True)
+    for column in range(run_count):
+        results = [query.results[column] for query in queries]
+        values = sorted((result.value for result in results if result.value is not None), reverse=True)
+        changes = sorted((result.change for result in results if result.change is not None), reverse=True)
         found.append(
             RunSummary(
                 mean=sum(values) / len(values) if values else None,
                 better=sum(change > EQUAL for change in changes),
                 worse=sum(change < -EQUAL for change in changes),
-                relevant=sum(answer.relevant for answer in answers),
-                gained=sum(answer.gained for answer in answers),
-                lost=sum(len(answer.lost) for answer in answers),
+                relevant=sum(result.relevant for result in results),
+                gained=sum(result.gained for result in results),
+                lost=sum(len(result.lost) for result in results),
                 values=values,
                 changes=changes,
-                shared=sum(answer.share for answer in answers) / max(1, len(answers)),
+                shared=sum(result.share for result in results) / max(1, len(results)),
             )
         )
     return found

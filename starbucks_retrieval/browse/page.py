@@ -1,23 +1,25 @@
-"""The page: one file, nothing to fetch, readable without its script, light and dark, phone and desktop."""
+"""The values that the template `browse.html` shows."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import NamedTuple
 
-from starbucks_retrieval.browse.compare import EQUAL, QueryComparison, RunSummary
-from starbucks_retrieval.browse.query import MARKS, Setting, level_of, render_query, signed
-from starbucks_retrieval.browse.theme import SCRIPT, STYLE
+from starbucks_retrieval.browse.compare import EQUAL, ComparedHit, QueryComparison, RankedList, RunSummary
 from starbucks_retrieval.data import Passage
+from starbucks_retrieval.pages import render_template
 from starbucks_retrieval.sizes import Size
+
+_MAX_MARKS = 20  # passages that have a mark in the closed line of a query
+_EXCERPT = 220  # characters of a passage that are visible before it is opened
 
 
 @dataclass(frozen=True)
-class ChartColumn:
-    """One run: what it is called, its file, its size where it bears one, and how it stands over all queries."""
+class RunColumn:
+    """One run of the page: its label, file and size (None where its tag names none), and its figures."""
 
     label: str
     path: str
@@ -25,18 +27,44 @@ class ChartColumn:
     summary: RunSummary
 
 
+class Excerpt(NamedTuple):
+    """A passage in two parts: `start` is visible, `rest` opens; `hidden` counts the characters after both."""
+
+    title: str
+    start: str
+    rest: str
+    hidden: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text goes on after `start`."""
+        return bool(self.rest or self.hidden)
+
+
 @dataclass(frozen=True)
 class BrowsePage:
-    """What the page shows. `measure` is None without judgements; `picked` says how queries were left out, or None.
+    """Everything on the page.
 
-    `highest` is the highest grade that is judged;
-    `total` counts the queries that figures are over, of which `questions` are shown; `texts` are those of queries.
+    Args:
+        title: Its heading.
+        measure: The measure of the figures; None without judgements.
+        columns: The runs; the others are compared with the first.
+        queries: The queries that are shown.
+        total: How many queries the figures are over.
+        picked: How the shown queries were chosen (`changed`, `first`, `random`); None if all are shown.
+        texts: Query texts by id, in the order of the query file.
+        passages: The passages that are shown, by id.
+        depth: How many passages of each run are shown.
+        relevance: The grade from which a passage counts as relevant.
+        highest: The highest judged grade.
+        max_text: The most characters of a passage.
+        version: The version of this package.
     """
 
     title: str
     measure: str | None
-    columns: list[ChartColumn]
-    questions: list[QueryComparison]
+    columns: list[RunColumn]
+    queries: list[QueryComparison]
     total: int
     picked: str | None
     texts: Mapping[str, str]
@@ -47,156 +75,94 @@ class BrowsePage:
     max_text: int
     version: str
 
+    @property
+    def mark_count(self) -> int:
+        """How many marks the closed line of a query has for each run."""
+        return min(self.depth, _MAX_MARKS)
 
-def render_page(page: BrowsePage) -> str:
-    """The page as text. All that comes from data is escaped, and its policy lets a browser fetch nothing."""
-    order = {query_id: place for place, query_id in enumerate(page.texts)}
-    setting = Setting(
-        [column.label for column in page.columns],
-        page.measure,
-        page.passages,
-        page.depth,
-        page.relevance,
-        page.highest,
-        page.max_text,
-    )
-    questions = "\n".join(
-        render_query(
-            question,
-            page.texts.get(question.query_id, ""),
-            order.get(question.query_id, len(order)),
-            setting,
-            is_open=not place,
-        )
-        for place, question in enumerate(page.questions)
-    )
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        "<link rel='icon' href='data:,'>"  # or a browser asks the server for one
-        f"<title>{escape(page.title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><main style='--n: {len(page.columns)}; --d: {min(page.depth, MARKS)}'>\n<h1>{escape(page.title)}</h1>\n<p class='lead'>{_lead(page)}</p>\n"
-        f"{_columns(page)}\n{_legend(page)}\n{_tools(page)}\n<div id='queries'>\n{questions}\n</div>\n"
-        "<p class='muted' id='none' hidden>No query has these words.</p>\n"
-        f"<footer class='muted'>Laid out by starbucks_retrieval {escape(page.version)}, browse.</footer>\n"
-        f"</main><script>{SCRIPT}</script></body></html>\n"
-    )
+    @property
+    def largest_change(self) -> float:
+        """The largest change of a query's measure in any run; all charts have its scale."""
+        return max((abs(change) for column in self.columns for change in column.summary.changes), default=0.0)
 
+    def direction(self, change: float) -> str:
+        """Return `up`, `down`, or `same` for a change that the printed digits do not show."""
+        return "up" if change > EQUAL else "down" if change < -EQUAL else "same"
 
-def _lead(page: BrowsePage) -> str:
-    """What is shown of what."""
-    count, judged = len(page.columns), "judged queries" if page.measure else "queries"
-    runs = "one run" if count == 1 else f"each of {count} runs"
-    if page.picked:
-        which = {
-            "changed": "that change most between the runs",
-            "first": "that come first",
-            "random": "drawn at random",
-        }
-        shown = f"{len(page.questions):,} of {page.total:,} {judged}, those {which[page.picked]}; figures are over all"
-    else:
-        shown = f"all {page.total:,} {judged}"
-    first = escape(page.columns[0].label)
-    against = f" Changes are against <b>{first}</b>, the first run." if count > 1 else ""
-    return f"The first {page.depth} passages of {runs}, for {shown}.{against}"
+    def level(self, hit: ComparedHit) -> int | None:
+        """Return the `relevance_level` of a passage, or None if it is not judged."""
+        return None if hit.grade is None else relevance_level(hit.grade, self.relevance, self.highest)
 
+    def levels(self) -> list[int]:
+        """Return the levels that relevant grades have."""
+        grades = range(self.relevance, self.highest + 1)
+        return sorted({relevance_level(grade, self.relevance, self.highest) for grade in grades})
 
-def _columns(page: BrowsePage) -> str:
-    largest = max((abs(c) for column in page.columns for c in column.summary.changes), default=0.0)
-    cards = "".join(_column(page, column, place, largest) for place, column in enumerate(page.columns))
-    return f"<div class='tiles'>{cards}</div>"
+    def marks(self, result: RankedList, column: int) -> list[int | None]:
+        """Return the level of each passage for the closed line; without judgements, 2 if the first run has it too."""
+        hits = result.hits[:_MAX_MARKS]
+        if self.measure is not None:
+            return [self.level(hit) for hit in hits]
+        return [2 if column and hit.before and hit.before <= self.depth else None for hit in hits]
+
+    def query_text(self, query: QueryComparison) -> str:
+        """Return the text of a query in one line; empty if it has none."""
+        return " ".join(self.texts.get(query.query_id, "").split())
+
+    def position(self, query: QueryComparison) -> int:
+        """Return the position of a query in the query file, from 0."""
+        return self._positions.get(query.query_id, len(self.texts))
+
+    @functools.cached_property
+    def _positions(self) -> dict[str, int]:
+        return {query_id: position for position, query_id in enumerate(self.texts)}
+
+    def missed_count(self, query: QueryComparison) -> int:
+        """Return how many relevant passages of a query no run shows."""
+        return query.relevant - len({hit.docid for result in query.results for hit in result.hits if self.level(hit)})
+
+    def excerpt(self, docid: str) -> Excerpt | None:
+        """Return the text of a passage as the page shows it, or None if the corpus lacks it."""
+        passage = self.passages.get(docid)
+        if passage is None:
+            return None
+        text = " ".join(passage.text.split())
+        start = _cut(text, min(_EXCERPT, self.max_text))
+        rest = text[len(start) : self.max_text]
+        return Excerpt(" ".join(passage.title.split()), start, rest, len(text) - len(start) - len(rest))
 
 
-def _column(page: BrowsePage, column: ChartColumn, place: int, largest: float) -> str:
-    one, base = column.summary, page.columns[0].summary
-    big, lines = "", list[str]()
-    if one.mean is not None and base.mean is not None:
-        delta = one.mean - base.mean
-        change = f" <em class='{_direction(delta)}'>{signed(delta)}</em>" if place else ""
-        big = f"<b>{one.mean:.3f}{change}</b><span>{escape(page.measure or '')}</span>"
-    found = f"{one.relevant:,} relevant in the first {page.depth}"
-    if page.measure and not place:
-        lines = [f"{_chart(one.values, max(one.values), 'level')}queries from best to worst", found]
-    elif page.measure:
-        same = page.total - one.better - one.worse
-        moved = f"<i class='up'>{one.gained:,} gained</i>, <i class='down'>{one.lost:,} lost</i>"
-        lines = [
-            f"{_chart(one.changes, largest, 'gain')}<i class='up'>better in {one.better:,}</i>, "
-            f"<i class='down'>worse in {one.worse:,}</i>, equal in {same:,}",
-            f"{found}: {moved}",
-        ]
-    elif place:
-        first = escape(page.columns[0].label)
-        big = f"<b>{one.shared:.0%}</b><span>of its first {page.depth} are {first}’s too</span>"
-    else:
-        lines = ["the first run: what others are compared with"] if len(page.columns) > 1 else []
-    told = "".join(f"<span>{line}</span>" for line in lines)
-    return (
-        f"<div class='card tile'><span class='name'>{escape(column.label)}</span>{big}{told}"
-        f"<span class='path' title='{escape(column.path)}'>{escape(column.path)}</span></div>"
-    )
+def render_browse_page(page: BrowsePage) -> str:
+    """Return the page as HTML. All values are escaped, and a browser loads nothing but this text."""
+    return render_template("browse.html", page=page, chart_path=_chart_path, numbers=_numbers)
 
 
-def _chart(changes: Sequence[float], largest: float, kind: str) -> str:
-    """Values or changes of single queries, largest first, as an area above and below a line."""
-    if not changes or largest <= EQUAL:
-        return ""
-    width = len(changes)
+def relevance_level(grade: int, relevance: int, highest: int) -> int:
+    """Return 0 for a grade below `relevance`, else 1 to 3, evenly from `relevance` up to `highest`.
 
-    def area(sign: int) -> str:
-        bars = [(x, sign * change) for x, change in enumerate(changes) if sign * change > EQUAL]
-        return "".join(f"M{x} 24V{24 - sign * 24 * size / largest:.1f}H{x + 1}V24Z" for x, size in bars)
-
-    return (
-        f"<svg class='chart' viewBox='0 0 {width} 48' preserveAspectRatio='none' role='img' "
-        f"aria-label='single queries, from {signed(changes[0])} to {signed(changes[-1])}'>"
-        f"<path class='{kind}' d='{area(1)}'/><path class='loss' d='{area(-1)}'/>"
-        f"<path class='zero' d='M0 24H{width}' vector-effect='non-scaling-stroke'/></svg>"
-    )
+    Example:
+        >>> [relevance_level(grade, 1, 3) for grade in (0, 1, 2, 3)]
+        [0, 1, 2, 3]
+    """
+    steps = grade - relevance + 1
+    return -(-3 * steps // max(1, highest - relevance + 1)) if steps > 0 else 0
 
 
-def _direction(change: float) -> str:
-    return "up" if change > EQUAL else "down" if change < -EQUAL else "same"
+def _chart_path(changes: Sequence[float], largest: float, sign: int) -> str:
+    """Return the SVG path of the changes of one sign, 24 units high at `largest`."""
+    bars = [(x, sign * change) for x, change in enumerate(changes) if sign * change > EQUAL]
+    return "".join(f"M{x} 24V{24 - sign * 24 * height / largest:.1f}H{x + 1}V24Z" for x, height in bars)
 
 
-def _legend(page: BrowsePage) -> str:
-    if page.measure is None:
-        shared = f"<li><span class='dots'><i class='g2'></i></span> in {escape(page.columns[0].label)}’s first {page.depth} too</li>"
-        return f"<ul class='legend'>{shared}</ul>" if len(page.columns) > 1 else ""
-    from_grade = f" (grade {page.relevance} or more)" if page.relevance > 1 else ""
-    levels = sorted(
-        {level_of(grade, page.relevance, page.highest) for grade in range(page.relevance, page.highest + 1)}
-    )
-    marks = "".join(f"<i class='g{level}'></i>" for level in levels)
-    items = [
-        f"<span class='dots'>{marks}</span> relevant{from_grade}{', by grade' if len(levels) > 1 else ''}",
-        "<span class='dots'><i class='g0'></i></span> judged, not relevant",
-        "<span class='dots'><i></i></span> not judged",
-    ]
-    if len(page.columns) > 1:
-        first = escape(page.columns[0].label)
-        items.append(f"<span class='badge gained'>gained</span> relevant, and not in {first}’s first {page.depth}")
-        items.append(f"<span class='move'>↑ from 9</span> its rank in {first}")
-    return f"<ul class='legend'>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
+def _numbers(results: Sequence[RankedList], name: str) -> str:
+    """Return an attribute of every result as JSON, for the script."""
+    values = [getattr(result, name) for result in results]
+    return json.dumps([None if value is None else round(value, 5) for value in values], separators=(",", ":"))
 
 
-def _tools(page: BrowsePage) -> str:
-    """Search and sort; the script shows them."""
-    options = ["<option value=''>as laid out</option>", "<option value='file'>as in the query file</option>"]
-    if page.measure:
-        for place, column in enumerate(page.columns):
-            options.append(f"<option value='low {place}'>{escape(column.label)}: worst first</option>")
-    for place, column in enumerate(page.columns[1:], 1):
-        words = {"gain": "biggest gain", "loss": "biggest loss"} if page.measure else {"apart": "least in common"}
-        options += [
-            f"<option value='{key} {place}'>{escape(column.label)}: {word}</option>" for key, word in words.items()
-        ]
-    return (
-        "<div class='tools' id='tools' hidden><label class='find'><span>Find queries</span>"
-        "<input id='find' type='search' placeholder='words or id' autocomplete='off' spellcheck='false'></label>"
-        f"<label><span>Sort</span><select id='sort'>{''.join(options)}</select></label>"
-        "<button id='open' type='button'>Open all</button><output id='count'></output></div>"
-    )
+def _cut(text: str, most: int) -> str:
+    """Return the start of a text, which ends after a word if a word ends in its last third."""
+    if len(text) <= most:
+        return text
+    end = text.rfind(" ", most * 2 // 3, most)
+    return text[: end if end > 0 else most]

@@ -1,13 +1,14 @@
-"""Results of a demonstration for a reader: a table for the terminal, and figure and HTML page in the report's style."""
+"""The results of a demonstration: a table for the terminal, a figure, and an HTML page in the theme of reports."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from starbucks_retrieval.browse import browse
 from starbucks_retrieval.data import open_queries, read_qrels, read_run
@@ -15,11 +16,10 @@ from starbucks_retrieval.demo.pipeline import run_file
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, trec_order
-from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, image
-from starbucks_retrieval.report.figures import effectiveness
+from starbucks_retrieval.pages import render_template
+from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, draw_file, inline_svg
+from starbucks_retrieval.report.figures import effectiveness_figure
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.page import html_document, html_figure
-from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
     """
     sizes = [row["size"] for row in summary["rows"]]
     drawing = draw(folder, summary["rows"])
-    files = {f"figure.{kind}": image(drawing, kind) for kind in ("png", "svg")}
+    files = {f"figure.{kind}": draw_file(drawing, kind) for kind in ("png", "svg")}
     ranks = example_ranks(folder, sizes, settings.examples, settings.seed)
-    files["index.html"] = render_page(summary, drawing, ranks).encode()
+    files["index.html"] = render_demo_page(summary, drawing, ranks).encode()
     ends = list(dict.fromkeys((sizes[0], sizes[-1])))
     files["examples.html"] = browse(
         [run_file(folder / "after", Size.parse(size)) for size in ends],
@@ -84,7 +84,7 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
 def draw(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawing:
     """Return the figure: each measure over the sizes before and after training, and the speed of each size."""
     found = read_inputs([f"{when}={folder / when / 'scores.json'}" for when in ("before", "after")])
-    quality = effectiveness(found, choose_report_sizes(found, None)) or Drawing("", "", [])  # of one size, no line
+    quality = effectiveness_figure(found, found.choose_sizes()) or Drawing("", "", [])  # of one size, no line
     panels = [dataclasses.replace(p, title=p.title.removeprefix("data ")) for p in quality.panels]
     speed = Panel("texts encoded per second", "texts encoded per second at each size", lambda axes: _bars(axes, rows))
     return Drawing("figure", "Quality and speed at each size", [*panels, speed], (4.3, 3.3), quality.legend)
@@ -112,63 +112,23 @@ def example_ranks(folder: Path, sizes: Sequence[str], count: int, seed: int) -> 
     chosen = sorted(qrels, key=lambda name: hashlib.blake2b(f"{seed} {name}".encode()).digest())[:count]
     runs = [[read_run(run_file(folder / when, Size.parse(size))) for when in ("before", "after")] for size in sizes]
 
-    def rank(run: Run, name: str) -> str:
+    def first_rank(run: Run, name: str) -> str:
         order = enumerate(trec_order(run.get(name, {})), 1)
-        return next((str(place) for place, docid in order if docid in qrels[name]), "–")
+        return next((str(rank) for rank, docid in order if docid in qrels[name]), "–")
 
-    cells = [[" → ".join(rank(run, name) for run in pair) for pair in runs] for name in chosen]
+    cells = [[" → ".join(first_rank(run, name) for run in pair) for pair in runs] for name in chosen]
     return pd.DataFrame(cells, index=[texts[name] for name in chosen], columns=pd.Index(sizes, name="query"))
 
 
-def render_page(summary: dict[str, Any], drawing: Drawing, ranks: pd.DataFrame) -> str:
-    """Return the page as text."""
-    rows, training, collection = summary["rows"], summary["training"], summary["collection"]
-    small, full = rows[0], rows[-1]
-    measure = list(small["before"])[-1]
-    lead = (
-        f"{summary['backbone']} was trained for {training['steps']} steps ({training['seconds']:.0f} seconds) so that "
-        f"its embedding can be taken after fewer layers and cut to fewer dimensions. {measure} went from "
-        f"{small['before'][measure]:.3f} to {small['after'][measure]:.3f} at the smallest size, {small['size']}, and "
-        f"from {full['before'][measure]:.3f} to {full['after'][measure]:.3f} at the full size, {full['size']}."
-    )
-    data = (
-        f"The collection is the documentation of the Python on this machine: {collection['passages']:,} docstrings "
-        f"without their summary lines. The {collection['test_queries']} test queries are summary lines; the docstring "
-        "that a query was cut from is its one relevant passage. No top-level module is in more than one of train "
-        f"({collection['train_queries']:,} queries), dev and test. The model before and after training is measured on "
-        "the same texts, at the same lengths, by exact search."
-    )
-    made = summary["provenance"]
-    versions = {"starbucks_retrieval": made["starbucks_retrieval"], "Python": made["python"]}
-    versions |= {name: made["packages"][name] for name in _PACKAGES if name in made["packages"]}
-    machine = (
-        f"A size is layer:dim. Bytes are of float16 vectors. Measured on {summary['machine']}, with "
-        f"{', '.join(f'{name} {version}' for name, version in versions.items())}."
-    )
-    picked = (
-        "The rank of the one relevant passage before → after training; a dash is a rank beyond "
-        f"{summary['depth']}. The queries are picked by a hash, not by how well they do."
-    )
-    found = "<p><a href='examples.html'>What the smallest and the full size find for the test queries</a></p>"
-    sections = [
-        ("figure", drawing.title, html_figure(drawing)),
-        ("sizes", "Every size", _html_table(score_table(rows)) + _muted(machine)),
-        ("examples", "Example queries", _muted(picked) + _html_table(ranks) + found),
-        ("next", "Next", "".join(map(_command, summary["next"]))),
-    ]
-    return html_document(f"One model, {len(rows)} sizes", lead, sections, _muted(data))
-
-
-def _muted(text: str) -> str:
-    return f"<p class='muted'>{escape(text)}</p>"
-
-
-def _command(line: dict[str, str]) -> str:
-    return f"<p>{escape(line['what'])}</p><div class='card'><pre>{escape(line['command'])}</pre></div>"
-
-
-def _html_table(table: pd.DataFrame) -> str:
+def render_demo_page(summary: dict[str, Any], drawing: Drawing, ranks: pd.DataFrame) -> str:
+    """Return the page as HTML: `summary` is the content of summary.json, `ranks` that of `example_ranks`."""
     import pandas as pd
 
     with pd.option_context("display.max_colwidth", None):  # texts in full
-        return f"<div class='card scroll'>{table.to_html(border=0)}</div>"
+        tables = {
+            "scores": Markup(score_table(summary["rows"]).to_html(border=0)),  # to_html escapes the texts
+            "ranks": Markup(ranks.to_html(border=0)),
+        }
+    measure = list(summary["rows"][0]["before"])[-1]
+    context = {"summary": summary, "drawing": drawing, "measure": measure, "packages": _PACKAGES, **tables}
+    return render_template("demo.html", inline_svg=inline_svg, **context)

@@ -1,4 +1,4 @@
-"""Result files in the papers' layouts: tables, figures, one page."""
+"""Tables, figures and one HTML page from result files, in the layouts of the papers."""
 
 from starbucks_retrieval.report.api import Report, report
 

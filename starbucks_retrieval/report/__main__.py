@@ -1,4 +1,4 @@
-"""starbucks report: tables, figures and one page from result files."""
+"""The command `starbucks report`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, 
 
 @dataclass
 class ReportArguments:
-    """What is laid out, and where"""
+    """Report"""
 
     input: list[str] = flag(None, "result files of evaluate, sts, transfer, grid; LABEL=file renames", required=True)
     output_dir: str = flag(None, "folder for tables, figures and index.html", required=True)
-    sizes: str | None = flag(None, "the sizes of the tables: 2:32,4:64, all, cup names (default: the files' ladder)")
+    sizes: str | None = flag(
+        None, "the sizes of the tables: 2:32,4:64, all, size aliases (default: those of the files)"
+    )
     baseline: str | None = flag(None, "label that the others are tested against, by size and data set")
-    correction: Literal["none", "holm", "bonferroni"] = flag("none", "for the methods compared on a set at a size")
-    published: str | None = flag(None, "reference_results.json: the paper's figures beside ours, labelled so")
+    correction: Literal["none", "holm", "bonferroni"] = flag(
+        "none", "for the methods compared on one data set at one size"
+    )
+    published: str | None = flag(None, "reference_results.json: adds the paper's scores, labelled as published")
     title: str = flag("Every size, measured", "title of the page")
-    note: list[str] | None = flag(None, "sentences under every table, such as what the methods have in common")
+    note: list[str] | None = flag(None, "sentences below every table, such as what the methods have in common")
     no_figures: bool = flag(False, "tables and page only; needs no matplotlib")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, lay out, print where everything is."""
+    """Parse the flags, write the report, print its paths."""
     description = "Tables, figures and one HTML page in the papers' layouts, from result files."
     (arguments, common), _ = parse_flags([ReportArguments, CommonArguments], argv, "starbucks report", description)
     setup_logging(common)

@@ -1,4 +1,4 @@
-"""From result files to tables, figures and a page."""
+"""report(): result files in, tables, figures and one HTML page out."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.significance import Correction
-from starbucks_retrieval.report.cost_figures import latency, pareto
-from starbucks_retrieval.report.drawing import Drawing, image, import_matplotlib
-from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
-from starbucks_retrieval.report.inputs import Inputs, MethodResults, read_inputs
-from starbucks_retrieval.report.layouts import ablation, averages, by_size
-from starbucks_retrieval.report.page import ReportPage, render_page
+from starbucks_retrieval.report.columns import ReportSizes
+from starbucks_retrieval.report.cost_figures import latency_figure, pareto_figure
+from starbucks_retrieval.report.drawing import Drawing, draw_file, import_matplotlib
+from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
+from starbucks_retrieval.report.inputs import MethodResults, ReportInputs, read_inputs
+from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
+from starbucks_retrieval.report.page import ReportPage, choose_kpis, lead_sentence, render_report_page
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
 from starbucks_retrieval.report.significance import CORRECTIONS, SignificanceMarks
-from starbucks_retrieval.report.size_list import ReportSizes, choose_report_sizes
-from starbucks_retrieval.report.summary import kpis, lead
 from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.version import __version__
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was laid out, and the files it was written to, the page last."""
+    """A finished report: its tables and figures, the warnings on its page, and the files it was written to, the page last."""
 
     tables: list[Table]
     drawings: list[Drawing]
@@ -34,7 +33,7 @@ class Report:
     paths: list[Path]
 
     def summary(self) -> str:
-        """A line for people."""
+        """Return one line for a terminal."""
         drawn = f"{len(self.drawings)} figures" if self.drawings else "no figures"
         found = f"; the preflight's findings: {len(self.warnings)}, see the page" if self.warnings else ""
         return (
@@ -42,7 +41,7 @@ class Report:
         )
 
     def figures(self) -> dict[str, Any]:
-        """For JSON: the paths, and the names of tables and figures."""
+        """Return the paths and the names of tables and figures, JSON-ready."""
         return {
             "page": str(self.paths[-1]),
             "paths": [str(path) for path in self.paths],
@@ -64,41 +63,58 @@ def report(
     note: Sequence[str] | None = None,
     no_figures: bool = False,
 ) -> Report:
-    """Read result files, each `LABEL=path` or `path`, and write tables, figures and index.html to `output_dir`.
+    """Write tables, figures and index.html from result files. Equal inputs give equal bytes.
 
-    `sizes` are the ladder that tables show (`2:32,4:64`, `all`, cup names); by default that of the files. `baseline`
-    is the label that others are tested against, by size and data set. `published` is a reference_results.json.
-    Each `note` is a sentence that stands under every table.
-    Every file appears whole or not at all, and equal inputs give equal bytes.
+    Args:
+        inputs: Result files of evaluate, sts, transfer or grid, each `path` or `LABEL=path`.
+        output_dir: The folder for all files. Each file appears complete or not at all.
+        sizes: The sizes of the tables (`2:32,4:64`, `all`, size aliases); by default those of the files.
+        baseline: The label that the others are tested against, by size and data set.
+        correction: The correction for several methods on one data set at one size.
+        published: A reference_results.json, whose scores of the paper are added to the tables.
+        title: The heading of the page.
+        note: Sentences below every table.
+        no_figures: Write tables and page only, without matplotlib.
 
-    Raises UserError for bad files, contradicting files, unknown labels and sizes, and where matplotlib is missing,
-    before anything is written.
+    Raises:
+        UserError: A file cannot be read, files contradict each other, a label or size is unknown, or matplotlib is
+            missing. Nothing is written then.
     """
     specs = [inputs] if isinstance(inputs, str | Path) else inputs
     if correction not in CORRECTIONS:
         raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(CORRECTIONS)}")
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
-        raise UserError(f"{output_dir} is a file, a folder is needed", "name another place with --output_dir")
+        raise UserError(f"{output_dir} is a file, a folder is needed", "name another folder with --output_dir")
     if not no_figures:
         import_matplotlib()
     found = read_inputs(specs)
-    model_sizes = choose_report_sizes(found, sizes)
+    model_sizes = found.choose_sizes(sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
-    laid_out = _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)
-    tables = [replace(table, notes=[*table.notes, *(note or ())]) for table in laid_out]
+    tables = [
+        replace(table, notes=[*table.notes, *(note or ())])
+        for table in _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)
+    ]
     drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
     page = ReportPage(
-        title, lead(found, model_sizes), kpis(found, model_sizes), found.warnings, tables, drawings, found.sources, found.notes + _left_out(found, model_sizes), __version__
-    )  # fmt: skip
+        title=title,
+        lead=lead_sentence(found, model_sizes),
+        kpis=choose_kpis(found, model_sizes),
+        warnings=found.warnings,
+        tables=tables,
+        drawings=drawings,
+        sources=found.sources,
+        notes=found.notes + _left_out_notes(found, model_sizes),
+        version=__version__,
+    )
     files = {name: text.encode("utf-8") for table in tables for name, text in table.to_files().items()}
-    files |= {f"{drawing.name}.{kind}": image(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
-    files["index.html"] = render_page(page).encode("utf-8")
+    files |= {f"{drawing.name}.{kind}": draw_file(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
+    files["index.html"] = render_report_page(page).encode("utf-8")
     paths = [_write(Path(output_dir) / name, content) for name, content in files.items()]
     return Report(tables, drawings, found.warnings, paths)
 
 
-def _baseline(inputs: Inputs, label: str | None) -> MethodResults | None:
+def _baseline(inputs: ReportInputs, label: str | None) -> MethodResults | None:
     if label is None:
         return None
     for method in inputs.methods:
@@ -109,39 +125,37 @@ def _baseline(inputs: Inputs, label: str | None) -> MethodResults | None:
 
 
 def _tables(
-    inputs: Inputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published
+    inputs: ReportInputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published
 ) -> Iterable[Table]:
-    known = {size for method in inputs.methods for _, size in method.cells}
     if len(model_sizes):
-        yield averages(inputs, model_sizes, published)
-    if len(model_sizes) or None in known:
-        yield by_size(inputs, model_sizes, marker, published)
+        yield averages_table(inputs, model_sizes, published)
+    if len(model_sizes) or any(size is None for method in inputs.methods for _, size in method.cells):
+        yield by_size_table(inputs, model_sizes, marker, published)
     if len(model_sizes) > 1:
-        yield ablation(inputs, model_sizes, published)
+        yield ablation_table(inputs, model_sizes, published)
 
 
-def _left_out(inputs: Inputs, model_sizes: ReportSizes) -> list[str]:
-    """Sentences about cells that no table shows."""
-    off = sum(
-        1 for method in inputs.methods for _, size in method.cells if size is not None and size not in model_sizes.sizes
-    )
+def _left_out_notes(inputs: ReportInputs, model_sizes: ReportSizes) -> list[str]:
+    """Return sentences about scores that no table shows."""
+    known = [size for method in inputs.methods for _, size in method.cells if size is not None]
+    count = sum(size not in model_sizes.sizes for size in known)
     notes = []
-    if off:
-        notes.append(f"{off} figures at sizes off the tables' ladder are in none of the tables (--sizes names others).")
-    if inputs.asymmetric:
-        notes.append(f"{inputs.asymmetric} figures of queries and passages at different sizes are not shown here.")
+    if count:
+        notes.append(f"{count} figures at other sizes are in none of the tables (--sizes names the sizes to show).")
+    if inputs.left_out:
+        notes.append(f"{inputs.left_out} figures of queries and passages at different sizes are not shown here.")
     return notes
 
 
 def _drawings(
-    inputs: Inputs, model_sizes: ReportSizes, baseline: MethodResults | None, published: Published
+    inputs: ReportInputs, model_sizes: ReportSizes, baseline: MethodResults | None, published: Published
 ) -> Iterable[Drawing]:
     drawn = (
-        effectiveness(inputs, model_sizes, published),
-        grid_deltas(inputs, baseline),
-        grid_values(inputs),
-        latency(inputs),
-        pareto(inputs),
+        effectiveness_figure(inputs, model_sizes, published),
+        grid_difference_figure(inputs, baseline),
+        grid_figure(inputs),
+        latency_figure(inputs),
+        pareto_figure(inputs),
     )
     return (drawing for drawing in drawn if drawing is not None)
 

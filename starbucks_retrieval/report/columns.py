@@ -1,10 +1,14 @@
-"""The columns of tables: data sets by measures, grouped by measure, since no average may cross measures."""
+"""The columns of the tables (data sets by measures) and the sizes that the tables show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import SIZE_ALIASES, Size, Sizes
 
 AVERAGE = "Average"
 
@@ -28,56 +32,141 @@ _MEASURES = {"spearmancosine": "spearman", "mrr@10": "rr@10"}
 
 
 class Column(NamedTuple):
-    """What one column of a table measures: a data set by a measure."""
+    """A data set and a measure."""
 
     dataset: str
     measure: str
 
 
 class ColumnGroup(NamedTuple):
-    """The columns of one measure."""
+    """The columns of one measure. Averages stay inside a group: scores of different measures are not averaged."""
 
     measure: str
     columns: tuple[Column, ...]
 
     @property
     def averaged(self) -> bool:
-        """Whether the measure has an Average column."""
+        """Whether the group has a column of averages."""
         return len(self.columns) > 1
 
 
-def grouped(columns: Iterable[Column]) -> list[ColumnGroup]:
-    """Columns by measure, as they appear, but the papers' data sets and their measures first, in the papers' order."""
+@dataclass(frozen=True)
+class ReportSizes:
+    """The sizes of the tables, ascending; `aliases` names those that have a size alias (`Demi` … `Trenta`)."""
+
+    sizes: tuple[Size, ...]
+    aliases: dict[Size, str]
+
+    def __iter__(self) -> Iterator[Size]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def name(self, size: Size | None) -> str:
+        """Return `Tall 6:128`, `6:128` for a size without an alias, `no size` for None."""
+        if size is None:
+            return "no size"
+        alias = self.aliases.get(size)
+        return f"{alias} {size}" if alias else str(size)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.sizes))
+
+
+def group_columns(columns: Iterable[Column]) -> list[ColumnGroup]:
+    """Return the columns by measure, the papers' data sets first and in the papers' order.
+
+    Example:
+        >>> [len(group.columns) for group in group_columns([Column("a", "RR@10"), Column("b", "RR@10")])]
+        [2]
+    """
     by_measure: dict[str, list[Column]] = {}
     for column in columns:
         by_measure.setdefault(column.measure, []).append(column)
-    place = {name: i for i, name in enumerate(_ORDER)}
+    order = {name: position for position, name in enumerate(_ORDER)}
 
     def rank(column: Column) -> int:
-        return place.get(dataset_key(column.dataset), len(place))
+        return order.get(dataset_key(column.dataset), len(order))
 
-    found = [ColumnGroup(measure, tuple(sorted(some, key=rank))) for measure, some in by_measure.items()]
+    found = [ColumnGroup(measure, tuple(sorted(group, key=rank))) for measure, group in by_measure.items()]
     return sorted(found, key=lambda group: rank(group.columns[0]))
 
 
 def measure_name(measure: str) -> str:
-    """How tables print a measure: ir-measures' names as they are, correlations with a capital."""
+    """Return the name of a measure as tables print it: correlations with a capital, others unchanged."""
     return measure.capitalize() if measure in ("spearman", "pearson") else measure
 
 
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean, or None if any value is missing or there is none."""
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """Return the mean, or None if a value is missing or there are no values."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def dataset_key(name: str) -> str:
-    """One spelling of a data set's name: `STS-B`, `stsb` and `sts/stsb-test` are the same."""
-    plain = re.sub(r"[^a-z0-9]", "", name.lower().rsplit("/", 1)[-1])
-    return _DATASETS.get(plain, plain)
+    """Return one spelling for all names of a data set.
+
+    Example:
+        >>> {dataset_key(name) for name in ("STS-B", "stsb", "sts/stsb-test")}
+        {'stsb'}
+    """
+    letters = re.sub(r"[^a-z0-9]", "", name.lower().rsplit("/", 1)[-1])
+    return _DATASETS.get(letters, letters)
 
 
 def measure_key(name: str) -> str:
-    """One spelling of a measure's name: `MRR@10` and `RR@10` are the same."""
-    plain = re.sub(r"[^a-z0-9@]", "", name.lower())
-    return _MEASURES.get(plain, plain)
+    """Return one spelling for all names of a measure, such as `RR@10` and `MRR@10`."""
+    letters = re.sub(r"[^a-z0-9@]", "", name.lower())
+    return _MEASURES.get(letters, letters)
+
+
+def is_grid(sizes: Iterable[Size]) -> bool:
+    """Return whether there are more sizes than layers and than dims, so that they cross layers with dims.
+
+    Example:
+        >>> is_grid([Size(2, 8), Size(4, 16)]), is_grid([Size(2, 8), Size(2, 16), Size(4, 8)])
+        (False, True)
+    """
+    known = set(sizes)
+    return len(known) > max(len({size.layer for size in known}), len({size.dim for size in known}), 0)
+
+
+def choose_report_sizes(measured: set[Size], listed: set[Size], sizes: str | None = None) -> ReportSizes:
+    """Choose the sizes that the tables show.
+
+    Args:
+        measured: All sizes in the result files.
+        listed: The sizes of the files that hold a list of sizes, not a grid.
+        sizes: The sizes to show, such as `2:32,4:64` or `all`. By default the listed ones; without any, the default
+            sizes that lie on the grid, or all sizes if there is only one layer or one dim.
+
+    Returns:
+        The sizes, with aliases if the six default sizes of the model are among them.
+
+    Raises:
+        UserError: The sizes cannot be read, or nothing was measured at them.
+    """
+    default = sorted(listed or (_default_sizes(measured) & measured if is_grid(measured) else measured))
+    aliases = _size_aliases(set(default) or measured)
+    if sizes is None:
+        return ReportSizes(tuple(default), aliases)
+    chosen = tuple(Sizes.parse(sizes, Sizes(default) if default else None))
+    if not measured & set(chosen):
+        known = ", ".join(map(str, sorted(measured))) or "no size"
+        raise UserError(f"nothing was measured at {sizes}", f"the files hold {known}")
+    return ReportSizes(chosen, aliases or _size_aliases(measured))
+
+
+def _default_sizes(measured: set[Size]) -> set[Size]:
+    if not measured:
+        return set()
+    return set(Sizes.default(max(size.layer for size in measured), max(size.dim for size in measured)))
+
+
+def _size_aliases(sizes: set[Size]) -> dict[Size, str]:
+    """Return the aliases of the six default sizes, or nothing if one of them is not in `sizes`."""
+    default = sorted(_default_sizes(sizes))
+    if len(default) != len(SIZE_ALIASES) or not set(default) <= sizes:
+        return {}
+    return {size: alias.capitalize() for size, alias in zip(default, SIZE_ALIASES)}

@@ -1,23 +1,33 @@
-"""Figures of cost: latency over layers (2DMSE, Fig. 4), and the front of quality over bytes and milliseconds."""
+"""Figures of cost: latency over layers (2DMSE, Fig. 4), and the Pareto front of effectiveness over cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.report.costs import Cost, front
-from starbucks_retrieval.report.drawing import GRID, INK, MUTED, PAPER, Drawing, Panel, SeriesStyle, line, series_styles
-from starbucks_retrieval.report.figures import headline, headlines
-from starbucks_retrieval.report.inputs import Inputs, MethodResults
-from starbucks_retrieval.report.layouts import figure
+from starbucks_retrieval.report.drawing import (
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    Drawing,
+    Panel,
+    SeriesStyle,
+    line_options,
+    series_styles,
+)
+from starbucks_retrieval.report.figures import panel_columns, panel_title
+from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
+from starbucks_retrieval.report.layouts import column_score
+from starbucks_retrieval.report.result_details import Cost
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROOM = (0.13, 0.07)  # what a name takes of a panel, to the left and up
+_LABEL_SPACE = (0.13, 0.07)  # width and height of a size's name, as fractions of the panel
 _COSTS: tuple[tuple[str, str, Callable[[Cost], float | None]], ...] = (
     ("bytes", "bytes per passage (logarithmic)", lambda cost: cost.bytes_per_passage),
     ("milliseconds", "milliseconds per query (logarithmic)", lambda cost: cost.query_ms),
@@ -32,8 +42,12 @@ class _Point:
     quality: float
 
 
-def latency(inputs: Inputs) -> Drawing | None:
-    """2DMSE's Fig. 4: milliseconds over layers, at each layer's largest dim. None where nothing was timed."""
+def latency_figure(inputs: ReportInputs) -> Drawing | None:
+    """Draw milliseconds over layers, at the largest dim of each layer, as 2DMSE's Fig. 4 does.
+
+    Returns:
+        The figure; None if nothing was timed.
+    """
     known = series_styles([method.label for method in inputs.methods])
     panels: list[Any] = []
     used: set[Any] = set()
@@ -46,15 +60,15 @@ def latency(inputs: Inputs) -> Drawing | None:
         if series:
             used |= series.keys()
             panels.append(Panel(title, f"{title}, over layers: {', '.join(series)}", _times(series, known)))
-    legend = {label: look for label, look in known.items() if label in used}
-    alone = ["At every layer but the deepest: how many times faster it is than the deepest."]
-    notes = alone if len(used) == 1 else []
+    legend = {label: style for label, style in known.items() if label in used}
+    speedup_note = ["The numbers say how many times faster a layer is than the deepest one."]
+    notes = speedup_note if len(used) == 1 else []
     return Drawing("latency", "Latency against layers", panels, legend=legend, notes=notes) if panels else None
 
 
 def _by_layer(method: MethodResults, pick: Callable[[Cost], float | None]) -> dict[int, float]:
     found = {}
-    for size, cost in sorted(method.costs.items()):  # of one layer the largest dim comes last
+    for size, cost in sorted(method.costs.items()):  # the largest dim of a layer comes last
         if (value := pick(cost)) is not None:
             found[size.layer] = value
     return found
@@ -64,7 +78,7 @@ def _times(series: dict[str, dict[int, float]], known: dict[str, SeriesStyle]) -
     def draw(axes: Axes) -> None:
         for label, times in series.items():
             layers = sorted(times)
-            axes.plot(layers, [times[layer] for layer in layers], clip_on=False, zorder=3, **line(known[label]))
+            axes.plot(layers, [times[layer] for layer in layers], clip_on=False, zorder=3, **line_options(known[label]))
             if len(series) > 1:
                 continue
             for layer in layers[:-1]:
@@ -87,30 +101,35 @@ def _times(series: dict[str, dict[int, float]], known: dict[str, SeriesStyle]) -
     return draw
 
 
-def pareto(inputs: Inputs) -> Drawing | None:
-    """Quality over cost, every method at every size that has both, and the front. None where no cost is known."""
+def pareto_figure(inputs: ReportInputs) -> Drawing | None:
+    """Draw effectiveness over cost for every method and size that has both, and the Pareto front.
+
+    Returns:
+        The figure; None if no cost is known.
+    """
     known = series_styles([method.label for method in inputs.methods])
     panels, used = [], set()
-    for group, column in headlines(inputs):
+    for group, column in panel_columns(inputs):
         for short, axis, pick in _COSTS:
             points = [
                 _Point(method.label, size, cost, quality)
                 for method in inputs.methods
                 for size, record in sorted(method.costs.items())
-                if (cost := pick(record)) is not None and (quality := figure(method, group, column, size)) is not None
+                if (cost := pick(record)) is not None
+                and (quality := column_score(method, group, column, size)) is not None
             ]
             if len({point.cost for point in points}) > 1:
                 used |= {point.label for point in points}
-                title = f"{headline(group, column)} over {short}"
+                title = f"{panel_title(group, column)} over {short}"
                 panels.append(Panel(title, f"{title}, and the front", _cloud(points, axis, known)))
-    legend = {label: look for label, look in known.items() if label in used}
-    notes = ["The line is the front: no other size measured is both as cheap and as good."]
+    legend = {label: style for label, style in known.items() if label in used}
+    notes = ["The line is the Pareto front: no other measured size is as cheap and as good."]
     return Drawing("pareto", "Quality against cost", panels, legend=legend, notes=notes) if panels else None
 
 
 def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
-        best = [points[i] for i in front([(point.cost, point.quality) for point in points])]
+        best = [points[i] for i in cheapest_best([(point.cost, point.quality) for point in points])]
         axes.step(
             [point.cost for point in best],
             [point.quality for point in best],
@@ -120,15 +139,15 @@ def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Ca
             zorder=2,
         )
         for label in dict.fromkeys(point.label for point in points):
-            look = known[label]
+            style = known[label]
             for chosen, on_front in (([p for p in points if p not in best], False), (best, True)):
-                mine = [point for point in chosen if point.label == label]
+                shown = [point for point in chosen if point.label == label]
                 axes.scatter(
-                    [point.cost for point in mine],
-                    [point.quality for point in mine],
+                    [point.cost for point in shown],
+                    [point.quality for point in shown],
                     s=52 if on_front else 26,
-                    color=look.colour,
-                    marker=look.marker,
+                    color=style.colour,
+                    marker=style.marker,
                     alpha=1.0 if on_front else 0.4,
                     edgecolors=PAPER,
                     linewidths=0.8,
@@ -141,7 +160,7 @@ def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Ca
         axes.margins(x=0.12, y=0.1)
         axes.set_xlabel(axis, color=MUTED)
         axes.grid(axis="y", color=GRID)
-        for point in _apart(best):
+        for point in _separated(best):
             axes.annotate(
                 str(point.size),
                 (point.cost, point.quality),
@@ -155,8 +174,25 @@ def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Ca
     return draw
 
 
-def _apart(best: list[_Point]) -> list[_Point]:
-    """Points of the front whose names do not meet, the best first; best are by rising cost."""
+def cheapest_best(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the positions of the (cost, quality) points on the Pareto front, by rising cost.
+
+    No other point is both as cheap and as good as one of these. Of equal points the first is kept.
+
+    Example:
+        >>> cheapest_best([(1.0, 0.5), (2.0, 0.4), (2.0, 0.6)])
+        [0, 2]
+    """
+    best, kept = -math.inf, []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
+        if points[i][1] > best:
+            best = points[i][1]
+            kept.append(i)
+    return kept
+
+
+def _separated(best: list[_Point]) -> list[_Point]:
+    """Return the points of the front whose names do not overlap, the best first; `best` is sorted by cost."""
     if len(best) < 2:
         return best
     width = math.log(best[-1].cost / best[0].cost) or 1.0
@@ -165,13 +201,13 @@ def _apart(best: list[_Point]) -> list[_Point]:
     for point in reversed(best[:-1]):
         left = math.log(kept[-1].cost / point.cost) / width
         below = (kept[-1].quality - point.quality) / height
-        if left > _ROOM[0] or below > _ROOM[1]:
+        if left > _LABEL_SPACE[0] or below > _LABEL_SPACE[1]:
             kept.append(point)
     return kept
 
 
 def _ticks(costs: list[float], at_most: int = 8) -> list[float]:
-    """Costs that occur, thinned by the same ratio, so that their labels do not meet."""
+    """Return costs of the points, far enough from each other on a logarithmic axis that their labels do not overlap."""
     kept: list[float] = []
     ratio = (costs[-1] / costs[0]) ** (1 / at_most)
     for cost in costs:

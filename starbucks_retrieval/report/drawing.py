@@ -1,4 +1,4 @@
-"""How figures are drawn: panels side by side as PNG and SVG files, or one by one for the page, in the page's colours."""
+"""Figures as PNG and SVG files, and panel by panel as SVG in the colours of the page."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ PAPER, INK, MUTED, GRID = "#ffffff", "#1c2430", "#5b6675", "#e0e5ec"
 # Okabe and Ito's colours, which the colour-blind tell apart, with yellow darkened for white paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b4fa3", "#6b7280")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
-# What the page calls these colours; it has its own values of them for dark screens.
+# The CSS variables of these colours; the page has other values of them for dark screens.
 VARIABLES = {PAPER: "card", INK: "ink", MUTED: "muted", GRID: "line"} | {c: f"m{i}" for i, c in enumerate(COLOURS)}
 _DPI = 160
 
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """Line colour and marker of one method; published ones are hollow, thin and dashed."""
+    """Colour and marker of the line of one method; published ones are hollow, thin and dashed."""
 
     colour: str
     marker: str
     published: bool = False
 
+    @property
+    def css_variable(self) -> str:
+        """The name of the CSS variable of the colour, without its dashes."""
+        return VARIABLES[self.colour]
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: `draw` fills the axes, `alt` says in words what is shown."""
+    """One plot: `draw` fills the axes, `alt` describes it in words."""
 
     title: str
     alt: str
@@ -42,23 +47,32 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: `name` is the stem of its files; `legend` holds the look of each label."""
+    """One figure of a report.
+
+    Args:
+        name: The stem of its files.
+        title: Its heading.
+        panels: Its plots.
+        inches: Width and height of a panel.
+        legend: The style of each label.
+        notes: Sentences below it.
+    """
 
     name: str
     title: str
     panels: list[Panel]
-    inches: tuple[float, float] = (5.2, 3.9)  # of a panel
+    inches: tuple[float, float] = (5.2, 3.9)
     legend: dict[str, SeriesStyle] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def across(self) -> int:
-        """Panels side by side: three narrow ones, or two."""
+        """How many panels stand side by side: three narrow ones, or two."""
         return 3 if self.inches[0] < 5 else 2
 
 
 def import_matplotlib() -> None:
-    """Raise a UserError where matplotlib is not installed."""
+    """Raise a UserError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -68,24 +82,38 @@ def import_matplotlib() -> None:
 
 
 def series_styles(labels: Sequence[str], published: Sequence[str] = ()) -> dict[str, SeriesStyle]:
-    """A look for every label; they repeat after eight."""
+    """Return a style for every label. Styles repeat after eight labels.
+
+    Example:
+        >>> series_styles(["ours"], ["theirs"])["theirs"]
+        SeriesStyle(colour='#d55e00', marker='s', published=True)
+    """
     found = {}
-    for place, label in enumerate([*labels, *published]):
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    for number, label in enumerate([*labels, *published]):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         found[label] = SeriesStyle(colour, marker, label in published)
     return found
 
 
-def image(drawing: Drawing, kind: str) -> bytes:
-    """All panels and the legend in one file, `kind` png or svg. Equal figures give equal bytes."""
+def draw_file(drawing: Drawing, kind: str) -> bytes:
+    """Return all panels and the legend as the bytes of one file, `kind` `png` or `svg`. Equal figures give equal bytes."""
     columns = min(len(drawing.panels), drawing.across)
     rows = -(-len(drawing.panels) // columns)
     size = columns * drawing.inches[0], rows * drawing.inches[1] + 0.35 * bool(drawing.legend)
     return _drawn(drawing.panels, (rows, columns), size, kind, drawing.legend)
 
 
-def inline(panel: Panel, inches: tuple[float, float], prefix: str) -> str:
-    """One panel as an svg element for the page: its colours are the page's, its ids start with `prefix`."""
+def inline_svg(panel: Panel, inches: tuple[float, float], prefix: str) -> str:
+    """Return one panel as an svg element for the page.
+
+    Args:
+        panel: The panel.
+        inches: Its width and height.
+        prefix: The start of all ids in it, so that they are unique on the page.
+
+    Returns:
+        The element, whose colours are CSS variables of the page.
+    """
     text = _drawn([panel], (1, 1), inches, "svg", {}, text=True).decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -127,14 +155,14 @@ def _drawn(
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **style, "backend": "agg"}):
         figure: Any = Figure(figsize=inches, facecolor="none" if text else PAPER, layout="constrained")
         FigureCanvasAgg(figure)
-        places = list(figure.subplots(*shape, squeeze=False).flat)
-        for axes in places[len(panels) :]:
+        all_axes = list(figure.subplots(*shape, squeeze=False).flat)
+        for axes in all_axes[len(panels) :]:
             axes.set_visible(False)
-        for axes, panel in zip(places, panels):
-            _plain(axes)
+        for axes, panel in zip(all_axes, panels):
+            _set_axes_style(axes)
             panel.draw(axes)
             if not text:
-                axes.set_title(plain(panel.title), loc="left", color=INK, fontsize=11.5, pad=10)
+                axes.set_title(escape_matplotlib(panel.title), loc="left", color=INK, fontsize=11.5, pad=10)
         if legend:
             _legend(figure, legend)
         out = io.BytesIO()
@@ -143,7 +171,7 @@ def _drawn(
     return out.getvalue()
 
 
-def _plain(axes: Any) -> None:
+def _set_axes_style(axes: Any) -> None:
     axes.set_facecolor("none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)
@@ -156,7 +184,7 @@ def _plain(axes: Any) -> None:
 def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], label=plain(label), **line(look)) for label, look in legend.items()]
+    lines = [Line2D([], [], label=escape_matplotlib(label), **line_options(style)) for label, style in legend.items()]
     figure.legend(
         handles=lines,
         loc="outside lower center",
@@ -167,16 +195,16 @@ def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
     )
 
 
-def line(look: SeriesStyle) -> dict[str, Any]:
-    """How a method's line is drawn."""
-    if look.published:
-        hollow = {"markerfacecolor": PAPER, "markeredgecolor": look.colour, "markersize": 5, "markeredgewidth": 1.1}
-        return {"color": look.colour, "marker": look.marker, "linestyle": (0, (4, 3)), "linewidth": 1.1, **hollow}
+def line_options(style: SeriesStyle) -> dict[str, Any]:
+    """Return the arguments of `Axes.plot` for a line of this style."""
+    if style.published:
+        hollow = {"markerfacecolor": PAPER, "markeredgecolor": style.colour, "markersize": 5, "markeredgewidth": 1.1}
+        return {"color": style.colour, "marker": style.marker, "linestyle": (0, (4, 3)), "linewidth": 1.1, **hollow}
     solid = {"markersize": 6.5, "markeredgecolor": PAPER, "markeredgewidth": 0.9}
-    return {"color": look.colour, "marker": look.marker, "linestyle": "-", "linewidth": 2.1, **solid}
+    return {"color": style.colour, "marker": style.marker, "linestyle": "-", "linewidth": 2.1, **solid}
 
 
-def plain(text: str) -> str:
-    """A label that matplotlib prints as it is, and does not read as mathematics or hide for its underscore."""
+def escape_matplotlib(text: str) -> str:
+    """Return a label that matplotlib neither parses as mathematics nor hides because it begins with an underscore."""
     shown = text.replace("$", r"\$")
     return f"\u200b{shown}" if shown.startswith("_") else shown

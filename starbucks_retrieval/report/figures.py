@@ -1,70 +1,93 @@
-"""Figures of quality: over the sizes (Fig. 1), over the grid, and differences of two grids (Fig. 3 to 9)."""
+"""Figures of effectiveness: over the sizes (Starbucks, Fig. 1), over the grid, and differences of grids (Fig. 3 to 9)."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, grouped, measure_name
-from starbucks_retrieval.report.drawing import GRID, INK, MUTED, Drawing, Panel, SeriesStyle, line, series_styles
-from starbucks_retrieval.report.inputs import Inputs, MethodResults, is_grid
-from starbucks_retrieval.report.layouts import figure
+from starbucks_retrieval.report.columns import (
+    AVERAGE,
+    Column,
+    ColumnGroup,
+    ReportSizes,
+    group_columns,
+    is_grid,
+    measure_name,
+)
+from starbucks_retrieval.report.drawing import (
+    GRID,
+    INK,
+    MUTED,
+    Drawing,
+    Panel,
+    SeriesStyle,
+    line_options,
+    series_styles,
+)
+from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
+from starbucks_retrieval.report.layouts import column_score
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
-from starbucks_retrieval.report.size_list import ReportSizes
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FEW = 3  # data sets that get a panel each; of more, only the average does
-_NUMBERS = 12  # layers or dims up to which a heat map has room for numbers
+_MAX_PANELS = 3  # data sets of a measure that have a panel each; more of them share a panel of their average
+_MAX_NUMBERS = 12  # layers or dims up to which a heat map shows numbers
 
 
-def headlines(inputs: Inputs) -> list[tuple[ColumnGroup, Column]]:
-    """What a panel each is drawn of: every data set of a measure that has few, the average of one that has many."""
+def panel_columns(inputs: ReportInputs) -> list[tuple[ColumnGroup, Column]]:
+    """Return the columns that have a panel each: the data sets of a measure with up to three, else their average."""
     found = []
-    for group in grouped(inputs.columns):
-        shown = [Column(AVERAGE, group.measure)] if len(group.columns) > _FEW else group.columns
+    for group in group_columns(inputs.columns):
+        shown = [Column(AVERAGE, group.measure)] if len(group.columns) > _MAX_PANELS else group.columns
         found += [(group, column) for column in shown]
     return found
 
 
-def headline(group: ColumnGroup, column: Column) -> str:
-    """`STS-B spearman`, or `spearman, average of 7 sets`."""
+def panel_title(group: ColumnGroup, column: Column) -> str:
+    """Return `STS-B Spearman`, or `Spearman, average of 7 sets`."""
     if column.dataset == AVERAGE:
         return f"{measure_name(column.measure)}, average of {len(group.columns)} sets"
     return f"{column.dataset} {measure_name(column.measure)}"
 
 
-def effectiveness(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Drawing | None:
-    """Fig. 1: a line a method over the sizes; missing sizes leave gaps. None where no method has two sizes."""
+def effectiveness_figure(
+    inputs: ReportInputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED
+) -> Drawing | None:
+    """Draw one line over the sizes for each method, as Fig. 1 does; missing sizes leave gaps.
+
+    Returns:
+        The figure; None if no method has two sizes.
+    """
     printed = list(
         dict.fromkeys(row.name for rows in _printed(inputs, model_sizes, published).values() for row in rows)
     )
     known = series_styles([method.label for method in inputs.methods], printed)
     panels: list[Any] = []
     used: set[Any] = set()
-    for group, column in headlines(inputs):
+    for group, column in panel_columns(inputs):
         series = {
-            method.label: [figure(method, group, column, size) for size in model_sizes] for method in inputs.methods
+            method.label: [column_score(method, group, column, size) for size in model_sizes]
+            for method in inputs.methods
         }
         for row in _printed(inputs, model_sizes, published)[column]:
             series[row.name] = [entry.value for entry in row.entries[:-1]]
         series = {label: values for label, values in series.items() if any(value is not None for value in values)}
         if len(model_sizes) > 1 and series:
             used |= series.keys()
-            title = headline(group, column)
+            title = panel_title(group, column)
             panels.append(Panel(title, f"{title} over sizes: {', '.join(series)}", _lines(series, known, model_sizes)))
-    legend = {label: look for label, look in known.items() if label in used}
-    notes = ["Published lines may leave a panel: its scale is made for what was measured here."] if printed else []
+    legend = {label: style for label, style in known.items() if label in used}
+    notes = ["Published lines may leave a panel, since its scale fits the measured scores."] if printed else []
     return Drawing("effectiveness", "Effectiveness against size", panels, (4.3, 3.3), legend, notes) if panels else None
 
 
-def _printed(inputs: Inputs, model_sizes: ReportSizes, published: Published) -> dict[Column, list[Any]]:
-    """The published rows of every panel; ablations are left to their table."""
+def _printed(inputs: ReportInputs, model_sizes: ReportSizes, published: Published) -> dict[Column, list[Any]]:
+    """Return the published rows of every panel, without the ablations."""
     return {
         column: Published(published.methods, (), published.sizes).over_sizes(group, column, model_sizes)
-        for group, column in headlines(inputs)
+        for group, column in panel_columns(inputs)
     }
 
 
@@ -73,7 +96,9 @@ def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle],
         for label, values in reversed(series.items()):
             found = [math.nan if value is None else value for value in values]
             printed = known[label].published
-            axes.plot(range(len(found)), found, clip_on=printed, zorder=2 if printed else 3, **line(known[label]))
+            axes.plot(
+                range(len(found)), found, clip_on=printed, zorder=2 if printed else 3, **line_options(known[label])
+            )
         names = [model_sizes.name(size).replace(" ", "\n") for size in model_sizes]
         axes.set_xticks(range(len(names)), names, fontsize=9.5)
         axes.margins(x=0.04)
@@ -84,40 +109,49 @@ def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle],
 
 
 def _limits(series: dict[str, list[float | None]], known: dict[str, SeriesStyle]) -> tuple[float, float]:
-    """Of the axis: all of ours, and of what is published no more than as much again, or ours would be squashed."""
+    """Return the ends of the axis: all measured scores, and at most as much room again for published ones."""
     every = [value for values in series.values() for value in values if value is not None]
-    ours = [v for label, values in series.items() if not known[label].published for v in values if v is not None]
-    low, high = min(ours, default=min(every)), max(ours, default=max(every))
-    room = max(high - low, 0.02)
-    low, high = max(min(every), low - room / 2), min(max(every), high + room / 2)
+    measured = [v for label, values in series.items() if not known[label].published for v in values if v is not None]
+    low, high = min(measured, default=min(every)), max(measured, default=max(every))
+    span = max(high - low, 0.02)
+    low, high = max(min(every), low - span / 2), min(max(every), high + span / 2)
     edge = 0.08 * max(high - low, 0.02)
     return low - edge, high + edge
 
 
-def grid_values(inputs: Inputs) -> Drawing | None:
-    """A heat map a method and headline: the figure at every layer and dim. None where nothing was measured on a grid."""
+def grid_figure(inputs: ReportInputs) -> Drawing | None:
+    """Draw a heat map of the scores at every layer and dim for each method and panel.
+
+    Returns:
+        The figure; None if nothing was measured on a grid.
+    """
     panels = []
-    for group, column in headlines(inputs):
+    for group, column in panel_columns(inputs):
         found = {method.label: _on_grid(method, group, column) for method in inputs.methods}
         found = {label: cells for label, cells in found.items() if cells}
         if not found:
             continue
         values = [value for cells in found.values() for value in cells.values()]
         for label, cells in found.items():
-            title = f"{label}: {headline(group, column)}"
+            title = f"{label}: {panel_title(group, column)}"
             panels.append(
                 Panel(title, f"{title} at every layer and dim", _heat(cells, min(values), max(values), False))
             )
     return Drawing("grid_values", "The whole grid", panels) if panels else None
 
 
-def grid_deltas(inputs: Inputs, baseline: MethodResults | None) -> Drawing | None:
-    """Fig. 3 to 9: a method's grid less another's, green where it is better.
+def grid_difference_figure(inputs: ReportInputs, baseline: MethodResults | None) -> Drawing | None:
+    """Draw differences of two grids as Fig. 3 to 9 do, green where the first is better.
 
-    Every other grid less the baseline's; without one, the first method's grid less each other's. None for one grid.
+    Args:
+        inputs: The scores.
+        baseline: It is subtracted from every other grid. Without it, every other grid is subtracted from the first.
+
+    Returns:
+        The figure; None if there is only one grid.
     """
     panels = []
-    for group, column in headlines(inputs):
+    for group, column in panel_columns(inputs):
         grids = {method.label: _on_grid(method, group, column) for method in inputs.methods}
         grids = {label: cells for label, cells in grids.items() if cells}
         base = baseline.label if baseline else None
@@ -126,23 +160,23 @@ def grid_deltas(inputs: Inputs, baseline: MethodResults | None) -> Drawing | Non
         if baseline is None:
             pairs = [(labels[0], label) for label in labels[1:]]
         deltas = {}
-        for ours, theirs in pairs:
-            assert theirs is not None
-            common = grids[ours].keys() & grids[theirs].keys()
-            deltas[f"{ours} − {theirs}"] = {size: grids[ours][size] - grids[theirs][size] for size in sorted(common)}
+        for one, other in pairs:
+            assert other is not None
+            common = grids[one].keys() & grids[other].keys()
+            deltas[f"{one} − {other}"] = {size: grids[one][size] - grids[other][size] for size in sorted(common)}
         deltas = {title: cells for title, cells in deltas.items() if cells}
         top = max((abs(value) for cells in deltas.values() for value in cells.values()), default=0.0) or 1e-4
         for title, cells in deltas.items():
-            title = f"{title}: {headline(group, column)}"
+            title = f"{title}: {panel_title(group, column)}"
             panels.append(Panel(title, f"{title} at every layer and dim", _heat(cells, -top, top, True)))
     notes = ["Green: the first is better; pink: the second. The scale is the same on both sides of zero."]
     return Drawing("grid_deltas", "Where one grid is better than another", panels, notes=notes) if panels else None
 
 
 def _on_grid(method: MethodResults, group: ColumnGroup, column: Column) -> dict[Size, float]:
-    """The figures on the grid, empty where the sizes measured are no grid."""
+    """Return the scores on the grid; nothing if the measured sizes are no grid."""
     sizes = sorted({size for known in group.columns for size in method.sizes(known)})
-    values = {size: figure(method, group, column, size) for size in sizes}
+    values = {size: column_score(method, group, column, size) for size in sizes}
     found = {size: value for size, value in values.items() if value is not None}
     return found if is_grid(found) else {}
 
@@ -155,10 +189,10 @@ def _heat(cells: dict[Size, float], low: float, high: float, delta: bool) -> Any
 
         layers = sorted({size.layer for size in cells})
         dims = sorted({size.dim for size in cells})
-        # Pink to green: red against green for those who see both, and told apart by those who do not.
+        # Pink to green: like red to green, but colour-blind readers can distinguish them.
         colours = matplotlib.colormaps["PiYG" if delta else "YlGnBu"]
         scale = Normalize(low, high if high > low else low + 1e-4)
-        numbers = len(layers) <= _NUMBERS and len(dims) <= _NUMBERS
+        numbers = len(layers) <= _MAX_NUMBERS and len(dims) <= _MAX_NUMBERS
         for size, value in cells.items():
             x, y = dims.index(size.dim), layers.index(size.layer)
             fill = colours(scale(value))

@@ -1,7 +1,8 @@
-"""Result files read and laid together: one `MethodResults` a label, with every figure that any of its files holds."""
+"""The result files of a report: every score by method, data set, measure and size."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +12,18 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
-from starbucks_retrieval.report.columns import Column
-from starbucks_retrieval.report.costs import Cost, read_costs
-from starbucks_retrieval.report.findings import warnings_of
+from starbucks_retrieval.report.columns import Column, ReportSizes, choose_report_sizes, is_grid
+from starbucks_retrieval.report.result_details import Cost, preflight_warnings, read_costs
 from starbucks_retrieval.sizes import Size, pair_name
 
-# Two stages may add the same numbers up in another order; no table shows so small a difference.
-_SAME = 1e-6
+# Two stages may add the same numbers in another order. No table shows so small a difference.
+_TOLERANCE = 1e-6
+_MAX_DETAIL = 4000  # characters of one key of a result file that the page shows
 
 
 @dataclass(frozen=True)
 class Source:
-    """One result file: what provenance shows of it."""
+    """One result file: the label of its method, the stage that wrote it, its path and digest, and its other keys."""
 
     label: str
     kind: str
@@ -30,91 +31,139 @@ class Source:
     digest: str
     more: dict[str, Any]
 
+    def cells(self) -> tuple[str, ...]:
+        """Return method, stage, model, file, digest, version and libraries, for the page's table of sources."""
+        made = self.more.get("provenance")
+        made = made if isinstance(made, dict) else {}
+        packages = made.get("packages") or {}
+        libraries = ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers") if name in packages)
+        return (
+            self.label,
+            self.kind,
+            str(self.more.get("model") or "–"),
+            self.path,
+            self.digest[:12],
+            f"{made.get('starbucks_retrieval') or '–'} {(made.get('git') or '')[:10]}",
+            f"Python {made['python']}, {libraries}".rstrip(", ") if made.get("python") else "–",
+        )
+
+    def details(self) -> str:
+        """Return the keys of the file besides its scores, one after another; long ones are only named."""
+        texts = {key: json.dumps(v, ensure_ascii=False, indent=1, sort_keys=True) for key, v in self.more.items()}
+        shown = "\n".join(f"{key}: {text}" for key, text in sorted(texts.items()) if len(text) <= _MAX_DETAIL)
+        long = ", ".join(sorted(key for key, text in texts.items() if len(text) > _MAX_DETAIL))
+        return shown + (f"\n({long}: too long for this page, see the file)" if long else "")
+
 
 @dataclass
 class MethodResults:
-    """Everything measured of one label: its cells by column and size, and its costs by size."""
+    """All that was measured of one method: its cells by column and size, its costs by size."""
 
     label: str
     cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
     costs: dict[Size, Cost] = field(default_factory=dict)
 
+    @property
+    def has_sizes(self) -> bool:
+        """Whether any score has a size."""
+        return any(size is not None for _, size in self.cells)
+
     def cell(self, column: Column, size: Size | None) -> Cell | None:
-        """The cell, or None where it is missing or not a number."""
+        """Return the cell, or None if it is missing or its value is not finite."""
         found = self.cells.get((column, size))
         return found if found is not None and math.isfinite(found.value) else None
 
     def value(self, column: Column, size: Size | None) -> float | None:
-        """The figure, or None where it is missing."""
+        """Return the score, or None if it is missing."""
         found = self.cell(column, size)
         return None if found is None else found.value
 
     def sizes(self, column: Column) -> list[Size]:
-        """The sizes at which the column is known, ascending."""
+        """Return the sizes of the column, ascending."""
         return sorted(size for known, size in self.cells if known == column and size is not None)
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Methods in the order they were named; `members` are the sizes of files that hold a list of sizes, not a grid.
+class ReportInputs:
+    """The contents of all result files of a report.
 
-    Cells whose passages have another depth stand at the size of the queries, and a note says so; those of a grid, and
-    those beside a figure of one depth, have no place in any layout and are counted: `asymmetric`.
-    `notes` are sentences about what was set aside, `warnings` about what a preflight found wrong.
+    A score of queries and passages of different layers is listed at the size of the queries, and a note says so. Where
+    the table already has a score for that size, and in a grid, it is left out and counted.
+
+    Args:
+        methods: The methods, in the order in which they were named.
+        sources: The files.
+        listed_sizes: The sizes of the files that hold a list of sizes, not a grid.
+        left_out: How many scores of queries and passages of different layers are left out.
+        notes: Sentences about other scores that were left out or combined.
+        warnings: Sentences about serious findings of the preflight.
     """
 
     methods: list[MethodResults]
     sources: list[Source]
-    members: set[Size]
-    asymmetric: int
+    listed_sizes: set[Size]
+    left_out: int
     notes: list[str]
     warnings: list[str]
 
     @property
     def columns(self) -> list[Column]:
-        """Every (data set, measure), in order of appearance."""
+        """Every data set and measure, in order of appearance."""
         return list(dict.fromkeys(column for method in self.methods for column, _ in method.cells))
 
+    @property
+    def sizes(self) -> set[Size]:
+        """Every measured size."""
+        return {size for method in self.methods for _, size in method.cells if size is not None}
 
-def read_inputs(specs: Sequence[str | Path]) -> Inputs:
-    """Read `LABEL=path` or `path` (the file's own label) and merge files of one label.
+    def choose_sizes(self, sizes: str | None = None) -> ReportSizes:
+        """Return the sizes that tables show; see `choose_report_sizes`."""
+        return choose_report_sizes(self.sizes, self.listed_sizes, sizes)
 
-    Raises UserError for a file that cannot be read, for LABEL= before a file of several methods, and where two files
-    of one label give another value, or another count, for the same data set, measure and size.
+
+def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
+    """Read result files, and merge those of one label.
+
+    Args:
+        specs: Each `LABEL=path`, or `path` for the label that the file has.
+
+    Raises:
+        UserError: A file cannot be read, `LABEL=` names a file of several methods, or two files of one label differ
+            in the value or count of the same data set, measure and size.
     """
     if not specs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
     methods: dict[str, MethodResults] = {}
     origins: dict[tuple[str, Column, Size | None], str] = {}
-    sources, asymmetric = list[Source](), 0
-    listed, unsaid = set[Size](), dict[str, list[set[Size]]]()
+    sources, left_out = list[Source](), 0
+    listed, unknown = set[Size](), dict[str, list[set[Size]]]()
     notes, warnings = list[str](), list[str]()
     for spec in specs:
-        path, parts = _read(str(spec))
+        path, parts = _read_file(str(spec))
         for part in parts:
             method = methods.setdefault(part.label, MethodResults(part.label))
-            shown = _placed(part)
-            asymmetric += len(part.cells) - len(shown)
+            shown = _shown_cells(part)
+            left_out += len(part.cells) - len(shown)
             for cell in shown:
-                _add(method, cell, path, origins)
-            notes += [note for note in _of_two_sizes(part.label, shown) if note not in notes]
+                _add_cell(method, cell, path, origins)
+            notes += [note for note in _layer_notes(part.label, shown) if note not in notes]
             sizes = {cell.size for cell in shown if cell.size is not None}
             if part.layout == "list":
                 listed |= sizes
             elif part.layout is None:
-                unsaid.setdefault(part.label, []).append(sizes)
-            warnings += [text for text in warnings_of(part.label, part.more) if text not in warnings]
+                unknown.setdefault(part.label, []).append(sizes)
+            warnings += [text for text in preflight_warnings(part.label, part.more) if text not in warnings]
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         notes += _add_costs(methods[parts[0].label], parts, path)
-    notes += _join_parts([*methods.values()])
+    notes += _average_parts([*methods.values()])
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
-    return Inputs(merged, sources, listed.union(*map(_listed, unsaid.values())), asymmetric, notes, warnings)
+    return ReportInputs(merged, sources, listed.union(*map(_guess_list, unknown.values())), left_out, notes, warnings)
 
 
-def _listed(files: Sequence[set[Size]]) -> set[Size]:
-    """The sizes of a list among those of the files of one label that do not say what they hold.
+def _guess_list(files: Sequence[set[Size]]) -> set[Size]:
+    """Return the sizes that form a list in the files of one label, which do not say whether they hold a list or a grid.
 
     Files of one layer each (or of one dim) that together have every layer at every dim are a grid of separate models.
     """
@@ -125,10 +174,10 @@ def _listed(files: Sequence[set[Size]]) -> set[Size]:
     return set().union(*(sizes for sizes in files if not is_grid(sizes)))
 
 
-def _join_parts(methods: Sequence[MethodResults]) -> list[str]:
-    """Make one data set of those that are parts of one (CQADupStack's forums), and say so.
+def _average_parts(methods: Sequence[MethodResults]) -> list[str]:
+    """Replace the parts of a data set (CQADupStack's forums) by their mean, and return a note about each.
 
-    Its figure is the mean over the parts that any method has, and is missing where a method lacks one of them.
+    The mean is missing where a method lacks a part that another method has.
     """
     notes = []
     for name, parts in sets_of_parts(column.dataset for method in methods for column, _ in method.cells).items():
@@ -136,24 +185,19 @@ def _join_parts(methods: Sequence[MethodResults]) -> list[str]:
             continue
         notes.append(f"{name} is the mean over {len(parts)} data sets: {', '.join(parts)}.")
         for method in methods:
-            places = [(column.measure, size) for column, size in method.cells if column.dataset in parts]
-            for measure, size in dict.fromkeys(places):
+            keys = [(column.measure, size) for column, size in method.cells if column.dataset in parts]
+            for measure, size in dict.fromkeys(keys):
                 cells = [method.cells.pop((Column(part, measure), size), None) for part in parts]
-                there = [cell for cell in cells if cell is not None]
-                value = sum(cell.value for cell in there) / len(parts) if len(there) == len(parts) else math.nan
-                count = sum(cell.count for cell in there)
+                present = [cell for cell in cells if cell is not None]
+                complete = len(present) == len(cells)
+                value = sum(cell.value for cell in present) / len(parts) if complete else math.nan
+                count = sum(cell.count for cell in present)
                 method.cells[Column(name, measure), size] = Cell(name, measure, size, value, count)
     return notes
 
 
-def is_grid(sizes: Iterable[Size]) -> bool:
-    """Whether sizes cross layers with dims: more of them than there are layers, and than there are dims."""
-    known = set(sizes)
-    return len(known) > max(len({size.layer for size in known}), len({size.dim for size in known}), 0)
-
-
-def _read(spec: str) -> tuple[str, list[Results]]:
-    """The path behind a spec, and what the file holds, one Results a method."""
+def _read_file(spec: str) -> tuple[str, list[Results]]:
+    """Return the path in a spec, and the results of each method in the file."""
     label, equals, path = spec.partition("=")
     if not equals or Path(spec).is_file():
         label, path = "", spec
@@ -173,19 +217,20 @@ def _read(spec: str) -> tuple[str, list[Results]]:
     return path, [replace(parts[0], label=label.strip())]
 
 
-def _placed(part: Results) -> list[Cell]:
-    """The cells that have a place of their own at the size of their queries."""
-    plain = {(cell.dataset, cell.measure, cell.size) for cell in part.cells if cell.passage_size in (None, cell.size)}
+def _shown_cells(part: Results) -> list[Cell]:
+    """Return the cells of one size, and those of two sizes that are alone at the size of their queries."""
+    one_size = [cell for cell in part.cells if cell.passage_size in (None, cell.size)]
+    taken = {(cell.dataset, cell.measure, cell.size) for cell in one_size}
     return [
         cell
         for cell in part.cells
         if cell.passage_size in (None, cell.size)
-        or (part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in plain)
+        or (part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in taken)
     ]
 
 
-def _of_two_sizes(label: str, cells: Sequence[Cell]) -> list[str]:
-    """A sentence about sizes of queries whose passages are of another depth."""
+def _layer_notes(label: str, cells: Iterable[Cell]) -> list[str]:
+    """Return a note about the sizes whose queries and passages have different layers."""
     pairs = {
         (cell.size, cell.passage_size) for cell in cells if cell.size and cell.passage_size not in (None, cell.size)
     }
@@ -197,7 +242,10 @@ def _of_two_sizes(label: str, cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _add(method: MethodResults, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]) -> None:
+def _add_cell(
+    method: MethodResults, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]
+) -> None:
+    """Add a cell to a method. NaN gives way to a number, and a cell with values of single queries replaces its equal."""
     column = Column(cell.dataset, cell.measure)
     known = method.cells.get((column, cell.size))
     origin = (method.label, column, cell.size)
@@ -208,25 +256,25 @@ def _add(method: MethodResults, cell: Cell, path: str, origins: dict[tuple[str, 
     if math.isnan(cell.value):
         return
     known_at, at = (pair_name(one.size, one.passage_size) if one.size else "" for one in (known, cell))
-    if abs(known.value - cell.value) > _SAME or known.count != cell.count or known_at != at:
+    if abs(known.value - cell.value) > _TOLERANCE or known.count != cell.count or known_at != at:
         raise UserError(
             f"{method.label}: {cell.dataset} {cell.measure}{known_at and f' at {known_at}'} is {known.value:.6f} over "
             f"{known.count} in {origins[origin]}, but {cell.value:.6f} over {cell.count}"
             f"{(at and known_at != at and f' at {at}') or ''} in {path}",
             "give the files different labels (LABEL=path), or leave one out",
         )
-    if cell.values and not known.values:  # the same figure, and what a test of significance needs besides
+    if cell.values and not known.values:  # significance is tested over single queries
         method.cells[column, cell.size] = cell
         origins[origin] = path
 
 
 def _add_costs(method: MethodResults, parts: Sequence[Results], path: str) -> list[str]:
-    """Costs of a file of one method; a clock gives no figure twice, so the first file named counts."""
+    """Add the costs of a file of one method. Timings differ from run to run, so those of the first file count."""
     if len(parts) > 1:
         return []
     found = read_costs(parts[0].more, path)
-    fresh = {size: cost for size, cost in found.items() if size not in method.costs}
-    method.costs.update(fresh)
-    if len(fresh) == len(found):
+    new = {size: cost for size, cost in found.items() if size not in method.costs}
+    method.costs.update(new)
+    if len(new) == len(found):
         return []
-    return [f"Costs of {method.label} in {path} were set aside where an earlier file has them."]
+    return [f"Costs of {method.label} in {path} are ignored where an earlier file has them."]

@@ -1,77 +1,101 @@
-"""The papers' layouts: averages over sizes (Table 1), every size (Table 4), sizes as columns (Tables 2 and 3)."""
+"""The tables of the Starbucks paper: averages over sizes (Table 1), all sizes (Table 4), sizes as columns (Tables 2, 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, grouped, mean, measure_name
-from starbucks_retrieval.report.inputs import Inputs, MethodResults
+from starbucks_retrieval.report.columns import (
+    AVERAGE,
+    Column,
+    ColumnGroup,
+    ReportSizes,
+    group_columns,
+    mean_or_none,
+    measure_name,
+)
+from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
-from starbucks_retrieval.report.size_list import ReportSizes
 from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Table, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 _NO_SIZE = "†"
 
 
-def averages(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
-    """Table 1: a row a method, a column a data set; every figure is the mean over the sizes of the ladder (one at least)."""
-    groups = grouped(inputs.columns)
+def averages_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
+    """Return a table as Table 1: one row per method, one column per data set, means over the sizes.
+
+    Args:
+        inputs: The scores.
+        model_sizes: The sizes of the means, one or more.
+        published: The paper's scores.
+    """
+    groups = group_columns(inputs.columns)
     rows = []
     for method in inputs.methods:
-        sized = _sized(method)
-        values = {
-            column: mean([method.value(column, size) for size in model_sizes]) if sized else method.value(column, None)
-            for column in inputs.columns
-        }
-        rows.append(TableRow(method.label, _entries(groups, values), note="" if sized else _NO_SIZE))
+        sizes: Sequence[Size | None] = model_sizes.sizes if method.has_sizes else (None,)
+        values = {column: mean_or_none([method.value(column, size) for size in sizes]) for column in inputs.columns}
+        rows.append(TableRow(method.label, _entries(groups, values), note="" if method.has_sizes else _NO_SIZE))
     block = Block("", (*mark_best(rows), *published.averages(groups)))
     notes = [f"Means over the sizes {model_sizes}."]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
-    notes += _missing(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)
+    notes += _missing_notes(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)
     return Table("averages", "Averages over sizes", "", _headings(groups), (block,), notes)
 
 
-def by_size(
-    inputs: Inputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published = NO_PUBLISHED
+def by_size_table(
+    inputs: ReportInputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published = NO_PUBLISHED
 ) -> Table:
-    """Table 4: a block a size, a row a method, marks where a method differs from the baseline."""
-    groups = grouped(inputs.columns)
+    """Return a table as Table 4: one block per size, one row per method, marks for significant differences.
+
+    Args:
+        inputs: The scores.
+        model_sizes: The sizes; scores without a size have a block of their own.
+        marker: Tests scores against the baseline's.
+        published: The paper's scores.
+    """
+    groups = group_columns(inputs.columns)
     sizes: list[Size | None] = [*model_sizes]
     if any(size is None for method in inputs.methods for _, size in method.cells):
         sizes.append(None)
     blocks = []
     for size in sizes:
-        found = {column: marker.compare(inputs.methods, column, size) for column in inputs.columns}
+        tests = {column: marker.compare(inputs.methods, column, size) for column in inputs.columns}
         rows = []
         for method in inputs.methods:
             values = {column: method.value(column, size) for column in inputs.columns}
-            entries = _marked(groups, _entries(groups, values), {c: f.get(method.label) for c, f in found.items()})
-            # A method whose files name no size is not missing at one, nor is a method of sizes missing without.
-            if (size is not None and _sized(method)) or any(entry.value is not None for entry in entries):
+            entries = _with_tests(groups, _entries(groups, values), {c: t.get(method.label) for c, t in tests.items()})
+            # A method without sizes has no row at a size, and a method with sizes none in the block without.
+            if (size is not None and method.has_sizes) or any(entry.value is not None for entry in entries):
                 rows.append(TableRow(method.label, entries, baseline=method is marker.baseline))
         blocks.append(Block(model_sizes.name(size), (*mark_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
         notes.append("Averages are not tested: they have no number of queries or pairs.")
-    every = [row for block in blocks for row in block.rows]
-    notes += _missing(every, "An average over data sets") + published.notes(every, inputs.columns)
+    all_rows = [row for block in blocks for row in block.rows]
+    notes += _missing_notes(all_rows, "An average over data sets") + published.notes(all_rows, inputs.columns)
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)
 
 
-def ablation(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
-    """Tables 2 and 3: a block a data set (or a measure's average over them), sizes as columns, their mean last."""
+def ablation_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
+    """Return a table as Tables 2 and 3: one block per data set or average, one column per size, and their mean.
+
+    Args:
+        inputs: The scores.
+        model_sizes: The sizes of the columns.
+        published: The paper's scores.
+    """
     blocks = []
-    for group in grouped(inputs.columns):
+    for group in group_columns(inputs.columns):
         for column in [*group.columns, *([Column(AVERAGE, group.measure)] if group.averaged else [])]:
             series = [
-                (method, [figure(method, group, column, size) for size in model_sizes]) for method in inputs.methods
+                (method, [column_score(method, group, column, size) for size in model_sizes])
+                for method in inputs.methods
             ]
             rows = [
-                TableRow(method.label, (*map(Entry, values), Entry(mean(values))))
+                TableRow(method.label, (*map(Entry, values), Entry(mean_or_none(values))))
                 for method, values in series
                 if any(value is not None for value in values)
             ]
@@ -79,20 +103,23 @@ def ablation(inputs: Inputs, model_sizes: ReportSizes, published: Published = NO
                 title = f"{column.dataset} {measure_name(column.measure)}"
                 blocks.append(Block(title, (*mark_best(rows), *published.over_sizes(group, column, model_sizes))))
     headings = (*(Heading(model_sizes.name(size)) for size in model_sizes), Heading(AVERAGE, average=True))
-    every = [row for block in blocks for row in block.rows]
-    notes = _missing(every, "A mean over sizes or data sets") + published.notes(every, inputs.columns)
+    all_rows = [row for block in blocks for row in block.rows]
+    notes = _missing_notes(all_rows, "A mean over sizes or data sets") + published.notes(all_rows, inputs.columns)
     return Table("ablation", "Sizes side by side", "data set", headings, tuple(blocks), notes)
 
 
-def figure(method: MethodResults, group: ColumnGroup, column: Column, size: Size | None) -> float | None:
-    """A method's figure for a column of the group or, for the column named Average, over all of them."""
+def column_score(method: MethodResults, group: ColumnGroup, column: Column, size: Size | None) -> float | None:
+    """Return the score of a method at a size, or None if it is missing.
+
+    Args:
+        method: The method.
+        group: The columns of one measure.
+        column: One of them, or `Column(AVERAGE, measure)` for the mean over all of them.
+        size: The size; None for scores without a size.
+    """
     if column.dataset == AVERAGE:
-        return mean([method.value(one, size) for one in group.columns])
+        return mean_or_none([method.value(one, size) for one in group.columns])
     return method.value(column, size)
-
-
-def _sized(method: MethodResults) -> bool:
-    return any(size is not None for _, size in method.cells)
 
 
 def _headings(groups: Sequence[ColumnGroup]) -> tuple[Heading, ...]:
@@ -104,30 +131,29 @@ def _headings(groups: Sequence[ColumnGroup]) -> tuple[Heading, ...]:
     return tuple(found)
 
 
-def _entries(groups: Sequence[ColumnGroup], values: dict[Column, float | None]) -> tuple[Entry, ...]:
+def _entries(groups: Sequence[ColumnGroup], values: Mapping[Column, float | None]) -> tuple[Entry, ...]:
+    """Return the scores in the order of `_headings`."""
     found: list[Entry] = []
     for group in groups:
         known = [values[column] for column in group.columns]
         found += map(Entry, known)
         if group.averaged:
-            found.append(Entry(mean(known)))
+            found.append(Entry(mean_or_none(known)))
     return tuple(found)
 
 
-def _marked(
-    groups: Sequence[ColumnGroup], entries: Sequence[Entry], comparisons: Mapping[Column, CellComparison | None]
+def _with_tests(
+    groups: Sequence[ColumnGroup], entries: Sequence[Entry], tests: Mapping[Column, CellComparison | None]
 ) -> tuple[Entry, ...]:
-    """The entries with their comparisons; averages have none."""
-    marked, place = list(entries), 0
+    """Return the entries with their comparisons; averages have none."""
+    by_position: list[CellComparison | None] = []
     for group in groups:
-        for column in group.columns:
-            marked[place] = replace(marked[place], comparison=comparisons[column])
-            place += 1
-        place += group.averaged
-    return tuple(marked)
+        by_position += [tests[column] for column in group.columns]
+        by_position += [None] * group.averaged
+    return tuple(replace(entry, comparison=test) for entry, test in zip(entries, by_position, strict=True))
 
 
-def _missing(rows: Sequence[TableRow], what: str) -> list[str]:
+def _missing_notes(rows: Sequence[TableRow], average: str) -> list[str]:
     if all(entry.value is not None for row in rows if not row.published for entry in row.entries):
         return []
-    return [f"{DASH} was not measured. {what} in which a figure is missing is missing too."]
+    return [f"{DASH} was not measured. {average} in which a figure is missing is missing too."]

@@ -1,4 +1,4 @@
-"""Figures that the papers print, laid beside ours: always labelled, in no average, test or comparison of ours."""
+"""Scores that the Starbucks paper prints. Tables label them; no average, test or best score includes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, dataset_key, measure_key
-from starbucks_retrieval.report.size_list import ReportSizes
+from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, ReportSizes, dataset_key, measure_key
 from starbucks_retrieval.report.tables import Entry, TableRow
 from starbucks_retrieval.sizes import Size
 
-# A data set, or all those that an average is over, and a measure; in one spelling.
+# A data set, or the data sets of an average, and a measure; each in its one spelling.
 Key = tuple[str | frozenset[str], str]
 
 _METRICS = {"msmarco": "rr@10", "dl19": "ndcg@10", "dl20": "ndcg@10"}
@@ -31,7 +30,7 @@ _TASKS: dict[str, Key] = {
 
 @dataclass(frozen=True)
 class PublishedMethod:
-    """One row of the paper: printed figures by size, and printed averages over its six sizes."""
+    """One row of the paper: its scores by size (`sized`), and its averages over the six sizes."""
 
     label: str
     sized: dict[tuple[Key, Size], float] = field(default_factory=dict)
@@ -40,24 +39,24 @@ class PublishedMethod:
 
 @dataclass(frozen=True)
 class Published:
-    """The Starbucks paper: its methods (Tables 1 and 4, README's Table A2), its ablations (Tables 2 and 3), its sizes."""
+    """The paper's methods (Tables 1 and 4, README's Table A2), ablations (Tables 2 and 3) and sizes."""
 
     methods: tuple[PublishedMethod, ...] = ()
     ablations: tuple[PublishedMethod, ...] = ()
     sizes: tuple[Size, ...] = ()
 
     def averages(self, groups: Sequence[ColumnGroup]) -> list[TableRow]:
-        """Rows for the table of averages over sizes, as printed."""
+        """Return the rows for the table of averages over sizes."""
         return _rows(self.methods, lambda method: [method.averages.get(key) for key in _keys(groups)])
 
     def at_size(self, groups: Sequence[ColumnGroup], size: Size | None) -> list[TableRow]:
-        """Rows for one size."""
+        """Return the rows for one size."""
         if size is None:
             return []
         return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
 
     def over_sizes(self, group: ColumnGroup, column: Column, model_sizes: ReportSizes) -> list[TableRow]:
-        """Rows of one data set, or of its measure's average, over the ladder; the last figure is their average."""
+        """Return the rows of a column over the sizes; the last score is their average, if the paper has these sizes."""
         key = _average_key(group) if column.dataset == AVERAGE else _key(column)
 
         def figures(method: PublishedMethod) -> list[float | None]:
@@ -67,7 +66,7 @@ class Published:
         return _rows((*self.methods, *self.ablations), figures)
 
     def notes(self, rows: Sequence[TableRow], columns: Sequence[Column]) -> list[str]:
-        """What a table of `columns` that holds `rows` has to say about the published among them."""
+        """Return notes about the published rows of a table with these columns."""
         if not any(row.published for row in rows):
             return []
         sizes = ", ".join(map(str, self.sizes))
@@ -86,7 +85,11 @@ NO_PUBLISHED = Published()
 
 
 def read_published(path: str | Path) -> Published:
-    """The Starbucks paper's tables from a reference_results.json. Raises UserError for any other file."""
+    """Read the paper's tables from a reference_results.json.
+
+    Raises:
+        UserError: There is no such file, or it has another content.
+    """
     try:
         return _parse(json.loads(Path(path).expanduser().read_text(encoding="utf-8"))["starbucks"])
     except FileNotFoundError:
@@ -99,13 +102,13 @@ def read_published(path: str | Path) -> Published:
 
 
 def _parse(paper: Mapping[str, Any]) -> Published:
-    sizes = {cup: Size.parse(text.replace(",", ":")) for cup, text in paper["sizes"].items()}
+    sizes = {alias: Size.parse(text.replace(",", ":")) for alias, text in paper["sizes"].items()}
     beir = paper.get("readme_tableA2", {})
     methods = []
     for label, by_alias in paper["table4"].items():
         sized = {}
-        for cup, size in sizes.items():
-            figures = _printed(by_alias[cup]) | _printed(beir.get(label, {}).get(cup, {}), "ndcg@10")
+        for alias, size in sizes.items():
+            figures = _printed(by_alias[alias]) | _printed(beir.get(label, {}).get(alias, {}), "ndcg@10")
             sized.update({(key, size): value for key, value in figures.items()})
         methods.append(PublishedMethod(label, sized, _printed(paper["table1"].get(label, {}))))
     ablations = []
@@ -118,7 +121,7 @@ def _parse(paper: Mapping[str, Any]) -> Published:
 
 
 def _printed(figures: Mapping[str, float | None], metric: str | None = None) -> dict[Key, float]:
-    """A printed row by key. Its Average is over the data sets of `metric`, or of Spearman where that is None."""
+    """Return a printed row by key. Its `Average` is over the data sets of `metric`, by default of Spearman."""
     found: dict[Key, float] = {}
     for name, value in figures.items():
         key = dataset_key(name)
@@ -140,7 +143,7 @@ def _average_key(group: ColumnGroup) -> Key:
 
 
 def _keys(groups: Sequence[ColumnGroup]) -> list[Key]:
-    """The keys of a table's columns, in their order."""
+    """Return the keys of the columns of a table, in order."""
     return [
         key
         for group in groups
@@ -151,7 +154,7 @@ def _keys(groups: Sequence[ColumnGroup]) -> list[Key]:
 def _rows(
     methods: Sequence[PublishedMethod], figures: Callable[[PublishedMethod], Sequence[float | None]]
 ) -> list[TableRow]:
-    """A row for every method that has a figure to show."""
+    """Return a row for every method that has a score."""
     found = ((method, figures(method)) for method in methods)
     return [
         TableRow(method.label, tuple(map(Entry, values)), published=True)

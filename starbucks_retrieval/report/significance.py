@@ -1,4 +1,4 @@
-"""Which figures differ significantly from the baseline's, and how that was tested."""
+"""Significance tests of scores against a baseline's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _CORRELATIONS = ("spearman", "pearson")
 
 @dataclass(frozen=True)
 class CellComparison:
-    """A figure against the baseline's: their difference, p as tested and as corrected, the test's name."""
+    """The test of one score against the baseline's.
+
+    Args:
+        delta: The score less the baseline's.
+        p: The p-value.
+        corrected: The p-value after the correction for several methods.
+        test: The name of the test.
+    """
 
     delta: float
     p: float
@@ -30,14 +37,18 @@ class CellComparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected p is below 0.05."""
+        """Whether the corrected p-value is below 0.05."""
         return self.corrected < ALPHA
 
 
 class SignificanceMarks:
-    """Compares methods with a baseline, cell by cell, and remembers what was tested and what could not be.
+    """Tests methods against a baseline, cell by cell, and counts the tests.
 
-    One family of a correction is all methods compared with the baseline on one data set at one size.
+    The correction is over all methods that are compared with the baseline on one data set at one size.
+
+    Args:
+        baseline: The method that the others are compared with; None tests nothing.
+        correction: The correction for several methods.
     """
 
     def __init__(self, baseline: MethodResults | None, correction: significance.Correction) -> None:
@@ -47,7 +58,7 @@ class SignificanceMarks:
         self.untested: Counter[str] = Counter()
 
     def compare(self, methods: Sequence[MethodResults], column: Column, size: Size | None) -> dict[str, CellComparison]:
-        """By label, every comparison that can be made for the column at the size."""
+        """Return the tests of the methods for a column at a size, by label; those that cannot be made are counted."""
         reference = None if self.baseline is None else self.baseline.cell(column, size)
         if reference is None:
             return {}
@@ -66,18 +77,20 @@ class SignificanceMarks:
         return {label: replace(one, corrected=p) for (label, one), p in zip(found.items(), corrected)}
 
     def notes(self) -> list[str]:
-        """Sentences about the tests, for the foot of a table."""
+        """Return sentences about the tests, to stand below a table."""
         if self.baseline is None:
             return ["No baseline was named (--baseline), so nothing was tested for significance."]
         notes = []
         if self.tests:
-            ways = {
+            names_of_tests = {
                 PAIRED: "two-tailed paired t-test over queries",
                 FISHER: "Fisher's z for independent correlations, two-tailed, as published",
             }
-            names = " and ".join(f"{ways[name]} ({self.tests[name]} comparisons)" for name in ways if self.tests[name])
+            made = [
+                f"{text} ({self.tests[name]} comparisons)" for name, text in names_of_tests.items() if self.tests[name]
+            ]
             notes.append(
-                f"* differs from {self.baseline.label} (p < {ALPHA}): {names}; {CORRECTIONS[self.correction]}"
+                f"* differs from {self.baseline.label} (p < {ALPHA}): {' and '.join(made)}; {CORRECTIONS[self.correction]}"
                 + (" over the methods compared on one data set at one size." if self.correction != "none" else ".")
             )
             if self.tests[FISHER]:
@@ -91,7 +104,7 @@ class SignificanceMarks:
 
 
 def _test(cell: Cell, reference: Cell) -> CellComparison | str:
-    """The comparison, or why there is none."""
+    """Return the test, or why it cannot be made."""
     if cell.measure.lower() in _CORRELATIONS:
         name, p = FISHER, significance.fisher_z(cell.value, cell.count, reference.value, reference.count)[1]
     elif not cell.values or not reference.values:

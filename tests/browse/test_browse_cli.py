@@ -1,4 +1,4 @@
-"""browse through its door: what is on the page, what is refused, what is served."""
+"""The command browse: what is on the page, what is refused, what is served."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_everything_is_escaped(here):
     assert "<script>alert" not in html and "<img" not in html
     assert html.count("</details>") == html.count("<details")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html and "<title>&lt;b&gt;&amp;</title>" in html
-    assert "big&#x27;&quot;" in html
+    assert "big&#39;&#34;" in html
 
 
 def test_nothing_is_fetched_from_anywhere(here):
@@ -75,7 +75,7 @@ def test_without_judgements_runs_are_compared_by_what_they_share(here):
     assert "3 of 3 shared with small" in html and "nDCG" not in html and "relevant" not in html.split("</style>")[1].split("<script>")[0]  # fmt: skip
 
 
-def test_no_more_queries_and_text_than_asked(here):
+def test_limits_on_queries_and_text(here):
     html = page(here, "small.trec", "big.trec", "--corpus", "set", "--max_queries", "1", "--max_text", "12")
     assert queries(html) == ["q2"]
     assert "1 of 4 judged queries, those that change most" in html
@@ -130,7 +130,7 @@ def test_refusals_write_nothing(here, capsys, argv, what):
     assert not (here / "browse.html").exists()
 
 
-def test_identical_ids_are_left_out_when_asked(here):
+def test_identical_ids_are_left_out_on_request(here):
     (here / "set" / "corpus.jsonl").write_text(
         '{"_id": "q1", "title": "", "text": "myself"}\n{"_id": "d1", "text": "t"}\n'
     )
@@ -163,7 +163,7 @@ def ask(server, path, host=None):
     return answer.status, answer.read()
 
 
-def test_the_door_serves_until_interrupted(here):
+def test_the_command_serves_until_interrupted(here):
     import signal
 
     command = [sys.executable, "-m", "starbucks_retrieval.browse", "small.trec", "--corpus", "set", "--serve"]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from starbucks_retrieval.demo.page import draw, example_ranks, render_page, score_table, write_page
+from starbucks_retrieval.demo.page import draw, example_ranks, render_demo_page, score_table, write_page
 from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
@@ -99,7 +99,7 @@ def test_the_table_lines_up():
 
 def test_the_page_escapes_everything_and_fetches_nothing(folder):
     ranks = example_ranks(folder, ["1:16", "6:384"], 5, 0).rename(index=lambda query: f"{query} {NASTY}")
-    page = render_page(SUMMARY, draw(folder, ROWS), ranks)
+    page = render_demo_page(SUMMARY, draw(folder, ROWS), ranks)
     reader = Reader()
     reader.feed(page)
     assert reader.open == []
@@ -114,7 +114,7 @@ def test_the_page_escapes_everything_and_fetches_nothing(folder):
     assert files == {"figure.png", "figure.svg", "examples.html"}
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page and "width=device-width" in page
-    assert page == render_page(SUMMARY, draw(folder, ROWS), ranks)
+    assert page == render_demo_page(SUMMARY, draw(folder, ROWS), ranks)
 
 
 def test_page_figure_and_examples_are_written(folder):

@@ -8,12 +8,10 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.report.cost_figures import latency, pareto
-from starbucks_retrieval.report.costs import front
-from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, image, inline, series_styles
-from starbucks_retrieval.report.figures import effectiveness, grid_deltas, grid_values
+from starbucks_retrieval.report.cost_figures import cheapest_best, latency_figure, pareto_figure
+from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, draw_file, inline_svg, series_styles
+from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid
@@ -35,14 +33,14 @@ def drawn(panel):
 
 
 def test_the_front_keeps_what_nothing_beats():
-    assert front([(1, 0.5), (2, 0.4), (2, 0.6), (1, 0.3), (3, 0.6), (0.5, 0.1)]) == [5, 0, 2]
-    assert front([(1, 0.5), (1, 0.5)]) == [0]
-    assert front([]) == []
+    assert cheapest_best([(1, 0.5), (2, 0.4), (2, 0.6), (1, 0.3), (3, 0.6), (0.5, 0.1)]) == [5, 0, 2]
+    assert cheapest_best([(1, 0.5), (1, 0.5)]) == [0]
+    assert cheapest_best([]) == []
 
 
 def test_a_line_a_method_with_a_gap_where_a_size_is_missing(two_methods):
     inputs = read_inputs(two_methods)
-    drawing = effectiveness(inputs, choose_report_sizes(inputs, None))
+    drawing = effectiveness_figure(inputs, inputs.choose_sizes())
     assert drawing is not None
     assert [panel.title for panel in drawing.panels] == ["STS-B Spearman", "web nDCG@10", "docs nDCG@10"]
     old, new = drawn(drawing.panels[2]).get_lines()  # the first method is drawn last, on top
@@ -53,7 +51,7 @@ def test_a_line_a_method_with_a_gap_where_a_size_is_missing(two_methods):
 
 def test_deltas_are_the_first_grid_less_the_others_or_all_less_the_baseline(inputs):
     for baseline, title, sign in ((None, "x − y", "−"), (inputs.methods[0], "y − x", "+")):
-        drawing = grid_deltas(inputs, baseline)
+        drawing = grid_difference_figure(inputs, baseline)
         assert drawing is not None
         assert [panel.title for panel in drawing.panels] == [f"{title}: site nDCG@10"]
         axes = drawn(drawing.panels[0])
@@ -64,27 +62,27 @@ def test_deltas_are_the_first_grid_less_the_others_or_all_less_the_baseline(inpu
 
 def test_no_difference_is_drawn_in_the_middle_of_the_scale(write):
     files = [write(f"{name}.json", grid(0.1), name, "grid") for name in "xy"]
-    drawing = grid_deltas(read_inputs(files), None)
+    drawing = grid_difference_figure(read_inputs(files), None)
     assert drawing is not None
     red, green, blue, _ = drawn(drawing.panels[0]).patches[0].get_facecolor()
     assert min(red, green, blue) > 0.95
 
 
 def test_a_missing_cell_of_a_grid_is_left_open(write):
-    drawing = grid_values(read_inputs([write("x.json", grid(0.1)[:-1], kind="grid")]))
+    drawing = grid_figure(read_inputs([write("x.json", grid(0.1)[:-1], kind="grid")]))
     assert drawing is not None
     assert len(drawn(drawing.panels[0]).patches) == 8
 
 
 def test_latency_takes_a_layers_largest_dim(inputs):
-    drawing = latency(inputs)
+    drawing = latency_figure(inputs)
     assert drawing is not None
     assert [panel.title.split()[2] for panel in drawing.panels] == ["query,", "passage,"]
     assert list(drawn(drawing.panels[0]).get_lines()[0].get_ydata()) == [2.0, 4.0, 6.0]
 
 
 def test_pareto_over_bytes_and_milliseconds(inputs):
-    drawing = pareto(inputs)
+    drawing = pareto_figure(inputs)
     assert drawing is not None
     assert [panel.alt for panel in drawing.panels] == [
         "site nDCG@10 over bytes, and the front",
@@ -97,22 +95,27 @@ def test_pareto_over_bytes_and_milliseconds(inputs):
 
 def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
     inputs = read_inputs(two_methods)
-    assert [grid_values(inputs), grid_deltas(inputs, None), latency(inputs), pareto(inputs)] == [None] * 4
+    assert [
+        grid_figure(inputs),
+        grid_difference_figure(inputs, None),
+        latency_figure(inputs),
+        pareto_figure(inputs),
+    ] == [None] * 4
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_equal_figures_give_equal_bytes(inputs, kind):
-    drawing = pareto(inputs)
+    drawing = pareto_figure(inputs)
     assert drawing is not None
-    first = image(drawing, kind)
-    assert first == image(drawing, kind)
+    first = draw_file(drawing, kind)
+    assert first == draw_file(drawing, kind)
     assert b"<dc:date>" not in first
 
 
 def test_an_inline_figure_takes_its_colours_from_the_page_and_names_nothing_outside(inputs):
-    drawing = pareto(inputs)
+    drawing = pareto_figure(inputs)
     assert drawing is not None
-    svg = inline(drawing.panels[0], drawing.inches, "pareto-0")
+    svg = inline_svg(drawing.panels[0], drawing.inches, "pareto-0")
     ElementTree.fromstring(svg)
     assert "http" not in svg
     assert "var(--m0)" in svg
@@ -127,12 +130,12 @@ def test_labels_are_no_mathematics(write):
     label = "_$x$ & <b>"
     cells = [Cell("web", "RR@10", size, 0.5, 9) for size in (Size(2, 8), Size(4, 16))]
     inputs = read_inputs([write("x.json", cells, label), write("y.json", cells, "y")])
-    drawing = effectiveness(inputs, choose_report_sizes(inputs, None))
+    drawing = effectiveness_figure(inputs, inputs.choose_sizes())
     assert drawing is not None
-    assert b"&lt;b&gt;" in image(drawing, "svg")
+    assert b"&lt;b&gt;" in draw_file(drawing, "svg")
 
 
-def test_looks_repeat_when_colours_run_out_and_published_ones_are_hollow():
+def test_styles_repeat_when_colours_run_out_and_published_ones_are_hollow():
     found = series_styles([str(i) for i in range(9)], ["paper"])
     assert found["8"].colour == COLOURS[0]
     assert found["paper"].published

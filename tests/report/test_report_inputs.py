@@ -7,9 +7,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.report.columns import Column, grouped
-from starbucks_retrieval.report.inputs import is_grid, read_inputs
-from starbucks_retrieval.report.size_list import choose_report_sizes
+from starbucks_retrieval.report.columns import Column, group_columns, is_grid
+from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.sizes import Size, Sizes
 
 from .conftest import grid
@@ -82,7 +81,7 @@ def test_a_file_of_several_methods_gives_several_and_takes_no_label(write):
 def test_cells_of_two_sizes_stand_at_the_queries_size(write):
     cells = [cell(0.4, passage_size=Size(4, 8)), cell(0.5, Size(4, 8))]
     inputs = read_inputs([write("a.json", cells)])
-    assert inputs.asymmetric == 0
+    assert inputs.left_out == 0
     assert inputs.methods[0].value(WEB, Size(2, 8)) == 0.4
     assert [note for note in inputs.notes if note.endswith("(queries/passages): 2:8/4:8.")]
     with pytest.raises(
@@ -94,7 +93,7 @@ def test_cells_of_two_sizes_stand_at_the_queries_size(write):
 def test_cells_of_two_sizes_are_set_aside_and_counted(write):
     cells = [cell(0.5), cell(0.4, passage_size=Size(4, 16)), cell(0.5, Size(4, 16), passage_size=Size(4, 16))]
     inputs = read_inputs([write("a.json", cells)])
-    assert inputs.asymmetric == 1
+    assert inputs.left_out == 1
     assert inputs.methods[0].value(WEB, Size(2, 8)) == 0.5
 
 
@@ -137,7 +136,7 @@ def test_the_first_costs_count_and_that_is_said(write):
     second = write("b.json", [cell(0.5)], costs={"2:8": {"query_ms": 9.0}})
     inputs = read_inputs([first, second])
     assert inputs.methods[0].costs[Size(2, 8)].query_ms == 1.0
-    assert "b.json were set aside" in inputs.notes[0]
+    assert "b.json are ignored" in inputs.notes[0]
 
 
 def test_findings_of_a_preflight_become_warnings(write):
@@ -169,14 +168,14 @@ def test_the_ladder_is_that_of_files_that_hold_one(write):
         write("grid.json", grid(0.1), kind="grid"),
         write("a.json", [cell(0.5, Size(1, 8)), cell(0.6, Size(3, 32))]),
     ]
-    model_sizes = choose_report_sizes(read_inputs(files), None)
+    model_sizes = read_inputs(files).choose_sizes()
     assert list(model_sizes) == [Size(1, 8), Size(3, 32)]
     assert model_sizes.name(Size(1, 8)) == "1:8"
 
 
 def test_a_grid_alone_gives_the_default_rungs_that_lie_on_it(write):
     cells = grid(0.0, layers=(2, 4, 6, 8, 10, 12), dims=(8, 16, 32, 64, 128, 256, 512, 768))
-    model_sizes = choose_report_sizes(read_inputs([write("grid.json", cells, kind="grid")]), None)
+    model_sizes = read_inputs([write("grid.json", cells, kind="grid")]).choose_sizes()
     assert tuple(model_sizes) == tuple(Sizes.default(12, 768))
     assert [model_sizes.name(size) for size in model_sizes][:2] == ["Demi 2:32", "Short 4:64"]
 
@@ -196,41 +195,41 @@ DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
 )
 def test_grids_of_one_layer_each_are_a_grid_when_they_are_laid_together(write, said):
     files = [write(f"{n}.json", grid(0.0, (n,), DIMS), **said) for n in (2, 4, 6, 8, 10, 12)]
-    assert tuple(choose_report_sizes(read_inputs(files), None)) == tuple(Sizes.default(12, 768))
+    assert tuple(read_inputs(files).choose_sizes()) == tuple(Sizes.default(12, 768))
 
 
 def test_a_grid_of_one_layer_is_shown_whole_where_it_stands_alone(write):
     inputs = read_inputs([write("2.json", grid(0.0, (2,), DIMS), kind="sts", layout="grid")])
-    assert list(choose_report_sizes(inputs, None)) == [Size(2, dim) for dim in DIMS]
+    assert list(inputs.choose_sizes()) == [Size(2, dim) for dim in DIMS]
 
 
 def test_lists_of_one_size_each_stay_a_list_beside_a_grid(write):
     sizes = list(Sizes.default(6, 384))
     files = [write(f"{size.layer}.json", [cell(0.5, size)]) for size in sizes]
     files.append(write("grid.json", grid(0.0, (2,), DIMS), "theirs", kind="sts", layout="grid"))
-    assert list(choose_report_sizes(read_inputs(files), None)) == sizes
+    assert list(read_inputs(files).choose_sizes()) == sizes
 
 
 def test_sizes_that_were_asked_for_as_a_list_are_one_although_they_cross(write):
     crossing = [Size(2, 8), Size(2, 16), Size(4, 8), Size(4, 16)]
     inputs = read_inputs([write("a.json", [cell(0.5, size) for size in crossing], kind="sts", layout="list")])
-    assert list(choose_report_sizes(inputs, None)) == crossing
+    assert list(inputs.choose_sizes()) == crossing
 
 
 def test_sizes_asked_for_may_lie_off_the_ladder(write):
     files = [write("grid.json", grid(0.1), kind="grid"), write("a.json", [cell(0.5, Size(1, 8))])]
-    assert list(choose_report_sizes(read_inputs(files), "2:8,3:16")) == [Size(2, 8), Size(3, 16)]
+    assert list(read_inputs(files).choose_sizes("2:8,3:16")) == [Size(2, 8), Size(3, 16)]
     with pytest.raises(UserError, match="nothing was measured at 5:8"):
-        choose_report_sizes(read_inputs(files), "5:8")
+        read_inputs(files).choose_sizes("5:8")
 
 
 def test_cup_names_need_six_rungs_in_proportion(write):
     six = [cell(0.5, size) for size in Sizes.default(6, 384)]
     inputs = read_inputs([write("a.json", six)])
-    assert list(choose_report_sizes(inputs, "demi,trenta")) == [Size(1, 16), Size(6, 384)]
-    assert choose_report_sizes(inputs, "demi").name(Size(1, 16)) == "Demi 1:16"
+    assert list(inputs.choose_sizes("demi,trenta")) == [Size(1, 16), Size(6, 384)]
+    assert inputs.choose_sizes("demi").name(Size(1, 16)) == "Demi 1:16"
     other = [cell(0.5, Size(layer, 8 * layer)) for layer in range(1, 7)]
-    assert choose_report_sizes(read_inputs([write("b.json", other)]), None).cups == {}
+    assert read_inputs([write("b.json", other)]).choose_sizes().aliases == {}
 
 
 def test_forums_are_one_data_set(write):
@@ -257,7 +256,7 @@ def test_columns_stand_in_the_papers_order_and_averages_stay_inside_a_measure():
         Column("dl19", "nDCG@10"),
         Column("STS-B", "spearman"),
     ]
-    assert [(group.measure, [column.dataset for column in group.columns]) for group in grouped(columns)] == [
+    assert [(group.measure, [column.dataset for column in group.columns]) for group in group_columns(columns)] == [
         ("spearman", ["STS-B", "sts12"]),
         ("nDCG@10", ["dl19"]),
         ("RR@10", ["x"]),

@@ -7,10 +7,9 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layouts import ablation, averages, by_size
+from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import read_published
 from starbucks_retrieval.report.significance import SignificanceMarks
-from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.sizes import Size
 
 PAPER = {
@@ -47,27 +46,27 @@ def inputs(write):
 
 
 def test_published_rows_are_printed_beside_ours(inputs, paper):
-    model_sizes = choose_report_sizes(inputs, None)
-    table = by_size(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
+    model_sizes = inputs.choose_sizes()
+    table = by_size_table(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
     ours, theirs = table.blocks[0].rows
     assert not ours.published
     assert theirs.name == "SRL (published)"
     assert [entry.value for entry in theirs.entries] == [0.7, 0.6, 0.65, 0.3, 0.4]
     assert [entry.value for entry in table.blocks[1].rows[1].entries] == [0.72, None, None, 0.99, 0.5]
-    over = averages(inputs, model_sizes, paper).blocks[0].rows[1]
+    over = averages_table(inputs, model_sizes, paper).blocks[0].rows[1]
     assert [entry.value for entry in over.entries] == [0.71, 0.61, 0.66, 0.31, None]
 
 
 def test_published_figures_are_neither_best_nor_compared(inputs, paper):
     method = inputs.methods[0]
-    table = by_size(inputs, choose_report_sizes(inputs, None), SignificanceMarks(method, "none"), paper)
+    table = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(method, "none"), paper)
     for row in (row for block in table.blocks for row in block.rows if row.published):
         assert not any(entry.best or entry.comparison for entry in row.entries)
     assert all(not entry.best for entry in table.entries)  # ours alone has nobody to be better than
 
 
 def test_every_form_says_published(inputs, paper):
-    table = averages(inputs, choose_report_sizes(inputs, None), paper)
+    table = averages_table(inputs, inputs.choose_sizes(), paper)
     assert r"| _SRL (published)_ | _0.7100_ |" in table.to_markdown()
     assert r"\textit{SRL (published)} & \textit{0.7100}" in table.to_latex()
     assert "SRL,published,0.71," in table.to_csv()
@@ -75,14 +74,14 @@ def test_every_form_says_published(inputs, paper):
 
 
 def test_ablations_stand_in_their_own_table_alone(inputs, paper):
-    model_sizes = choose_report_sizes(inputs, None)
-    block = ablation(inputs, model_sizes, paper).blocks[0]
+    model_sizes = inputs.choose_sizes()
+    block = ablation_table(inputs, model_sizes, paper).blocks[0]
     assert [(row.label, [entry.value for entry in row.entries]) for row in block.rows] == [
         ("ours", [0.5, 0.5, 0.5]),
         ("SRL", [0.7, 0.72, 0.71]),
         ("SMAE-SRL without KL", [0.68, 0.7, 0.69]),
     ]
-    table = by_size(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
+    table = by_size_table(inputs, model_sizes, SignificanceMarks(None, "none"), paper)
     assert not any("KL" in row.label for block in table.blocks for row in block.rows)
 
 
@@ -90,14 +89,14 @@ def test_an_average_is_laid_beside_one_over_the_same_sets_only(write, paper):
     size = Size(2, 32)
     cells = [Cell(name, "spearman", size, 0.5, 100) for name in ("STS-B", "STS12", "mine")]
     inputs = read_inputs([write("a.json", cells)])
-    table = by_size(inputs, choose_report_sizes(inputs, None), SignificanceMarks(None, "none"), paper)
+    table = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(None, "none"), paper)
     assert [entry.value for entry in table.blocks[0].rows[1].entries] == [0.7, 0.6, None, None]
 
 
 def test_other_measures_and_sizes_get_no_published_rows(write, paper):
     for cell in (Cell("STS-B", "pearson", Size(2, 32), 0.5, 9), Cell("STS-B", "spearman", Size(3, 32), 0.5, 9)):
         inputs = read_inputs([write("a.json", [cell])])
-        table = by_size(inputs, choose_report_sizes(inputs, None), SignificanceMarks(None, "none"), paper)
+        table = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(None, "none"), paper)
         assert [row.name for row in table.blocks[0].rows] == ["ours"]
 
 
@@ -105,7 +104,7 @@ def test_the_published_quora_figures_come_with_a_warning(write, paper):
     for dataset, warned in (("beir/quora", True), ("scifact", False)):
         cells = [Cell(name, "nDCG@10", Size(2, 32), 0.5, 9) for name in (dataset, "scifact")]
         inputs = read_inputs([write("a.json", cells)])
-        notes = by_size(inputs, choose_report_sizes(inputs, None), SignificanceMarks(None, "none"), paper).notes
+        notes = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(None, "none"), paper).notes
         assert any("Quora" in note for note in notes) is warned
 
 

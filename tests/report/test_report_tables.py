@@ -8,9 +8,8 @@ import pytest
 
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layouts import ablation, averages, by_size
+from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
-from starbucks_retrieval.report.size_list import choose_report_sizes
 from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
@@ -18,12 +17,12 @@ from starbucks_retrieval.sizes import Size
 def laid_out(files, baseline=None, correction="none", sizes=None):
     """(averages, by_size, ablation) of the files."""
     inputs = read_inputs(files)
-    model_sizes = choose_report_sizes(inputs, sizes)
+    model_sizes = inputs.choose_sizes(sizes)
     reference = next((method for method in inputs.methods if method.label == baseline), None)
     return (
-        averages(inputs, model_sizes),
-        by_size(inputs, model_sizes, SignificanceMarks(reference, correction)),
-        ablation(inputs, model_sizes),
+        averages_table(inputs, model_sizes),
+        by_size_table(inputs, model_sizes, SignificanceMarks(reference, correction)),
+        ablation_table(inputs, model_sizes),
     )
 
 
