@@ -23,6 +23,13 @@ def test_the_citation_is_of_this_version():
         assert "name" in author or "family-names" in author
 
 
+def test_each_version_of_the_changelog_has_one_heading_of_a_kind():
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    for version in versions:
+        headings = [line for line in version.splitlines() if line.startswith("### ")]
+        assert len(headings) == len(set(headings)), f"merge the headings of {version.splitlines()[0]}: {headings}"
+
+
 def test_spelling():
     pytest.importorskip("codespell_lib", reason="needs codespell: pip install 'starbucks-retrieval[dev]'")
     found = subprocess.run([sys.executable, "-m", "codespell_lib"], cwd=ROOT, capture_output=True, text=True)
