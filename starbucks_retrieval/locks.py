@@ -29,6 +29,7 @@ class FolderLock:
 
     Args:
         folder: An existing folder, or an fsspec path of a URL.
+        name: The name of the lock file.
 
     Raises:
         UserError: Another process, or this one, holds the lock; the message names the holder.
@@ -40,8 +41,8 @@ class FolderLock:
         ...     lock.release()
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
+    def __init__(self, folder: Path, name: str = LOCK) -> None:
+        self.path = folder / name
         self._descriptor: int | None = None
         if not isinstance(folder, Path):  # a URL
             _warn_unlocked(getattr(folder, "protocol", ""))

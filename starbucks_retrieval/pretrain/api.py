@@ -60,7 +60,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     from starbucks_retrieval.pretrain.documents import open_documents
     from starbucks_retrieval.pretrain.module import PretrainingModule
     from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_place
-    from starbucks_retrieval.trainer.trainer import train_and_keep
+    from starbucks_retrieval.trainer.trainer import train_and_save
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)
@@ -128,7 +128,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     def card(done: Any) -> None:
         write_card(output, module, arguments, masking, settings, figures(done), trainer.state.log_history)
 
-    return figures(train_and_keep(trainer, resume, record, card))
+    return figures(train_and_save(trainer, resume, record, card))
 
 
 def _asked(arguments: PretrainArguments) -> Sizes | None:

@@ -84,7 +84,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     from starbucks_retrieval.train.card import write_card
     from starbucks_retrieval.train.data import Collator
     from starbucks_retrieval.train.trainer import StarbucksTrainer
-    from starbucks_retrieval.trainer.trainer import train_and_keep
+    from starbucks_retrieval.trainer.trainer import train_and_save
 
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)
@@ -125,7 +125,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             dev=dev,
         )
         torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
-        done = train_and_keep(trainer, resume, record, card)
+        done = train_and_save(trainer, resume, record, card)
     finally:
         if settings.local_process_index == 0:
             shutil.rmtree(cache, ignore_errors=True)

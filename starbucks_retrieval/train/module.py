@@ -14,7 +14,7 @@ from starbucks_retrieval.losses.base import Objective
 from starbucks_retrieval.losses.batch import Batch, Loss
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.trainer.distributed import gather, gather_taps, world
+from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
 Taps = dict[int, Tensor]
@@ -115,11 +115,11 @@ class TrainingModule(GradientCheckpointing):
         group = len(docids) // count
         offset = 0
         if world() > 1 and self.cross_device:
-            passages, docids = gather_taps(passages), gather(docids)
+            passages, docids = gather_layers(passages), gather(docids)
             if self.objective.options.by_query:
                 offset = torch.distributed.get_rank() * count * group
             else:
-                queries, known = gather_taps(queries), _gather_ragged(known)
+                queries, known = gather_layers(queries), _gather_ragged(known)
                 labels = None if labels is None else gather(labels)
                 teacher = None if teacher is None else gather(teacher)
         batch = Batch(queries, passages, None, labels, teacher, group, offset)

@@ -14,7 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.train.dev import DevSet
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.save import load_model, save_model
-from starbucks_retrieval.trainer.checkpoints import whole_checkpoints
+from starbucks_retrieval.trainer.checkpoints import complete_checkpoints
 from starbucks_retrieval.trainer.distributed import world
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 
@@ -45,7 +45,7 @@ class StarbucksTrainer(PartsTrainer):
         return found
 
     def _not_finite(self, loss: float, query_ids: list[str]) -> UserError:
-        checkpoints = whole_checkpoints(Path(self.args.output_dir or ""))
+        checkpoints = complete_checkpoints(Path(self.args.output_dir or ""))
         last = f"the last good checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
         shown = ", ".join(query_ids[:8]) + (f" and {len(query_ids) - 8} more" if len(query_ids) > 8 else "")
         return UserError(

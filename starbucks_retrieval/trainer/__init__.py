@@ -1,1 +1,1 @@
-"""What the stages that train share: flags of transformers, checkpoints, processes, and a trainer that logs parts."""
+"""Training code that `train` and `pretrain` share: settings, checkpoints, processes and the Trainer."""

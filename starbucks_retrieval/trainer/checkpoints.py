@@ -1,4 +1,4 @@
-"""What lies in the output folder of a run: whole checkpoints, and the configuration that they were made with."""
+"""The output folder of a training run: its lock, its complete checkpoints and their configuration."""
 
 from __future__ import annotations
 
@@ -11,21 +11,34 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
-from starbucks_retrieval.locks import LOCK, FolderLock
+from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.trainer.distributed import first_process
 
 log = logging.getLogger(__name__)
 
-CACHE = "data-cache-"
+# transformers uploads a checkpoint with the output folder around it, but no file whose name begins with _.
+CACHE = "_data-cache-"
+LOCK = "_lock"
+_OLD_NAMES = ("data-cache-", ".lock")  # of version 0.1
+NOT_UPLOADED = ("checkpoint-*", "_*", *(f"{name}*" for name in _OLD_NAMES))
 _RUN = "run.json"
 _ABSENT = object()
 
 
 @contextlib.contextmanager
 def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
-    """Hold the output folder for as long as a run lasts; the first process does so for all. Gives what to resume from.
+    """Lock the output folder for the duration of a run, in the first process for all of them.
 
-    Raises UserError where the folder holds something else, or another run writes it.
+    Args:
+        output: The folder; it is created if it does not exist.
+        resume: The value of `--resume_from_checkpoint`.
+        overwrite: Accept a folder that is not empty.
+
+    Yields:
+        The checkpoint to resume from, or None to start from the beginning.
+
+    Raises:
+        UserError: The folder holds other files, or another run writes it.
     """
     locks: list[FolderLock] = []
 
@@ -33,7 +46,7 @@ def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[st
         if output.exists() and not output.is_dir():
             raise UserError(f"{output} is a file", "name a folder with --output_dir")
         output.mkdir(parents=True, exist_ok=True)
-        locks.append(FolderLock(output))
+        locks.append(FolderLock(output, LOCK))
         return prepare_output_dir(output, resume, overwrite)
 
     try:
@@ -44,17 +57,21 @@ def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[st
 
 
 def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None:
-    """What to resume from; None starts from the beginning. Raises UserError where a folder is not ours to write."""
+    """Return the checkpoint to resume from, or None to start from the beginning.
+
+    Raises:
+        UserError: `resume` names no complete checkpoint, or the folder is not empty and may not be overwritten.
+    """
     if isinstance(resume, str) and resume.lower() in ("true", "false"):
         resume = resume.lower() == "true"
-    checkpoints = whole_checkpoints(output)
+    checkpoints = complete_checkpoints(output)
     if isinstance(resume, str) and Path(resume).resolve() not in [path.resolve() for path in checkpoints]:
         names = ", ".join(path.name for path in checkpoints) or "none"
-        raise UserError(f"{resume} is no whole checkpoint of this run", f"whole ones in {output}: {names}")
+        raise UserError(f"{resume} is not a complete checkpoint of this run", f"complete ones in {output}: {names}")
     if resume is True and not checkpoints:
         log.info("no checkpoint in %s yet: starting from the beginning", output)
-    foreign = [path for path in output.iterdir() if not path.name.startswith((CACHE, _RUN, LOCK))]
-    if foreign and not resume and not overwrite:
+    ours = (CACHE, LOCK, _RUN, *_OLD_NAMES)
+    if any(not path.name.startswith(ours) for path in output.iterdir()) and not resume and not overwrite:
         raise UserError(
             f"{output} is not empty",
             "continue with --resume_from_checkpoint true, start over with --overwrite_output_dir, or name another folder",
@@ -65,7 +82,17 @@ def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None
 
 
 def check_resume_config(output: Path, configuration: dict[str, Any], resumed: bool, override: bool) -> None:
-    """Record a run's configuration, or raise UserError where a resumed run's differs from the recorded one."""
+    """Record the configuration of a run, and compare that of a resumed run with the recorded one.
+
+    Args:
+        output: The output folder.
+        configuration: JSON-ready values by name, for everything that must not change when a run is resumed.
+        resumed: Whether the run is resumed.
+        override: Accept another configuration.
+
+    Raises:
+        UserError: The configurations differ; the message names every difference.
+    """
     path = output / _RUN
     configuration = json.loads(json.dumps(configuration))
     if resumed and path.is_file() and not override:
@@ -78,15 +105,18 @@ def check_resume_config(output: Path, configuration: dict[str, Any], resumed: bo
         if differing:
             raise UserError(
                 f"the checkpoint was made with another configuration: {'; '.join(differing)}",
-                "give the same flags, or --override to go on with the new ones",
+                "use the same flags, or --override to continue with the new ones",
             )
     write_json(path, configuration)
 
 
-def whole_checkpoints(output: Path) -> list[Path]:
-    """Checkpoints in the order of their steps, without one that a kill left half-written: the trainer's state is last."""
-    found = []
+def complete_checkpoints(output: Path) -> list[Path]:
+    """Return the complete checkpoints in the order of their steps.
+
+    The trainer's state is the last file of a checkpoint, so one without it was interrupted.
+    """
+    checkpoints = []
     for path in output.glob("checkpoint-*/trainer_state.json"):
         with contextlib.suppress(ValueError):
-            found.append((json.loads(path.read_text())["global_step"], path.parent))
-    return [path for _, path in sorted(found)]
+            checkpoints.append((json.loads(path.read_text())["global_step"], path.parent))
+    return [path for _, path in sorted(checkpoints)]

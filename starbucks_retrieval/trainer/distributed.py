@@ -1,4 +1,4 @@
-"""Training in several processes: the group of processes, and tensors gathered from all of them."""
+"""Training in several processes: their number, work of the first one, and tensors gathered from all of them."""
 
 from __future__ import annotations
 
@@ -15,47 +15,52 @@ T = TypeVar("T")
 
 
 def world() -> int:
-    """The number of processes that train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if world() > 1 else 0
 
 
 def first_process(work: Callable[[], T]) -> T:
-    """The result of `work`, done by the first process alone and told to the others."""
-    found = [work() if rank() == 0 else None]
+    """Call `work` in the first process only, and return its result in every process."""
+    result = [work() if rank() == 0 else None]
     if world() > 1:
-        dist.broadcast_object_list(found, src=0)
-    return found[0]  # type: ignore[return-value]
+        dist.broadcast_object_list(result, src=0)
+    return result[0]  # type: ignore[return-value]
 
 
 def shutdown() -> None:
-    """End this process' part in the group, once all others have come here."""
+    """Leave the process group once every process has called this function."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         gc.collect()
         dist.destroy_process_group()
-        # Torch keeps threads of a gloo group that DDP has used. One that lets go of its last tensor needs the
-        # interpreter for a moment, and aborts the process if that is already going down.
+        # Torch keeps threads of a gloo group that DDP has used. A thread that frees its last tensor needs the
+        # interpreter, and aborts the process if the interpreter has already ended.
         time.sleep(0.1)
 
 
 def gather(rows: Tensor) -> Tensor:
-    """The rows of all processes below each other, in the order of their ranks: [world x rows, …].
+    """Concatenate the rows of all processes, in the order of their ranks, with gradients.
 
-    Every process must bring as many rows. The gradient of each row is the sum over the processes of what their losses
-    owe it. With gradients averaged over processes, as DDP, ZeRO and FSDP do, the step is then that of one process on
-    the concatenated batch, both where each process takes the loss of its own queries and where each takes that of
-    all: no factor is needed.
+    The gradient of a row is the sum of its gradients in all processes. DDP, ZeRO and FSDP average gradients over
+    processes, so the step equals that of one process on the concatenated batch without a factor, whether each process
+    computes the loss of its own queries or of all queries.
+
+    Args:
+        rows: [rows, …], with the same shape in every process.
+
+    Returns:
+        [processes x rows, …].
     """
     return _Gather.apply(rows) if rows.requires_grad else _all_rows(rows)
 
 
-def gather_taps(pooled_layers: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`gather` for taps {layer: [texts, hidden]}, in one exchange."""
+def gather_layers(pooled_layers: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Apply `gather` to pooled outputs {layer: [texts, hidden]}, in one exchange."""
     stacked = gather(torch.stack(list(pooled_layers.values()), 1))
     return dict(zip(pooled_layers, stacked.unbind(1)))
 
@@ -75,6 +80,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         total = gradients[0].contiguous()
-        dist.all_reduce(total)  # gloo has no reduce-scatter of every kind; the taps are small
+        dist.all_reduce(total)  # gloo has no reduce-scatter of every kind; pooled outputs are small
         start = dist.get_rank() * ctx.rows
         return total[start : start + ctx.rows]

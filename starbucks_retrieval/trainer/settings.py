@@ -1,4 +1,4 @@
-"""Settings of transformers' Trainer: parsing, defaults, and the step and checkpoint counts that follow from them."""
+"""Settings of transformers' Trainer: parsing, defaults, and the steps, checkpoints and bytes that follow from them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,45 @@ import json
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments, finish
+from starbucks_retrieval.cli import CommonArguments, finish, format_number
+from starbucks_retrieval.cli.dry_run import Preview, free_bytes
 from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.trainer.checkpoints import whole_checkpoints
+from starbucks_retrieval.trainer.checkpoints import complete_checkpoints
+from starbucks_retrieval.trainer.distributed import shutdown
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-# What must not change between the parts of one run.
-_KEPT = (
+# These settings must be the same in all parts of a resumed run.
+_FIXED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "optim"),
     *("num_train_epochs", "max_steps", "seed", "bf16", "fp16"),
 )
+_ADAMW_COPIES = 3  # values of a weight in a checkpoint: itself and two moments
+_FLOAT32 = 4  # bytes
 
 
-def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: dict[str, Any]) -> TrainingArguments:
-    """TrainingArguments from flags, over `defaults`, over those that all stages share."""
+def parse_settings(words: list[str], common: CommonArguments, defaults: dict[str, Any]) -> TrainingArguments:
+    """Parse transformers' TrainingArguments.
+
+    Args:
+        words: The words of the command line that are not ours.
+        common: The flags of every command; the seed comes from them.
+        defaults: The stage's defaults, which override those of all stages that train.
+
+    Raises:
+        UserError: A flag is unknown or has a wrong value, `--output_dir` is missing, or deepspeed is not installed.
+    """
     from transformers import HfArgumentParser, TrainingArguments
 
-    if gives(argv, "deepspeed") and not importlib.util.find_spec("deepspeed"):
+    if has_flag(words, "deepspeed") and not importlib.util.find_spec("deepspeed"):
         raise UserError("--deepspeed needs deepspeed", "pip install 'starbucks-retrieval[deepspeed]'")
 
     class Parser(HfArgumentParser):
@@ -43,84 +58,111 @@ def hugging_face_arguments(argv: list[str], common: CommonArguments, defaults: d
     parser.set_defaults(**shared_defaults(common) | defaults)
     try:
         with warnings.catch_warnings():
-            # Presets say gradient_checkpointing, the name that every transformers 5 knows.
+            # Presets use the name gradient_checkpointing, which every transformers 5 accepts.
             warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
-            (parsed,) = parser.parse_args_into_dataclasses(args=argv)
+            (settings,) = parser.parse_args_into_dataclasses(args=words)
     except ValueError as error:
         raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
-    if not parsed.output_dir:
+    if not settings.output_dir:
         raise UserError("--output_dir is missing", "name the folder for the model")
-    return parsed
+    return settings
 
 
 def shared_defaults(common: CommonArguments) -> dict[str, Any]:
-    """Our defaults for TrainingArguments, in every stage that trains."""
+    """Return our defaults for TrainingArguments, in every stage that trains."""
     import torch
 
     return {
         "logging_steps": 10,
         "save_total_limit": 2,
         "report_to": "none",
-        "use_cpu": not torch.accelerator.is_available(),  # --bf16 is refused on a CPU that was not asked for
+        "use_cpu": not torch.accelerator.is_available(),  # transformers refuses --bf16 on a CPU without it
         "seed": common.seed,
         "data_seed": common.seed,
         "disable_tqdm": common.quiet or not sys.stderr.isatty(),
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "label_names": [],
-        # Every step reaches every weight: looking for others would only cost time.
+        # Every step uses every weight; the search for unused ones would only cost time.
         "ddp_find_unused_parameters": False,
     }
 
 
-def gives(argv: list[str], flag: str) -> bool:
-    """Whether a flag is among the words of a command line."""
-    return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in argv)
+def has_flag(words: list[str], flag: str) -> bool:
+    """Return whether a flag is among the words of a command line."""
+    return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in words)
 
 
-def kept_settings(settings: TrainingArguments) -> dict[str, Any]:
-    """Those settings that a resumed run must agree in with the run it goes on with."""
-    return {name: str(getattr(settings, name)) for name in _KEPT} | {"processes": settings.world_size}
+def fixed_settings(settings: TrainingArguments) -> dict[str, Any]:
+    """Return the settings that must not change when a run is resumed."""
+    return {name: str(getattr(settings, name)) for name in _FIXED} | {"processes": settings.world_size}
 
 
-def show_configuration(parsed: ParsedTraining[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
-    """Print every value of a stage that trains, and where it came from.
+def run_training(
+    parsed: ParsedTraining[Any],
+    settings: TrainingArguments,
+    defaults: dict[str, Any],
+    preview: Callable[[Any, TrainingArguments], Preview],
+    train: Callable[[Any, TrainingArguments], dict[str, Any]],
+    summary: Callable[[dict[str, Any]], str],
+) -> None:
+    """Print the configuration, print the dry run, or train, as the flags say, and end the command.
 
-    Of transformers' settings those are shown that were set, that have a default of ours (`defaults` and the shared ones),
-    or that a resumed run must agree in.
+    Args:
+        parsed: The command line.
+        settings: Its TrainingArguments.
+        defaults: The stage's defaults for them.
+        preview: Called for `--dry_run`.
+        train: Returns JSON-ready figures about the finished run.
+        summary: Returns one line about the figures.
+    """
+    arguments, common = parsed.arguments, parsed.common
+    if arguments.print_config:
+        _print_config(parsed, settings, defaults)
+    elif arguments.dry_run:
+        preview(arguments, settings).show(common)
+    else:
+        figures = train(arguments, settings)
+        shutdown()
+        finish(common, summary(figures), figures)
+
+
+def _print_config(parsed: ParsedTraining[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
+    """Print the value and the source of every flag of the stage, and of transformers' settings that matter.
+
+    Those are the settings that were given, that have a default of ours, or that a resumed run must not change.
     """
     theirs = {field.name: field.default for field in dataclasses.fields(settings)}
     ours = shared_defaults(parsed.common) | defaults
-    named = dict.fromkeys([*ours, *_KEPT, *parsed.sources])
-    values = {name: getattr(settings, name) for name in named if name in theirs}
-    found = {
+    names = dict.fromkeys([*ours, *_FIXED, *parsed.sources])
+    values = {name: getattr(settings, name) for name in names if name in theirs}
+    sources = {
         name: (value.value if isinstance(value, enum.Enum) else value, source)
         for name, (value, source) in flag_sources(parsed, values, theirs | ours).items()
     }
     if not parsed.common.json:
-        rows = [(name, _shown(value), source) for name, (value, source) in found.items()]
-        widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
-        for name, value, source in rows:
-            print(f"{name:{widths[0]}}  {value:{widths[1]}}  {source}", flush=True)
-    told = {name: {"value": value, "source": source} for name, (value, source) in found.items()}
-    finish(parsed.common, "nothing was trained", {"configuration": told})
+        rows = [(name, _format(value), source) for name, (value, source) in sources.items()]
+        print("\n".join(align_columns(rows, "lll")), flush=True)
+    figures = {name: {"value": value, "source": source} for name, (value, source) in sources.items()}
+    finish(parsed.common, "nothing was trained", {"configuration": figures})
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
 
 
-STATES = 3  # of AdamW in a checkpoint: the weight and two moments
-SINGLE = 4  # bytes of a float32
-
-
 def rows_per_step(settings: TrainingArguments) -> int:
-    """Rows of a step of all processes."""
+    """Return the training rows of a step of all processes."""
     return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
 
 
 def count_steps(settings: TrainingArguments, rows: int | None) -> int | None:
-    """Steps as transformers counts them, a last, smaller batch of an epoch among them; None for unknown `rows`."""
+    """Return the number of steps as transformers counts them; the last batch of an epoch may be smaller.
+
+    Args:
+        settings: The settings of the run.
+        rows: Training rows, or None if unknown.
+    """
     if settings.max_steps > 0:
         return int(settings.max_steps)
     if rows is None:
@@ -129,28 +171,71 @@ def count_steps(settings: TrainingArguments, rows: int | None) -> int | None:
     return math.ceil(settings.num_train_epochs * max(1, math.ceil(batches / settings.gradient_accumulation_steps)))
 
 
-def count_checkpoints(settings: TrainingArguments, steps: int | None) -> int:
-    """Checkpoints that lie in the folder in the end."""
-    strategy, most = settings.save_strategy.value, settings.save_total_limit or 10**6
+def dry_run_figures(settings: TrainingArguments, parameters: int, steps: int | None, overwrite: bool) -> dict[str, Any]:
+    """Return the figures of a dry run that depend on the settings and the size of the model only.
+
+    Args:
+        settings: The settings of the run.
+        parameters: Weights that are trained.
+        steps: Steps of the run, or None if unknown.
+        overwrite: Whether the output folder may be overwritten.
+
+    Returns:
+        JSON-ready values: steps, rows per step, devices, checkpoints, bytes on the disk and in memory, and the state of
+        the output folder.
+
+    Raises:
+        UserError: The output folder is a file.
+    """
+    checkpoints = _count_checkpoints(settings, steps)
+    output = str(settings.output_dir)
+    return {
+        "steps": steps,
+        "rows_per_step": rows_per_step(settings),
+        "device": str(settings.device),
+        "processes": settings.world_size,
+        "checkpoints": checkpoints,
+        "bytes": parameters * _FLOAT32 * (1 + checkpoints * _ADAMW_COPIES),
+        "memory": parameters * _FLOAT32 * (_ADAMW_COPIES + 1),
+        "output_dir": output,
+        "state": _output_state(settings, overwrite),
+        "free_bytes": free_bytes(output),
+    }
+
+
+def _count_checkpoints(settings: TrainingArguments, steps: int | None) -> int:
+    """Return the number of checkpoints in the output folder at the end of the run."""
+    strategy, limit = settings.save_strategy.value, settings.save_total_limit or 10**6
     if strategy == "no":
         return 0
     if strategy == "epoch" or steps is None:
-        return min(most, math.ceil(settings.num_train_epochs))
+        return min(limit, math.ceil(settings.num_train_epochs))
     every = settings.save_steps if settings.save_steps >= 1 else max(1, math.ceil(settings.save_steps * steps))
-    return min(most, max(1, math.ceil(steps / every)))
+    return min(limit, max(1, math.ceil(steps / every)))
 
 
-def output_state(settings: TrainingArguments, overwrite: bool) -> str:
-    """What lies in the output folder, and what that means. Raises UserError where it is a file."""
+def _output_state(settings: TrainingArguments, overwrite: bool) -> str:
     output = Path(str(settings.output_dir))
     if output.exists() and not output.is_dir():
         raise UserError(f"{output} is a file", "name a folder with --output_dir")
-    checkpoints = whole_checkpoints(output)
+    checkpoints = complete_checkpoints(output)
     if checkpoints and str(settings.resume_from_checkpoint).lower() == "true":
-        return f"goes on from {checkpoints[-1].name}"
+        return f"resumes from {checkpoints[-1].name}"
     if not output.exists() or not any(output.iterdir()):
         return "new"
     if overwrite or settings.resume_from_checkpoint:
-        return "not empty, written into"
-    more = "; --resume_from_checkpoint true goes on" if checkpoints else ""
-    return f"not empty: it would be refused without --overwrite_output_dir{more}"
+        return "not empty; files may be overwritten"
+    more = "; --resume_from_checkpoint true resumes" if checkpoints else ""
+    return f"not empty: refused without --overwrite_output_dir{more}"
+
+
+def recipe_of(settings: TrainingArguments) -> dict[str, Any]:
+    """Return the settings that a model card lists, by the names that it gives them."""
+    return {
+        "learning rate": settings.learning_rate,
+        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",
+        "weight decay": settings.weight_decay,
+        "precision": "bf16" if settings.bf16 else "fp16" if settings.fp16 else "fp32",
+        "processes": settings.world_size,
+        "seed": settings.seed,
+    }

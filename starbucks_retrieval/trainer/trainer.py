@@ -15,18 +15,22 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.locks import LOCK
-from starbucks_retrieval.trainer.checkpoints import CACHE
+from starbucks_retrieval.trainer.checkpoints import NOT_UPLOADED
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
+
+Writer = Callable[[Any], None]
 
 
 class PartsTrainer(Trainer):
     """Trains a module that returns a loss and its parts, and logs the parts' means over steps and processes.
 
-    The module's `step` is set to (seed, step, micro-step) before each forward pass: what is sampled follows it alone, so
-    that all processes sample the same, and so does a resumed run. `at_the_end` tells whether the last step was done.
+    The module's `step` is set to (seed, step, micro-step) before each forward pass. Random choices are seeded by it, so
+    they are the same in all processes and in a resumed run.
+
+    Attributes:
+        at_the_end: Whether the last step is done.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -44,7 +48,7 @@ class PartsTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The batch's loss; its parts are kept for the next log line."""
+        """Return the loss of a batch, and keep its parts for the next log line."""
         step = self.state.global_step
         self._micro_step = (step, self._micro_step[1] + 1 if self._micro_step[0] == step else 0)
         self.model.step = (self.args.seed, *self._micro_step)
@@ -66,7 +70,7 @@ class PartsTrainer(Trainer):
         super().log(logs, start_time)
 
     def upload(self) -> None:
-        """Push the output folder as it is: transformers' own push would put another card in the place of ours."""
+        """Push the output folder to the hub; transformers' own push would replace the model card."""
         from huggingface_hub import HfApi
 
         self._finish_current_push()
@@ -76,12 +80,12 @@ class PartsTrainer(Trainer):
             commit_message="End of training",
             token=self.args.hub_token,
             revision=self.args.hub_revision,
-            ignore_patterns=["checkpoint-*", f"{CACHE}*", LOCK],
+            ignore_patterns=list(NOT_UPLOADED),
         )
 
 
 class _End(TrainerCallback):
-    """Notes that this process has done the last step."""
+    """Sets `at_the_end` after the last step."""
 
     def __init__(self, trainer: PartsTrainer) -> None:
         self.trainer = trainer
@@ -91,79 +95,84 @@ class _End(TrainerCallback):
 
 
 class _Bar(ProgressCallback):
-    """transformers' progress bar without its own print of every log."""
+    """transformers' progress bar, which does not print the logs."""
 
     def on_log(self, *args: Any, **kwargs: Any) -> None:
         pass
 
 
 class _LogLines(TrainerCallback):
-    """One readable line per log, below the progress bar or instead of it."""
+    """One readable line per log."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if not logs or not state.is_world_process_zero or "train_runtime" in logs:
             return
         numbers = {name: value for name, value in logs.items() if name != "epoch" and isinstance(value, float)}
-        shown = "  ".join(f"{name} {format_number(value, 4)}" for name, value in numbers.items())
-        log.info("step %d of %d  %s", state.global_step, state.max_steps, shown)
+        text = "  ".join(f"{name} {format_number(value, 4)}" for name, value in numbers.items())
+        log.info("step %d of %d  %s", state.global_step, state.max_steps, text)
 
 
-log = logging.getLogger(__name__)
+def train_and_save(trainer: PartsTrainer, resume: str | None, record: Writer, card: Writer) -> Any:
+    """Train, write the weights, the record and the model card, and push them if `--push_to_hub` is given.
 
-Work = Callable[[Any], None]
+    If the record, the card or the push fails, a warning names the remedy and the run succeeds. If training fails after
+    the last step, as in a dev score or a report, the weights, the record and the card are written before the error is
+    raised.
 
+    Args:
+        trainer: The trainer, ready to train.
+        resume: The checkpoint to resume from, or None.
+        record: Writes training.json. It is called in the first process, with what `Trainer.train` returned.
+        card: Writes README.md, in the same way.
 
-def train_and_keep(trainer: PartsTrainer, resume: str | None, record: Work, card: Work) -> Any:
-    """Train, then write the weights, training.json by `record`, README.md by `card`, and push if that is asked for.
-
-    Both are called with what Trainer.train returned, by the first process alone. Where one of them or the push fails,
-    a warning says so and what to do, and the run is a success. Any other failure is raised; if the last step had been
-    done by then, by a dev score or a report that fails at the end, weights and record are written before that.
+    Returns:
+        What `Trainer.train` returned.
     """
     try:
-        done = trainer.train(resume_from_checkpoint=resume)
+        result = trainer.train(resume_from_checkpoint=resume)
     except Exception:
-        # Shards of weights can only be gathered where all processes came here, and one may have failed alone.
+        # Sharded weights can only be gathered by all processes, and one of them may have failed alone.
         if trainer.at_the_end and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
-            _write(trainer, None, record, card)
-            log.warning("the last step was done before this failed: the model is in %s", trainer.args.output_dir)
+            _save(trainer, None, record, card)
+            log.warning("the last step was done before this error: the model is in %s", trainer.args.output_dir)
         raise
-    _write(trainer, done, record, card)
+    _save(trainer, result, record, card)
     if trainer.args.push_to_hub and trainer.args.process_index == 0:
         output = trainer.args.output_dir
-        by_hand = f"see to the network and to `hf auth login`, then: hf upload {trainer.hub_model_id} {output}"
-        with _warned(f"{output} was not pushed", by_hand):
+        hint = f"check the network and `hf auth login`, then: hf upload {trainer.hub_model_id} {output}"
+        with _warn_on_error(f"{output} was not pushed", hint):
             trainer.upload()
-    return done
+    return result
 
 
-def _write(trainer: PartsTrainer, done: Any, record: Work, card: Work) -> None:
+def _save(trainer: PartsTrainer, result: Any, record: Writer, card: Writer) -> None:
     output = Path(str(trainer.args.output_dir))
     try:
-        trainer.save_model(_internal_call=True)  # which does not push: nothing else is there yet
+        trainer.save_model(_internal_call=True)  # does not push: record and card are not written yet
     finally:
         if trainer.args.process_index == 0:
-            with _warned(f"{output}/training.json was not written", "the weights are whole; keep this log beside them"):
-                record(done)
-            with _warned(
-                f"{output}/README.md was not written", "nothing reads it: write it by hand from training.json"
-            ):
-                card(done)
+            hint = "the weights are complete; keep this log beside them"
+            with _warn_on_error(f"{output}/training.json was not written", hint):
+                record(result)
+            hint = "no program reads it; write it by hand from training.json"
+            with _warn_on_error(f"{output}/README.md was not written", hint):
+                card(result)
 
 
 @contextlib.contextmanager
-def _warned(what: str, hint: str) -> Iterator[None]:
+def _warn_on_error(problem: str, hint: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("%s: %s: %s\n  try: %s", what, type(error).__name__, " ".join(str(error).split()), hint)
-        log.debug("what failed:", exc_info=True)
+        log.warning("%s: %s: %s\n  try: %s", problem, type(error).__name__, " ".join(str(error).split()), hint)
+        log.debug("traceback:", exc_info=True)
 
 
 class GradientCheckpointing(nn.Module):
     """A module whose `hf_model` can recompute its layers, under both names that transformers' Trainer calls.
 
-    `recomputing` says whether it does; what else keeps activations should then follow.
+    Attributes:
+        recomputing: Whether layers are recomputed; other code that keeps activations should then do the same.
     """
 
     recomputing = False
@@ -178,16 +187,17 @@ class GradientCheckpointing(nn.Module):
     ) -> None:
         """Recompute each layer in the backward pass instead of keeping its activations.
 
-        Raises UserError for an architecture that cannot.
+        Raises:
+            UserError: The architecture does not support it.
         """
         model = self.hf_model
         if not model.supports_gradient_checkpointing:
             raise UserError(
                 f"{model.config.model_type!r} has no gradient checkpointing", "drop --gradient_checkpointing"
             )
-        # The re-entrant kind runs layers without a graph, and would cut states below the last from theirs.
+        # The re-entrant kind runs layers without a graph, and would cut the hidden states of lower layers from theirs.
         kwargs = {**(activation_checkpointing_kwargs or {}), "use_reentrant": False}
-        # The older name is the only one of transformers before 5.23.
+        # transformers before 5.23 has the older name only.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable(kwargs, **others)
         self.recomputing = True
@@ -195,5 +205,5 @@ class GradientCheckpointing(nn.Module):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """The older name of `activation_checkpointing_enable`."""
+        """Call `activation_checkpointing_enable`, under its older name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)

@@ -56,7 +56,7 @@ def test_writes_a_plain_folder_with_sizes_and_card(tiny_bert, dataset, tmp_path)
     )
     AutoTokenizer.from_pretrained(out)
     assert AutoModel.from_pretrained(out).config.num_hidden_layers == 4
-    assert not list(out.rglob("data-cache*")) and not list(out.glob("*.bin"))
+    assert not list(out.rglob("*data-cache*")) and not list(out.glob("*.bin"))
     encoder = NestedEncoder.from_pretrained(out)
     assert str(encoder.sizes) == "1:8,4:32"
     assert (encoder.config.pooling, encoder.config.query_prefix, encoder.config.passage_max_len) == ("mean", "w1 ", 60)
@@ -83,10 +83,10 @@ def test_training_learns(tiny_bert, dataset, tmp_path):
 
 
 def test_the_same_command_works_after_a_kill_before_the_first_checkpoint(tiny_bert, dataset, tmp_path):
-    (tmp_path / "m" / "data-cache-0").mkdir(parents=True)
-    (tmp_path / "m" / "data-cache-0" / "passages-0.arrow").write_bytes(b"half")
+    (tmp_path / "m" / "_data-cache-0").mkdir(parents=True)
+    (tmp_path / "m" / "_data-cache-0" / "passages-0.arrow").write_bytes(b"half")
     train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "1", "--save_strategy", "no")
-    assert not (tmp_path / "m" / "data-cache-0").exists()
+    assert not (tmp_path / "m" / "_data-cache-0").exists()
 
 
 @pytest.mark.slow

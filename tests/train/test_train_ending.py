@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,19 @@ def whole(folder):
     return [entry["step"] for entry in history if "loss" in entry] == [1, 2]
 
 
+def uploaded(folder, ignore_patterns):
+    """Paths that the hub's client would upload."""
+    from huggingface_hub.utils import filter_repo_objects
+
+    paths = [path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()]
+    return list(filter_repo_objects(paths, ignore_patterns=ignore_patterns))
+
+
+def private(names):
+    """The lock, and files with training texts, among paths in an output folder."""
+    return [name for name in names if "lock" in name or "data-cache" in name]
+
+
 def fail(*_, **__):
     raise KeyError("chain")
 
@@ -75,17 +90,42 @@ def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
     found = []
 
     def upload(*_, ignore_patterns, **__):
-        found.extend(path.name for path in (tmp_path / "m").iterdir())
-        assert ".lock" in ignore_patterns
+        found.extend(uploaded(tmp_path / "m", ignore_patterns))
         raise ConnectionError("no network")
 
     monkeypatch.setattr(Trainer, "init_hf_repo", lambda self, **_: setattr(self, "hub_model_id", "me/m"))
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     assert stage("--push_to_hub", "--hub_model_id", "me/m") == 0
-    assert {"model.safetensors", "training.json", "README.md"} <= set(found)
+    assert {"model.safetensors", "training.json", "README.md"} <= set(found) and not private(found)
     assert whole(tmp_path / "m") and "starbucks" in (tmp_path / "m" / "README.md").read_text()
     told = capfd.readouterr().err
     assert "was not pushed: ConnectionError: no network" in told and f"hf upload me/m {tmp_path}/m" in told
+
+
+def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, tmp_path, monkeypatch):
+    from huggingface_hub import HfApi
+    from transformers import Trainer
+
+    found = []
+
+    class Upload:
+        def is_done(self):
+            return True
+
+        def done(self):
+            return True
+
+    def upload(*_, folder_path, ignore_patterns, **__):
+        assert private(path.name for path in (tmp_path / "m").iterdir()), "nothing to leave out: the test is void"
+        found.append(uploaded(folder_path, ignore_patterns))
+        return Upload()
+
+    monkeypatch.setattr(Trainer, "init_hf_repo", lambda self, **_: setattr(self, "hub_model_id", "me/m"))
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    monkeypatch.setattr("transformers.trainer.upload_folder", partial(upload, None), raising=False)  # transformers 5.0
+    assert stage("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1") == 0
+    assert len(found) == 3 and all("model.safetensors" in names for names in found)
+    assert not [name for names in found for name in private(names)]
 
 
 def test_what_fails_after_the_last_step_is_raised_once_the_model_is_written(stage, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
 from starbucks_retrieval.train.__main__ import main as train_main
+from starbucks_retrieval.trainer.checkpoints import CACHE, LOCK
 
 
 @pytest.fixture(params=["train", "pretrain"])
@@ -52,10 +53,10 @@ def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole
         folder = tmp_path / cut.replace(" ", "-")
         first = folder / "checkpoint-1"
         first.mkdir(parents=True)
-        (folder / ".lock").write_text("process 1 on elsewhere\n")
+        (folder / LOCK).write_text("process 1 on elsewhere\n")
         (folder / "run.json").write_text("{")
-        (folder / "data-cache-0").mkdir()
-        (folder / "data-cache-0" / "rows-0.arrow").write_bytes(b"half")
+        (folder / f"{CACHE}0").mkdir()
+        (folder / f"{CACHE}0" / "rows-0.arrow").write_bytes(b"half")
         if cut == "nothing":
             first.rmdir()
         elif cut == "half a file":
@@ -70,12 +71,12 @@ def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole
                 (first / "trainer_state.json").write_bytes(state[: len(state) // 2])
         assert stage(folder, *RESUME) == 0, cut
         assert same(whole, folder), cut
-        assert not (folder / ".lock").exists()
+        assert not (folder / LOCK).exists()
 
 
 def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_path, capfd):
     (tmp_path / "m").mkdir()
-    lock = FolderLock(tmp_path / "m")
+    lock = FolderLock(tmp_path / "m", LOCK)
     for words in ((), RESUME, ("--overwrite_output_dir",)):
         assert stage(tmp_path / "m", *words) == 2
         what, hint = capfd.readouterr().err.splitlines()
@@ -83,7 +84,7 @@ def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_
         assert what == f"error: another process is writing {tmp_path / 'm'}: {holder}" and hint.startswith(
             "  try: wait"
         )
-        assert [path.name for path in (tmp_path / "m").iterdir()] == [".lock"]
+        assert [path.name for path in (tmp_path / "m").iterdir()] == [LOCK]
     assert stage(tmp_path / "m", "--dry_run") == 0
     lock.release()
     assert stage(tmp_path / "m") == 0
@@ -94,7 +95,7 @@ def test_the_folder_is_held_while_a_run_lasts(stage, tmp_path, monkeypatch):
 
     def second(*_, **__):
         with pytest.raises(UserError, match="another process is writing"):
-            FolderLock(tmp_path / "m")
+            FolderLock(tmp_path / "m", LOCK)
         held.append(True)
 
     held = []
