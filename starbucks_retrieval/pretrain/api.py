@@ -15,7 +15,7 @@ from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
-from starbucks_retrieval.trainer.settings import gives, hugging_face_arguments, kept_settings
+from starbucks_retrieval.trainer.settings import fixed_settings, has_flag, parse_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -30,9 +30,9 @@ DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp
 
 def settings_of(argv: list[str], common: CommonArguments) -> TrainingArguments:
     """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
-    if gives(argv, "deepspeed") or gives(argv, "fsdp"):
+    if has_flag(argv, "deepspeed") or has_flag(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
-    settings = hugging_face_arguments(argv, common, DEFAULTS)
+    settings = parse_settings(argv, common, DEFAULTS)
     if settings.max_steps < 1:
         raise UserError("a stream of text has no end", "say with --max_steps how long to train")
     return settings
@@ -100,7 +100,9 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
         world=settings.world_size,
         state=read_place(Path(resume), settings.process_index) if resume else None,
     )
-    configuration = {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _FREE} | kept_settings(settings)
+    configuration = {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _FREE} | fixed_settings(
+        settings
+    )
     first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
     trainer = PretrainingTrainer(
         model=module, args=settings, train_dataset=data, max_skipped_steps=arguments.max_skipped_steps

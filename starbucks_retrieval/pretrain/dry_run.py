@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli.dry_run import Preview, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.models.info import model_info
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.options import visited_sizes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store.info import readable
-from starbucks_retrieval.trainer.settings import SINGLE, STATES, count_checkpoints, output_state, rows_per_step
+from starbucks_retrieval.trainer.settings import dry_run_figures
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -39,26 +39,18 @@ def preview(arguments: PretrainArguments, settings: TrainingArguments) -> Previe
     model_sizes = asked or model.config.sizes or Sizes.default(depth, width)
     sizes = visited_sizes(options, model_sizes, depth, width)
     length = min(arguments.max_length, model.token_limit)
-    steps, rows = int(settings.max_steps), rows_per_step(settings)
-    kept = count_checkpoints(settings, steps)
     parameters = model.parameters(model.num_layers)
+    shared = dry_run_figures(settings, parameters, int(settings.max_steps), arguments.overwrite_output_dir)
+    steps, rows, kept = shared["steps"], shared["rows_per_step"], shared["checkpoints"]
     figures: dict[str, Any] = {
         "model": arguments.model_name_or_path,
         "objective": arguments.objective,
         "sizes": str(sizes),
         "parameters": parameters,
-        "steps": steps,
-        "rows_per_step": rows,
         "max_length": length,
         "tokens_per_step": rows * length,
         "tokens": steps * rows * length,
-        "checkpoints": kept,
-        "bytes": parameters * SINGLE * (1 + kept * STATES),
-        "memory": parameters * SINGLE * (STATES + 1),
-        "output_dir": str(settings.output_dir),
-        "state": output_state(settings, arguments.overwrite_output_dir),
-        "free_bytes": free_bytes(str(settings.output_dir)),
-        "device": str(settings.device),
+        **shared,
         "seconds": None,
     }
     saved = f"{kept} checkpoints beside the backbone" if kept else "no checkpoints"

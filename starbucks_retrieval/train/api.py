@@ -22,7 +22,7 @@ from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.build import build_objective, build_options
 from starbucks_retrieval.trainer.checkpoints import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
-from starbucks_retrieval.trainer.settings import hugging_face_arguments, kept_settings
+from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -62,7 +62,7 @@ def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
 def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
     """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
     ratio = {} if arguments.warmup_ratio is None else {"warmup_steps": arguments.warmup_ratio}
-    return hugging_face_arguments(argv, common, defaults_of(arguments) | ratio)
+    return parse_settings(argv, common, defaults_of(arguments) | ratio)
 
 
 def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _measures(arguments: TrainArguments) -> str:
 def _configuration(arguments: TrainArguments, settings: TrainingArguments, queries: int) -> dict[str, Any]:
     """What a resumed run must agree in with the run it goes on with."""
     ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
-    return ours | kept_settings(settings) | {"training queries": queries}
+    return ours | fixed_settings(settings) | {"training queries": queries}
 
 
 def _recipe(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import format_number
-from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.cli.dry_run import Preview, duration
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.data.scan import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
@@ -22,14 +22,7 @@ from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import Lacking, check_first, check_inline, check_rows, unknown_document
 from starbucks_retrieval.train.build import build_objective, build_options
 from starbucks_retrieval.train.save import require_peft
-from starbucks_retrieval.trainer.settings import (
-    SINGLE,
-    STATES,
-    count_checkpoints,
-    count_steps,
-    output_state,
-    rows_per_step,
-)
+from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -126,11 +119,11 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     if arguments.lora:
         require_peft()
     count = _counted(looks)
-    at_once = rows_per_step(settings)
-    steps = count_steps(settings, count.number)
     parameters = model.parameters(objective.depth)
+    steps = count_steps(settings, count.number)
+    shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
     query, passage = _tokens(looks[0], model, config, lengths)
-    tokens = at_once * (query + group * passage)
+    tokens = shared["rows_per_step"] * (query + group * passage)
     device = settings.device
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
     mean = max(3, round((query + group * passage) / (1 + group)))
@@ -138,8 +131,6 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     each = model.layer_seconds(mean, chunk, str(device), dtype)
     again = (1.0 if arguments.grad_cache else 0.0) + (1.0 if arguments.anchor_weight else 0.0)
     step = tokens / settings.world_size * objective.depth * each * (1 + _BACKWARD + again)
-    kept = count_checkpoints(settings, steps)
-    weights = parameters * SINGLE
     figures = {
         "model": arguments.model_name_or_path,
         "objective": arguments.objective,
@@ -149,21 +140,12 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         "rows": count.number,
         "rows_exact": count.exact,
         "group_size": group,
-        "rows_per_step": at_once,
-        "steps": steps,
         "mean_query_tokens": round(query, 1),
         "mean_passage_tokens": round(passage, 1),
         "tokens_per_step": round(tokens),
-        "device": str(device),
-        "processes": settings.world_size,
-        "checkpoints": kept,
-        "bytes": weights * (1 + kept * STATES),
-        "memory": weights * (STATES + 1),
+        **shared,
         "seconds_per_step": step,
         "seconds": None if steps is None else steps * step,
-        "output_dir": str(settings.output_dir),
-        "state": output_state(settings, arguments.overwrite_output_dir),
-        "free_bytes": free_bytes(str(settings.output_dir)),
     }
     unsure = [name for name, look in zip(arguments.collections, looks) if look.no_negatives]
     return Preview(_lines(figures, arguments, config, unsure), figures)

@@ -56,7 +56,7 @@ def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
     assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
     assert told["bytes"] == pytest.approx(written, rel=0.05)
-    assert previewed(capsys, *job, *more)["state"].startswith("not empty: it would be refused")
+    assert previewed(capsys, *job, *more)["state"].startswith("not empty: refused")
 
 
 def test_steps_that_are_asked_and_checkpoints(job, capsys):
@@ -71,8 +71,8 @@ def test_a_checkpoint_to_go_on_from(job, tmp_path, capsys):
     folder = tmp_path / "here" / "model" / "checkpoint-4"
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
-    assert previewed(capsys, *job, "--resume_from_checkpoint", "true")["state"] == "goes on from checkpoint-4"
-    assert "--resume_from_checkpoint true goes on" in previewed(capsys, *job)["state"]
+    assert previewed(capsys, *job, "--resume_from_checkpoint", "true")["state"] == "resumes from checkpoint-4"
+    assert "--resume_from_checkpoint true resumes" in previewed(capsys, *job)["state"]
 
 
 def test_scored_pairs_and_groups_with_texts(job, tmp_path, capsys):
