@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,19 +109,15 @@ def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, 
 
     found = []
 
-    class Upload:
-        def is_done(self):
-            return True
-
-        def done(self):
-            return True
+    def init_hf_repo(trainer, **_):
+        trainer.hub_model_id, trainer.push_in_progress = "me/m", None
 
     def upload(*_, folder_path, ignore_patterns, **__):
         assert private(path.name for path in (tmp_path / "m").iterdir()), "nothing to leave out: the test is void"
         found.append(uploaded(folder_path, ignore_patterns))
-        return Upload()
+        return SimpleNamespace(done=lambda: True)
 
-    monkeypatch.setattr(Trainer, "init_hf_repo", lambda self, **_: setattr(self, "hub_model_id", "me/m"))
+    monkeypatch.setattr(Trainer, "init_hf_repo", init_hf_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     monkeypatch.setattr("transformers.trainer.upload_folder", partial(upload, None), raising=False)  # transformers 5.0
     assert stage("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1") == 0
