@@ -1,4 +1,4 @@
-"""The names that columns go by, and taking values out of a row under any of them."""
+"""Accepted names of columns, and the conversion of a row's values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TITLE = ("title",)
 TEXT = ("text", "contents")
 QUERY_ID = ("query_id", "_id", "qid")
 QUERY_TEXT = ("query", "text", "query_text")
-# The query of a row of plain texts. The first two say what they are; the others are asked only where neither is there,
-# since other tools keep other texts under these names, too.
+# The query of a row of plain texts. The fallback names are read only without the first two, since other tools use them
+# for other texts, too.
 ANCHOR = ("query", "anchor")
-ANCHOR_TOO = ("question", "text", "sentence1", "text1", "query_text")
+ANCHOR_FALLBACK = ("question", "text", "sentence1", "text1", "query_text")
 NUMBERED_NEGATIVE = re.compile(r"negative_(\d+)", re.ASCII)
 POSITIVE_SCORES = "positive_scores"
 NEGATIVE_SCORES = "negative_scores"
@@ -31,11 +31,11 @@ GRADE = ("score", "relevance", "grade", "label")
 SUBSET = "subset"
 SPLIT = "split"
 
-_GROUP = (*ANCHOR, *ANCHOR_TOO, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
+_GROUP = (*ANCHOR, *ANCHOR_FALLBACK, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
 _PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
-# A first tsv line made of nothing but these, or of negative_1, negative_2 … beside them, is a header.
+# A first tsv line is a header if all its cells are among these, or negative_1, negative_2 …
 HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
-# A first csv line has one of these at least, or it is no header.
+# A first csv line is a header if at least one of its cells is among these.
 COLUMNS = HEADERS | {*LABEL, *FIRST, *SECOND, *JUDGED_QUERY, *JUDGED_DOC, *GRADE}
 
 # float() alone would also take 1_000, nan and the digits of other scripts.
@@ -45,12 +45,17 @@ _KINDS = {bool: "a boolean", int: "a number", float: "a number", list: "a list",
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Whether the cells of a first line are names of columns."""
+    """Return whether all cells of a first line are names of columns.
+
+    Example:
+        >>> is_header(["query", "positive", "negative_1"]), is_header(["d1", "Hens lay eggs."])
+        (True, False)
+    """
     return all(cell in HEADERS or NUMBERED_NEGATIVE.fullmatch(cell) for cell in cells)
 
 
 class BadRow(Exception):
-    """A row that cannot be used. Whoever knows its file and line turns this into a UserError."""
+    """A row that cannot be used. `Records` adds file and line, and raises it as a UserError."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -59,28 +64,28 @@ class BadRow(Exception):
 
 
 def value(row: dict[str, Any], names: Sequence[str]) -> Any:
-    """The value under the first of `names` that the row has. Raises BadRow when it has none."""
+    """Return the value of the first of the columns `names` that the row has. Raises BadRow if it has none of them."""
     for name in names:
         if name in row:
             return row[name]
     raise BadRow(
-        f"no column {_either(names)}: the row has {', '.join(map(str, row)) or 'no columns'}",
+        f"no column {_any_of(names)}: the row has {', '.join(map(str, row)) or 'no columns'}",
         f"rename a column to {names[0]}",
     )
 
 
 def identifier(row: dict[str, Any], names: Sequence[str]) -> str:
-    """The id in one of the columns `names`, as a string."""
-    return as_id(value(row, names), _either(names))
+    """Return the id in one of the columns `names`, as a string. Raises BadRow for anything but a string or an integer."""
+    return as_id(value(row, names), _any_of(names))
 
 
 def string(row: dict[str, Any], names: Sequence[str]) -> str:
-    """The text in one of the columns `names`. Null counts as empty; an absent column is a BadRow."""
-    return as_text(value(row, names), _either(names))
+    """Return the text in one of the columns `names`; null counts as empty. Raises BadRow if the row has none of them."""
+    return as_text(value(row, names), _any_of(names))
 
 
 def as_id(found: Any, label: str) -> str:
-    """An id as a string: integers are what many exporters make of numeric ids."""
+    """Convert an id to a string; many exporters write numeric ids as integers. Raises BadRow for other types."""
     if type(found) is str:
         return found
     if type(found) is int:
@@ -89,7 +94,7 @@ def as_id(found: Any, label: str) -> str:
 
 
 def as_text(found: Any, label: str) -> str:
-    """A text; null counts as empty."""
+    """Return a text; null counts as empty. Raises BadRow for other types."""
     if type(found) is str:
         return found
     if found is None:
@@ -98,7 +103,12 @@ def as_text(found: Any, label: str) -> str:
 
 
 def as_number(found: Any, label: str) -> float:
-    """A finite number; also the text of one, which is all that a tsv cell can hold."""
+    """Convert a number, or the text of one (a cell of tsv or csv), to a finite float. Raises BadRow for anything else.
+
+    Example:
+        >>> as_number("3.5e1", "score")
+        35.0
+    """
     hint = "write a plain number such as 3.5, or leave the record out"
     if type(found) is str:
         if not _NUMBER.fullmatch(found):
@@ -116,7 +126,7 @@ def as_number(found: Any, label: str) -> float:
 
 
 def as_list(found: Any, label: str) -> list[Any]:
-    """A list; null counts as empty."""
+    """Return a list; null counts as empty. Raises BadRow for other types."""
     if found is None:
         return []
     if isinstance(found, (list, tuple)):
@@ -125,9 +135,9 @@ def as_list(found: Any, label: str) -> list[Any]:
 
 
 def kind(found: Any) -> str:
-    """What a value is, in words."""
+    """Return the type of a value in words, for messages."""
     return "null" if found is None else "a string" if type(found) is str else _KINDS.get(type(found), str(type(found)))
 
 
-def _either(names: Sequence[str]) -> str:
+def _any_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

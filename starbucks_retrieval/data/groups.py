@@ -12,7 +12,7 @@ from typing import Any
 from starbucks_retrieval.data.corpus import open_queries, passage_from
 from starbucks_retrieval.data.fields import (
     ANCHOR,
-    ANCHOR_TOO,
+    ANCHOR_FALLBACK,
     NEGATIVE_SCORES,
     NUMBERED_NEGATIVE,
     POSITIVE_SCORES,
@@ -133,7 +133,7 @@ def _with_texts(row: dict[str, Any]) -> Group:
 
 def _plain_query(row: dict[str, Any]) -> str:
     """Return the query of a row of plain texts. Raises BadRow if several columns could hold it and they differ."""
-    for names in (ANCHOR, ANCHOR_TOO):
+    for names in (ANCHOR, ANCHOR_FALLBACK):
         filled = [name for name in names if row.get(name) is not None]
         if len({as_text(row[name], name) for name in filled}) > 1:
             raise BadRow(
@@ -142,7 +142,7 @@ def _plain_query(row: dict[str, Any]) -> str:
             )
         if filled:
             return string(row, filled)
-    return string(row, (*ANCHOR, *ANCHOR_TOO))
+    return string(row, (*ANCHOR, *ANCHOR_FALLBACK))
 
 
 _LAYOUT_OF_COLUMN = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}

@@ -1,4 +1,4 @@
-"""What the readers yield: passages, queries, training groups, scored pairs; and collections to read again and again."""
+"""The records that readers yield (passages, queries, training groups, scored pairs) and collections of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from starbucks_retrieval.data.fields import BadRow
+from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.errors import UserError
 
 T = TypeVar("T")
-Read = Callable[[int, int | None], Iterator[tuple[int, dict[str, Any]]]]
+Read = Callable[[int, int | None], NumberedRows]  # rows from position `start` up to `stop`
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One document of a corpus. `title` is empty where there is none."""
+    """A document of a corpus. `title` is empty if it has none."""
 
     docid: str
     title: str
@@ -24,7 +25,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query."""
+    """A query."""
 
     query_id: str
     text: str
@@ -32,10 +33,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One training row: a query, its positives and its hard negatives (never a positive's id).
+    """A training group: a query, its positives and its hard negatives.
 
-    `passages` maps every id of the row to its passage where the row carries texts, and is None where the ids refer to
-    a corpus. `scores` maps every id of the row to a teacher's score, and is None where the row has none.
+    Attributes:
+        query_id: Id of the query; several groups may share it.
+        query: Text of the query.
+        positive_ids: Ids of the positives.
+        negative_ids: Ids of the hard negatives; none of them is a positive.
+        passages: id → passage if the row has texts, None if the ids refer to a corpus.
+        scores: id → score of a teacher, None without scores.
     """
 
     query_id: str
@@ -48,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """Two sentences and how alike they are, on the collection's own scale. `subset` is empty where there is none."""
+    """Two sentences and their similarity on the scale of the collection. `subset` is empty if it has none."""
 
     sentence1: str
     sentence2: str
@@ -57,7 +63,12 @@ class ScoredPair:
 
 
 def join_text(passage: Passage, separator: str = " ", prefix: str = "") -> str:
-    """The text given to the model: prefix + title + separator + text, stripped; no separator without a title."""
+    """Return the text given to the model: prefix + title + separator + text, stripped; no separator without a title.
+
+    Example:
+        >>> join_text(Passage("d1", "Hens", "They lay eggs."), separator=": ", prefix="passage: ")
+        'passage: Hens: They lay eggs.'
+    """
     body = f"{passage.title}{separator}{passage.text}" if passage.title else passage.text
     return (prefix + body).strip()
 
@@ -65,8 +76,14 @@ def join_text(passage: Passage, separator: str = " ", prefix: str = "") -> str:
 class Records(Generic[T]):
     """A collection in a fixed order, streamed in constant memory each time it is iterated.
 
-    `name` is what the user typed and `source` the file or data set behind it. Errors raised while iterating name
-    `source` and the line (files) or row (tables, data sets), both counted from 1.
+    Iterating raises UserError for a bad row, with `source` and the line (files of text) or row (tables, data sets), both
+    counted from 1.
+
+    Args:
+        name: The collection as the user wrote it.
+        source: The file or data set that is read.
+        read: Reads numbered rows from position `start` up to `stop`.
+        make: Converts a row to a record. Raises BadRow for a row that cannot be used.
     """
 
     def __init__(self, name: str, source: str, read: Read, make: Callable[[dict[str, Any]], T]) -> None:
@@ -79,12 +96,12 @@ class Records(Generic[T]):
         return self.rows()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[T]:
-        """The records from position `start` (from 0) up to but not including `stop`; skipped ones are not parsed."""
+        """Yield the records from position `start` (from 0) up to but not including `stop`; skipped ones are not parsed."""
         for _, record in self.numbered(start, stop):
             yield record
 
     def numbered(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, T]]:
-        """Like `rows`, each record with its line or row number; `where` turns that into a place to print."""
+        """Yield (line or row number from 1, record) as `rows` does; `where` formats the number for messages."""
         for number, row in self._read(start, stop):
             try:
                 record = self._make(row)
@@ -93,7 +110,7 @@ class Records(Generic[T]):
             yield number, record
 
     def where(self, number: int) -> str:
-        """`path:12`, for messages."""
+        """Return `path:12`, for messages."""
         return f"{self.source}:{number}"
 
     def __repr__(self) -> str:

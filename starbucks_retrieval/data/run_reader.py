@@ -1,4 +1,4 @@
-"""Reading TREC runs: in columns where a file is plain, else line by line, which names what is wrong and where."""
+"""Read TREC runs: by columns with pyarrow if the file is regular, else line by line, with exact error messages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ _SIZE = re.compile(r"-(\d+:\d+)(?:/(\d+:\d+))?$")
 
 @dataclass
 class RunFile:
-    """What a run file holds: `results` (query id → docid → score, in the file's order) and what its layout tells.
+    """The content of a run file.
 
-    `tag` is the first line's. `scattered` are queries whose results stand in more than one place of the file,
-    `misranked` those with a result that the rank column puts above one of a higher score (as float32).
+    Attributes:
+        results: query id → docid → score, in the order of the file.
+        tag: Name of the run, column six of the first line.
+        scattered: Queries whose results are in more than one place of the file.
+        misranked: Queries with a result that the rank column puts above one of a higher score (as float32).
     """
 
     results: Run = field(default_factory=dict)
@@ -40,12 +43,12 @@ class RunFile:
 
     @property
     def size(self) -> Size | None:
-        """The size that the tag ends in, as `starbucks-6:128` does, or None; of queries, if passages have another."""
+        """Size at the end of the tag, as in `starbucks-6:128`; of the queries, if passages have another. None without one."""
         return self._size(1)
 
     @property
     def passage_size(self) -> Size | None:
-        """The size of the passages where that is another, as in `starbucks-2:64/4:64`, or None."""
+        """Size of the passages if it differs from that of the queries, as in `starbucks-2:64/4:64`, else None."""
         return self._size(2)
 
     def _size(self, group: int) -> Size | None:
@@ -57,10 +60,13 @@ class RunFile:
 
 
 def open_run(path: str | Path) -> RunFile:
-    """Read a TREC run, plain or .gz. Ranks are compared with scores and then forgotten.
+    """Read a TREC run, plain or .gz, with the defects of its layout.
 
-    Raises UserError with file and line for a wrong number of columns, a score that is no number, or a pair met twice.
-    Scores of nan and inf are read: judging them is the evaluator's business.
+    NaN and infinite scores are read: the preflight of `evaluate` reports them.
+
+    Raises:
+        UserError: A wrong number of columns, a score that is not a number, or a document that occurs twice for a query,
+            with file and line; no results at all.
     """
     path = Path(path).expanduser()
     file = _by_columns(path) or _by_lines(path)
@@ -70,12 +76,12 @@ def open_run(path: str | Path) -> RunFile:
 
 
 def read_run(path: str | Path) -> Run:
-    """The results of a TREC run, as `open_run` reads them: query id → docid → score, in the file's order."""
+    """Return the results of a TREC run as query id → docid → score, in the order of the file. Raises as `open_run`."""
     return open_run(path).results
 
 
 def read_tag(path: str | Path) -> str:
-    """The tag, column six, of the first line of a TREC run. Raises UserError for a file without such a line."""
+    """Return the tag (column six) in the first line of a TREC run. Raises UserError for a file without such a line."""
     path = Path(path).expanduser()
     for number, raw in raw_lines(path):
         cells = raw.split()
@@ -85,8 +91,8 @@ def read_tag(path: str | Path) -> str:
     raise UserError(f"{path} holds no results", "check the file")
 
 
-class _Queries:
-    """Puts rows together to queries: `add` takes rows of one query, which end with the first of another."""
+class _RunBuilder:
+    """Collects rows of results into queries and records defects of the layout."""
 
     def __init__(self) -> None:
         self.file = RunFile()
@@ -97,7 +103,7 @@ class _Queries:
         self._scores: list[np.ndarray] = []
 
     def add(self, query_id: str, docids: Sequence[str], ranks: np.ndarray, scores: np.ndarray) -> bool:
-        """Take further rows of `query_id`; False if one of the documents is there already."""
+        """Add consecutive rows of a query. Return False if it has one of the documents already."""
         if query_id != self._open:
             self._close()
             self._open = query_id
@@ -118,13 +124,13 @@ class _Queries:
     def _close(self) -> None:
         import numpy as np
 
-        if self._open is not None and _disagree(np.concatenate(self._ranks), np.concatenate(self._scores)):
+        if self._open is not None and _contradict(np.concatenate(self._ranks), np.concatenate(self._scores)):
             self._misranked[self._open] = None
         self._ranks, self._scores = [], []
 
 
-def _disagree(ranks: np.ndarray, scores: np.ndarray) -> bool:
-    """Whether a result ranks above one of a higher score. Equal ranks, and ranks that are no numbers, order nothing."""
+def _contradict(ranks: np.ndarray, scores: np.ndarray) -> bool:
+    """Return whether a result ranks above one of a higher score. Equal ranks and NaN do not order results."""
     import numpy as np
 
     with np.errstate(over="ignore"):
@@ -141,13 +147,13 @@ def _disagree(ranks: np.ndarray, scores: np.ndarray) -> bool:
 def _by_lines(path: Path) -> RunFile:
     import numpy as np
 
-    queries = _Queries()
+    builder = _RunBuilder()
     query_id: str | None = None
     docids, ranks, scores = dict[str, None](), list[float](), list[float]()
 
     def flush() -> None:
         if query_id is not None:
-            queries.add(query_id, list(docids), np.array(ranks), np.array(scores))
+            builder.add(query_id, list(docids), np.array(ranks), np.array(scores))
 
     for number, raw in raw_lines(path):
         cells = raw.split()  # ASCII white space only, so ids may hold any other character
@@ -159,25 +165,27 @@ def _by_lines(path: Path) -> RunFile:
         except ValueError:
             shown = decode(cells[4], path, number)
             raise UserError(
-                f"{path}:{number}: the score {shown!r} is not a number", "the score is column five of six"
+                f"{path}:{number}: the score {shown!r} is not a number",
+                "write the score as a number in column five of six",
             ) from None
         if query != query_id:
             flush()
             query_id, docids, ranks, scores = query, {}, [], []
-        if docid in docids or docid in queries.file.results.get(query, ()):
+        if docid in docids or docid in builder.file.results.get(query, ()):
             raise UserError(
-                f"{path}:{number}: document {docid} occurs twice for query {query}", "keep the better of the two"
+                f"{path}:{number}: document {docid} occurs twice for query {query}",
+                "keep the one with the higher score",
             )
         docids[docid] = None
         ranks.append(_rank(cells[3]))
         scores.append(score)
-        queries.file.tag = queries.file.tag or decode(cells[5], path, number)
+        builder.file.tag = builder.file.tag or decode(cells[5], path, number)
     flush()
-    return queries.finish()
+    return builder.finish()
 
 
 def _rank(cell: bytes) -> float:
-    """A rank in decimal digits, NaN for anything else (`0x10`, `1.0`, `-`), which orders nothing."""
+    """Parse a rank in decimal digits; anything else (`0x10`, `1.0`, `-`) is NaN."""
     return float(int(cell)) if _RANK.fullmatch(cell) else float("nan")
 
 
@@ -191,64 +199,64 @@ def _wrong_width(path: Path, number: int, width: int) -> UserError:
 # ---------------------------------------------------------------- in columns
 
 
-class _NotPlain(Exception):
-    """The file holds something that the column reader would read otherwise than the line reader."""
+class _IrregularFile(Exception):
+    """The column reader would read the file differently from the line reader."""
 
 
-class _Plain:
-    """The bytes of a file, as long as there is no other white space in them than one separator and line feeds."""
+class _CheckedBytes:
+    """The bytes of a file; raises _IrregularFile for white space other than the separator and line feeds."""
 
     closed = False
 
-    def __init__(self, handle: BinaryIO, foreign: bytes) -> None:
-        self._handle, self._foreign = handle, [bytes([byte]) for byte in foreign]
+    def __init__(self, handle: BinaryIO, forbidden: bytes) -> None:
+        self._handle, self._forbidden = handle, [bytes([byte]) for byte in forbidden]
 
     def read(self, count: int = -1) -> bytes:
         block = self._handle.read(count)
-        if any(byte in block for byte in self._foreign):
-            raise _NotPlain
+        if any(byte in block for byte in self._forbidden):
+            raise _IrregularFile
         return block
 
 
 def _by_columns(path: Path) -> RunFile | None:
-    """The run, three times as fast as by lines; None for a file that takes, or seems to take, reading by lines."""
+    """Read a run three times faster than line by line. Return None for a file that the line reader has to read."""
     import numpy as np
     import pyarrow
 
-    queries = _Queries()
+    builder = _RunBuilder()
     with open_bytes(path) as handle:
         try:
             start = handle.peek(1)[:4096].split(b"\n")[0]  # type: ignore[attr-defined]
             separator = "\t" if b"\t" in start else " "
-            foreign = b"\r\v\f" + (b" " if separator == "\t" else b"\t")
+            forbidden = b"\r\v\f" + (b" " if separator == "\t" else b"\t")
             # Closed before the file is: its threads read ahead.
-            with contextlib.closing(_batches(_Plain(handle, foreign), separator)) as batches:
+            with contextlib.closing(_batches(_CheckedBytes(handle, forbidden), separator)) as batches:
                 for query_ids, docids, ranks, scores, tag in batches:
-                    queries.file.tag = queries.file.tag or tag
+                    builder.file.tag = builder.file.tag or tag
                     edges = np.flatnonzero(query_ids[1:] != query_ids[:-1]) + 1
                     for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(query_ids)]):
-                        if not queries.add(query_ids[low], docids[low:high], ranks[low:high], scores[low:high]):
+                        if not builder.add(query_ids[low], docids[low:high], ranks[low:high], scores[low:high]):
                             return None
-        except (pyarrow.ArrowException, _NotPlain, OSError, EOFError, zlib.error):
+        except (pyarrow.ArrowException, _IrregularFile, OSError, EOFError, zlib.error):
             return None
-    return queries.finish()
+    return builder.finish()
 
 
 def _batches(
-    plain: _Plain, separator: str
+    source: _CheckedBytes, separator: str
 ) -> Generator[tuple[np.ndarray, list[str], np.ndarray, np.ndarray, str], None, None]:
-    """Query ids [rows], docids, ranks [rows], scores [rows] and the first tag, block by block."""
+    """Yield query ids [rows], docids, ranks [rows], scores [rows] and the first tag of each block."""
     import pyarrow as pa
     from pyarrow import csv
 
-    few = pa.dictionary(pa.int32(), pa.string())
-    kinds: dict[str, Any] = dict(zip(_COLUMNS, (few, few, pa.string(), few, pa.float64(), few)))
+    repeated = pa.dictionary(pa.int32(), pa.string())
+    kinds: dict[str, Any] = dict(zip(_COLUMNS, (repeated, repeated, pa.string(), repeated, pa.float64(), repeated)))
     options: dict[str, Any] = {
         "read_options": csv.ReadOptions(column_names=_COLUMNS, block_size=_BLOCK),
         "parse_options": csv.ParseOptions(delimiter=separator, quote_char=False, double_quote=False),
         "convert_options": csv.ConvertOptions(column_types=kinds, null_values=[], strings_can_be_null=False),
     }
-    with csv.open_csv(pa.PythonFile(plain, mode="r"), **options) as reader:
+    with csv.open_csv(pa.PythonFile(source, mode="r"), **options) as reader:
         for batch in reader:
             if batch.num_rows:
                 yield _rows(batch)
@@ -260,12 +268,12 @@ def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, st
 
     names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "rank", "tag")}
     scores = batch["score"].to_numpy()
-    if np.isnan(scores).any():  # or nan(1), which is no number to the line reader
-        raise _NotPlain
-    # Two separators side by side are one to the line reader, and an empty cell here.
+    if np.isnan(scores).any():  # also nan(1), which the line reader refuses
+        raise _IrregularFile
+    # Two adjacent separators are one to the line reader, and an empty cell here.
     empty = any("" in found for found in names.values())
     if empty or not compute.min(compute.binary_length(batch["document"])).as_py():
-        raise _NotPlain
+        raise _IrregularFile
     query_ids = np.array(names["query"], dtype=object)[batch["query"].indices.to_numpy()]
     docids = batch["document"].to_numpy(zero_copy_only=False).tolist()
     tag = names["tag"][batch["tag"].indices[0].as_py()]
