@@ -20,8 +20,8 @@ from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
-from starbucks_retrieval.metrics.results import local_name
-from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, titles
+from starbucks_retrieval.metrics.results import dataset_name
+from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
 from starbucks_retrieval.version import __version__
 
 log = logging.getLogger(__name__)
@@ -245,11 +245,11 @@ def _label_runs(paths: Sequence[str], files: Sequence[RunFile], corpus: str, giv
     if given and len(given) != len(paths):
         raise UserError(f"{len(given)} labels for {len(paths)} runs", "give one --label for each run")
     folder = beir_folder(corpus)
-    sets = tuple(names_of_set(corpus if folder is None else local_name(folder)))
+    sets = tuple(names_of_set(corpus if folder is None else dataset_name(folder)))
     runs = [
         RunIdentity(
             path, file.tag, file.size, sets, frozenset({path if given else f"at {file.size}"}), file.passage_size
         )
         for path, file in zip(paths, files)
     ]
-    return titles(run_labels(runs, given), [file.size for file in files])
+    return run_titles(run_labels(runs, given), [file.size for file in files])

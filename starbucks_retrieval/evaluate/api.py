@@ -25,7 +25,7 @@ from starbucks_retrieval.evaluate.results import Evaluation, SetResult, write_pe
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import sets_of_parts, write_results
-from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, titles
+from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
 from starbucks_retrieval.metrics.significance import Correction, Test
 from starbucks_retrieval.provenance import describe
 
@@ -114,7 +114,7 @@ def evaluate(
         scored.append(results)
         identities.append(identity)
     labels = run_labels(identities, label)
-    shown = dict(zip(orders, titles(labels, [identity.size for identity in identities])))
+    shown = dict(zip(orders, run_titles(labels, [identity.size for identity in identities])))
     results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
     results = [_with_other_runs(result, sets, orders, shown) for result in results]
     settings = {

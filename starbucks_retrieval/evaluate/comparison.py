@@ -10,7 +10,7 @@ from typing import Any, get_args
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.metrics.measures import Scores
-from starbucks_retrieval.metrics.significance import NAMES, Correction, Test, adjust, paired_test
+from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, Test, adjust, paired_test
 from starbucks_retrieval.sizes import Size
 
 
@@ -102,7 +102,7 @@ class BaselineComparisons:
             "none": "no correction",
         }[self.correction]
         return (
-            f"+ better, - worse than {self.baseline}: two-tailed {NAMES[self.test]}, p < {self.alpha:g}, "
+            f"+ better, - worse than {self.baseline}: two-tailed {TEST_NAMES[self.test]}, p < {self.alpha:g}, "
             f"{corrected if family > 1 else 'one comparison'}"
         )
 

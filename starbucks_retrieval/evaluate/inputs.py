@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starbucks_retrieval.data.corpus import open_queries
+from starbucks_retrieval.data import FORMATS, open_queries, read_qrels
 from starbucks_retrieval.data.ir_datasets import expand_pattern
-from starbucks_retrieval.data.qrels import read_qrels
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import Qrels, Run
-from starbucks_retrieval.metrics.results import local_name
-from starbucks_retrieval.metrics.run_labels import ENDINGS, JOINTS, stem
+from starbucks_retrieval.metrics.results import dataset_name
+from starbucks_retrieval.metrics.run_labels import ENDINGS, JOINTS, strip_endings
 
-_QRELS_ENDINGS = (*ENDINGS, ".tsv", ".csv", ".qrels")
 # `scifact=runs/bm25.trec`; the first part holds no slash, so that runs/lr=0.1/bm25.trec is a path.
 _NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
 MEASURES = "RR@10 nDCG@10 R@1000"
@@ -136,7 +134,7 @@ def matching_sets(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[Ju
 def run_names(paths: Iterable[str]) -> list[str]:
     """Return file names without their endings; the paths where two names are equal."""
     paths = list(paths)
-    names = [stem(Path(path).name) for path in paths]
+    names = [strip_endings(Path(path).name) for path in paths]
     return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
 
 
@@ -152,10 +150,10 @@ def _set_name(source: str) -> str:
     """Return the name of judgements: a folder's name, a file's name without `qrels` and endings, or an id."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return local_name(path)
+        return dataset_name(path)
     if not path.is_file():
         return source.removeprefix("ir:")
     if path.absolute().parent.name == "qrels":
-        return local_name(path.absolute().parent.parent)
-    name = stem(path.name, _QRELS_ENDINGS)
+        return dataset_name(path.absolute().parent.parent)
+    name = strip_endings(path.name, (*ENDINGS, *FORMATS, ".qrels"))
     return re.sub(rf"^qrels?[{JOINTS}]+|[{JOINTS}]+qrels?$", "", name) or name

@@ -15,7 +15,7 @@ from starbucks_retrieval.evaluate.comparison import BaselineComparisons, ResultR
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.results import Cell, Results, macro_mean, set_of, sets_of_parts
-from starbucks_retrieval.metrics.run_labels import titles
+from starbucks_retrieval.metrics.run_labels import run_titles
 from starbucks_retrieval.sizes import Size, pair_name
 
 MAX_VALUES = 10_000  # queries whose values a result file holds; more need tens of megabytes (--per_query writes them)
@@ -77,7 +77,7 @@ class Evaluation:
         parts: dict[tuple[str, Size | None], dict[str, RunResult]] = {}
         for run in self.runs:
             parts.setdefault((run.label, run.size), {})[run.dataset] = run
-        shown = titles([label for label, _ in parts], [_size_names(by_set) for by_set in parts.values()])
+        shown = run_titles([label for label, _ in parts], [_size_names(by_set) for by_set in parts.values()])
         return [ResultRow(title, label, size, by_set) for title, ((label, size), by_set) in zip(shown, parts.items())]
 
     @cached_property

@@ -22,7 +22,7 @@ from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, costs_of
 from starbucks_retrieval.grid.encoding import Stores, encode_arguments, encode_layers, grid_shape, remove_layers
 from starbucks_retrieval.grid.scoring import Scoring
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
-from starbucks_retrieval.metrics.results import Cell, Results, local_name, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, dataset_name, write_results
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.search.plan import parse_bytes
 from starbucks_retrieval.sizes import Size
@@ -145,7 +145,7 @@ def _names(asked: GridArguments) -> dict[str, str]:
     names = {}
     for dataset in asked.dataset_path:  # as evaluate calls them
         path = Path(dataset).expanduser()
-        names[dataset] = local_name(path) if path.is_dir() else dataset.removeprefix("ir:")
+        names[dataset] = dataset_name(path) if path.is_dir() else dataset.removeprefix("ir:")
     if len(set(names.values())) < len(asked.dataset_path):
         raise UserError(f"two data sets of one name: {' '.join(asked.dataset_path)}", "measure them one by one")
     return names

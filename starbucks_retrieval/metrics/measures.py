@@ -190,7 +190,7 @@ def _by_rank(ranking: Mapping[str, float]) -> dict[str, float]:
 def trec_order(ranking: Mapping[str, float]) -> list[str]:
     """The docids of one query's results, best first, in trec_eval's order: float32 score, then docid, descending."""
     docids = list(ranking)
-    scores = comparable(ranking)
+    scores = float32_scores(ranking)
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
     if not np.any(ordered[1:] == ordered[:-1]):
@@ -202,7 +202,7 @@ def trec_order(ranking: Mapping[str, float]) -> list[str]:
 
 def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]]:
     """(score as float32, docid) of the first `depth` results in trec_eval's order; the rest is not put in order."""
-    scores, docids = comparable(ranking), list(ranking)
+    scores, docids = float32_scores(ranking), list(ranking)
     rows = np.arange(len(scores))
     if len(scores) > depth:
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
@@ -210,7 +210,7 @@ def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]
     return sorted(zip(scores[rows].tolist(), (docids[i] for i in rows.tolist())), reverse=True)[:depth]
 
 
-def comparable(ranking: Mapping[str, float]) -> np.ndarray:
+def float32_scores(ranking: Mapping[str, float]) -> np.ndarray:
     """One query's scores as trec_eval compares them, float32 [results]; NaN and infinities become -inf, the lowest."""
     scores = np.fromiter(ranking.values(), dtype=np.float64, count=len(ranking))
     with np.errstate(over="ignore"):

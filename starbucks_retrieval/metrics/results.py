@@ -129,7 +129,7 @@ def macro_mean(figures: Mapping[str, float]) -> float:
     return sum(means) / len(means)
 
 
-def local_name(path: Path) -> str:
+def dataset_name(path: Path) -> str:
     """How tables call a data set in a folder: the folder's name, and for a forum that of its set before it."""
     path = path.absolute()
     return (

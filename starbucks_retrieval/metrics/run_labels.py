@@ -30,14 +30,14 @@ JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands
 class RunIdentity:
     """What a run's label is made of: path, the tag in the file, its size where known, and the names of its sets.
 
-    `places` are the cells of a table that the run fills, each in words (`at 6:128 on scifact`).
+    `cells` are the cells of a table that the run fills, each in words (`at 6:128 on scifact`).
     """
 
     path: str
     tag: str = ""
     size: Size | None = None
     sets: tuple[str, ...] = ()
-    places: frozenset[str] = frozenset()
+    cells: frozenset[str] = frozenset()
     passage_size: Size | None = None
 
 
@@ -55,38 +55,38 @@ def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = 
             )
         labels = labels * len(runs) if len(labels) == 1 else labels
     else:
-        labels = _told_apart([_own_label(run) for run in runs], runs)
+        labels = _make_distinct([_label_of_file(run) for run in runs], runs)
     taken: dict[tuple[str, str], RunIdentity] = {}
     for run, label in zip(runs, labels):
-        for place in sorted(run.places):
-            other = taken.setdefault((label, place), run)
+        for cell in sorted(run.cells):
+            other = taken.setdefault((label, cell), run)
             if other.path != run.path:
                 raise UserError(
-                    f"{other.path} and {run.path} are both {label} {place}",
+                    f"{other.path} and {run.path} are both {label} {cell}",
                     "give each run its own --label, or score them in two calls",
                 )
     return labels
 
 
-def titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
+def run_titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
     """What is shown of each label at each size: the label, and the size where the label has several."""
-    places = set(zip(labels, sizes))
-    several = {label for label in labels if sum(label == other for other, _ in places) > 1}
+    cells = set(zip(labels, sizes))
+    several = {label for label in labels if sum(label == other for other, _ in cells) > 1}
     return [
         f"{label} {size or ''}".rstrip() if label in several else label
         for label, size in zip(labels, sizes, strict=True)
     ]
 
 
-def stem(name: str, endings: Sequence[str] = ENDINGS) -> str:
+def strip_endings(name: str, endings: Sequence[str] = ENDINGS) -> str:
     """A file's name without endings; one that is nothing else stays as it is."""
     while name.endswith(tuple(endings)) and Path(name).suffix:
         name = Path(name).stem
     return name
 
 
-def _own_label(run: RunIdentity) -> str:
-    whole = label = stem(Path(run.path).name)
+def _label_of_file(run: RunIdentity) -> str:
+    whole = label = strip_endings(Path(run.path).name)
     size = run.size
     sizes = [] if size is None else [f"L{size.layer}-D{size.dim}", f"{size.layer}-{size.dim}", str(size)]
     for part in (*sizes, *run.sets):
@@ -100,14 +100,14 @@ def _own_label(run: RunIdentity) -> str:
     return label or Path(run.path).absolute().parent.name or whole
 
 
-def _told_apart(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[str]:
+def _make_distinct(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[str]:
     """Labels made different where two runs of one label would stand in one cell."""
     for longer in (lambda label, path: f"{Path(path).absolute().parent.name}/{label}", lambda label, path: path):
         clashing = {
             labels[i]
             for i in range(len(labels))
             for j in range(i)
-            if labels[i] == labels[j] and not runs[i].places.isdisjoint(runs[j].places)
+            if labels[i] == labels[j] and not runs[i].cells.isdisjoint(runs[j].cells)
         }
         labels = [longer(label, run.path) if label in clashing else label for label, run in zip(labels, runs)]
     return list(labels)

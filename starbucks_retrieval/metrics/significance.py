@@ -23,7 +23,7 @@ Test = Literal["t", "randomization", "bootstrap"]
 Correction = Literal["holm", "bonferroni", "none"]
 
 RESAMPLES = 9999
-NAMES = {
+TEST_NAMES = {
     "t": "paired t-test",
     "randomization": "paired randomisation test",
     "bootstrap": "paired bootstrap",
@@ -34,7 +34,7 @@ _ELEMENTS = 1 << 22  # numbers that resampling holds at a time
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SignificanceResult:
     """What a test found: `difference` of the means or correlations, first minus second, over `count` pairs.
 
     `p_value` is NaN where there is nothing to test: fewer than two pairs, or a figure that is NaN. `interval` is the
@@ -55,7 +55,7 @@ def paired_test(
     *,
     seed: int = 42,
     resamples: int = RESAMPLES,
-) -> Outcome:
+) -> SignificanceResult:
     """Test the mean difference of two systems' figures for the same queries, two-tailed.
 
     `ours` and `theirs` are figures by query id, paired by it, or two sequences of one length in one order.
@@ -72,22 +72,22 @@ def paired_test(
     differences = first - second
     count = len(differences)
     if count < 2 or not np.isfinite(differences).all():
-        return Outcome(test, float(np.mean(differences)) if count else math.nan, math.nan, count)
+        return SignificanceResult(test, float(np.mean(differences)) if count else math.nan, math.nan, count)
     mean = float(np.mean(differences))
     if not differences.any():
-        return Outcome(test, 0.0, 1.0, count, (0.0, 0.0) if test == "bootstrap" else None)
+        return SignificanceResult(test, 0.0, 1.0, count, (0.0, 0.0) if test == "bootstrap" else None)
     if test == "t":
-        return Outcome(test, mean, _t(first, second), count)
+        return SignificanceResult(test, mean, _t(first, second), count)
     rng, batch = np.random.default_rng(seed), max(1, _ELEMENTS // count)
     if test == "randomization":
-        return Outcome(test, mean, _sign_flips(differences, rng, batch, resamples), count)
+        return SignificanceResult(test, mean, _sign_flips(differences, rng, batch, resamples), count)
     from scipy.stats import bootstrap
 
     drawn = bootstrap(
         (differences,), np.mean, n_resamples=resamples, batch=batch, vectorized=True, method="percentile", rng=rng
     )
     interval = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
-    return Outcome(test, mean, _level(drawn.bootstrap_distribution), count, interval)
+    return SignificanceResult(test, mean, _level(drawn.bootstrap_distribution), count, interval)
 
 
 def fisher_z(first: float, first_count: int, second: float, second_count: int) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def compare_correlations(
     pearson: bool = False,
     seed: int = 42,
     resamples: int = 1999,
-) -> Outcome:
+) -> SignificanceResult:
     """Test how two systems' scores [pairs] correlate with the gold scores [pairs] of the same pairs, two-tailed.
 
     Spearman's correlation, or Pearson's. `bootstrap` draws pairs with replacement and ranks anew in each sample: no
@@ -155,7 +155,7 @@ def compare_correlations(
         )
     count = len(columns[0])
     if count < 4 or not all(np.isfinite(column).all() and np.ptp(column) > 0 for column in columns):
-        return Outcome(test, math.nan, math.nan, count)
+        return SignificanceResult(test, math.nan, math.nan, count)
 
     def ranked(column: np.ndarray) -> np.ndarray:
         return column if pearson else rankdata(column, axis=-1)
@@ -167,12 +167,12 @@ def compare_correlations(
     gold, ours, theirs = (ranked(column) for column in columns)
     first, second = float(_correlation(gold, ours)), float(_correlation(gold, theirs))
     if test == "fisher":
-        return Outcome(test, first - second, fisher_z(first, count, second, count)[1], count)
+        return SignificanceResult(test, first - second, fisher_z(first, count, second, count)[1], count)
     if test == "williams":
         p_value = williams_t(first, second, float(_correlation(ours, theirs)), count)[1]
-        return Outcome(test, first - second, p_value, count)
+        return SignificanceResult(test, first - second, p_value, count)
     if np.array_equal(ours, theirs):
-        return Outcome(test, 0.0, 1.0, count, (0.0, 0.0))
+        return SignificanceResult(test, 0.0, 1.0, count, (0.0, 0.0))
     drawn = bootstrap(
         columns,
         difference,
@@ -184,7 +184,7 @@ def compare_correlations(
         rng=np.random.default_rng(seed),
     )
     interval = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
-    return Outcome(test, first - second, _level(drawn.bootstrap_distribution), count, interval)
+    return SignificanceResult(test, first - second, _level(drawn.bootstrap_distribution), count, interval)
 
 
 def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[float]:

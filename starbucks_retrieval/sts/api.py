@@ -14,7 +14,7 @@ import numpy as np
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
-from starbucks_retrieval.metrics.significance import NAMES, Correction, adjust, compare_correlations, fisher_z
+from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences import SentenceArguments, size_table
 from starbucks_retrieval.sizes import Size
@@ -234,7 +234,7 @@ def difference_table(comparison: dict[str, Any]) -> str:
         return f"{cell.value:+.4f}" + "*" * ((cell.dataset, str(cell.size)) in marked)
 
     corrected = "uncorrected" if comparison["correction"] == "none" else f"after {comparison['correction'].title()}"
-    legend = f"minus {comparison['baseline']}; * p < {ALPHA}, {NAMES[comparison['test']]}, two-tailed, {corrected}"
+    legend = f"minus {comparison['baseline']}; * p < {ALPHA}, {TEST_NAMES[comparison['test']]}, two-tailed, {corrected}"
     return f"{size_table(cells, text)}\n{legend}"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.metrics.measures import (
-    comparable,
+    float32_scores,
     is_mean,
     parse_measures,
     remove_identical_ids,
@@ -55,7 +55,7 @@ def test_the_top_is_the_start_of_the_order():
 def test_non_finite_scores_are_the_lowest():
     run = {"nan": NAN, "inf": INF, "minus": -INF, "low": -1e30, "high": 2.0, "huge": 1e39}
     assert trec_order(run) == ["huge", "high", "low", "nan", "minus", "inf"]
-    assert comparable({"a": NAN, "b": 1.5}).tolist() == [-INF, 1.5]
+    assert float32_scores({"a": NAN, "b": 1.5}).tolist() == [-INF, 1.5]
 
 
 def test_equal_to_pytrec_eval_on_tied_scores():

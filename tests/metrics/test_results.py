@@ -11,7 +11,7 @@ from starbucks_retrieval import UserError
 from starbucks_retrieval.metrics.results import (
     Cell,
     Results,
-    local_name,
+    dataset_name,
     macro_mean,
     read_results,
     set_of,
@@ -134,5 +134,5 @@ def test_forums_count_as_one_set(tmp_path):
     ]
     # 0.3 of the forums and 0.9 of the other: a mean over data sets would be 0.5.
     assert macro_mean({"cqadupstack-gis": 0.2, "cqadupstack-tex": 0.4, "quora": 0.9}) == pytest.approx(0.6)
-    assert local_name(tmp_path / "cqadupstack" / "gis") == "cqadupstack/gis"
-    assert local_name(tmp_path / "scifact") == "scifact"
+    assert dataset_name(tmp_path / "cqadupstack" / "gis") == "cqadupstack/gis"
+    assert dataset_name(tmp_path / "scifact") == "scifact"

@@ -10,7 +10,7 @@ import pytest
 from starbucks_retrieval.browse.api import browse
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.metrics.run_labels import RunIdentity, run_labels, titles
+from starbucks_retrieval.metrics.run_labels import RunIdentity, run_labels, run_titles
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.sizes import Size
 
@@ -34,8 +34,8 @@ def test_the_rule(path, tag, size, sets, label):
 
 
 def test_runs_of_one_cell_are_told_apart():
-    def identity(path: str, place: str) -> RunIdentity:
-        return RunIdentity(path, places=frozenset({place}))
+    def identity(path: str, cell: str) -> RunIdentity:
+        return RunIdentity(path, cells=frozenset({cell}))
 
     assert run_labels([identity("a/x.trec", "on s"), identity("b/x.trec", "on t")]) == ["x", "x"]
     assert run_labels([identity("a/x.trec", "on s"), identity("b/x.trec", "on s")]) == ["a/x", "b/x"]
@@ -49,7 +49,7 @@ def test_runs_of_one_cell_are_told_apart():
 
 def test_the_size_is_shown_where_a_label_has_several():
     sizes = [Size(2, 32), SMALL, None, SMALL]
-    assert titles(["a", "a", "b", "c"], sizes) == ["a 2:32", "a 6:128", "b", "c"]
+    assert run_titles(["a", "a", "b", "c"], sizes) == ["a 2:32", "a 6:128", "b", "c"]
 
 
 def test_all_stages_call_a_run_the_same(tmp_path, caplog):
