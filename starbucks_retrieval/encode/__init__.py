@@ -1,4 +1,4 @@
-"""Texts to embeddings on disk, all sizes in one pass."""
+"""Write the embeddings of a corpus or of queries to disk, all sizes in one pass."""
 
 from typing import Any
 

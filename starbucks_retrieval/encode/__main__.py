@@ -1,4 +1,4 @@
-"""The door of `encode`."""
+"""The command `encode`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, quiet_unless_first, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode.arguments import EncodeArguments
-from starbucks_retrieval.encode.worker_group import PORT
+from starbucks_retrieval.encode.processes import PORT
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, encode, summarise."""
-    (arguments, trying, common), _ = parse_flags(
+    """Run the command, and print a summary."""
+    (arguments, dry_run_args, common), _ = parse_flags(
         [EncodeArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks encode",
-        "Write the embeddings of a corpus or of queries at every asked size, in one pass; resumes by itself.",
+        "Write the embeddings of a corpus or of queries at all chosen sizes, in one pass; a rerun resumes.",
     )
     common = quiet_unless_first(common)
     setup_logging(common)
-    if PORT in os.environ:  # --num_processes started this one: its parent sums up
+    if PORT in os.environ:  # started by --num_processes: the parent prints the summary
         common = dataclasses.replace(common, quiet=True)
-    if trying.dry_run:
+    if dry_run_args.dry_run:
         from starbucks_retrieval.encode.dry_run import preview
 
         preview(arguments).show(common)

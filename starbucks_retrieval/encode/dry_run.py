@@ -1,4 +1,4 @@
-"""What `encode` would do: stores, bytes and time, from the model's configuration and a look at the data."""
+"""The dry run of encode: stores, bytes and time, from the model's configuration and the first texts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
-from starbucks_retrieval.data import join_text, open_corpus, open_queries
 from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.encode.arguments import EncodeArguments
+from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.sizes import Size
@@ -22,34 +22,33 @@ _SAMPLE = 200  # texts whose tokens are counted
 
 
 def preview(arguments: EncodeArguments) -> Preview:
-    """Say what `encode` would do with the same flags; nothing is written, and no weights are read.
+    """Describe the work of `encode` with the same flags. Writes nothing and reads no weights.
 
-    Texts are counted where that is cheap. The time is an estimate from this device's speed at layers of this shape with
-    random weights; other back ends than torch, and other devices than this process', are not timed. Raises UserError as
-    `encode` would for flags, model and data that a look can tell are wrong.
+    Texts are counted where that is cheap. The time is estimated from the speed of this device at layers of this shape
+    with random weights, for the torch back end only. Raises UserError as `encode` does for flags, model and data,
+    except for errors that only reading all data can find.
     """
     from starbucks_retrieval.devices import resolve_device
     from starbucks_retrieval.models.precision import choose, name_of
 
-    place = resolve_device(arguments.device)
+    device = resolve_device(arguments.device)
     model = model_info(arguments.model_name_or_path)
     config = arguments.configured(model.config)
-    sizes = arguments.wanted(model.num_layers, model.hidden_size, model.sizes, config)
+    sizes = arguments.selected_sizes(model.num_layers, model.hidden_size, model.sizes, config)
     stored = config.query_max_len if arguments.encode_is_query else config.passage_max_len
     length = check_length(stored or model.token_limit, model.token_limit)
-    opener = open_queries if arguments.encode_is_query else open_corpus
-    records: Any = opener(arguments.collection, config=arguments.dataset_config, split=arguments.dataset_split)
+    records = arguments.open_records()
     count = count_records(records)
     rows = _rows(count, arguments)
     torch_computes = arguments.backend in ("torch", "auto") and arguments.dtype != "int8"
-    dtype = choose(arguments.dtype, place) if torch_computes else None  # type: ignore[arg-type]
+    dtype = choose(arguments.dtype, device) if torch_computes else None  # type: ignore[arg-type]
     runtime = f"{arguments.backend}, {name_of(dtype) if torch_computes else arguments.dtype}"
-    tokens = _tokens(arguments, model, records, length)
+    tokens = _mean_tokens(arguments, model, records, length)
     seconds = None
     if arguments.backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
-        budget = arguments.max_tokens_per_batch or (65536 if place.type == "cuda" else 4096)
-        each = model.layer_seconds(max(3, round(tokens)), budget, str(place), dtype)
-        processes = arguments.num_processes if place.type == "cuda" else 1
+        batch = arguments.batch_tokens(device.type, length)
+        each = model.layer_seconds(max(3, round(tokens)), batch, str(device), dtype)
+        processes = arguments.num_processes if device.type == "cuda" else 1
         seconds = rows * tokens * sizes[-1].layer * each / processes
     stores = [_store(arguments, size, rows) for size in sizes]
     figures: dict[str, Any] = {
@@ -62,7 +61,7 @@ def preview(arguments: EncodeArguments) -> Preview:
         "mean_tokens": round(tokens, 1),
         "max_length": length,
         "runtime": runtime,
-        "device": str(place),
+        "device": str(device),
         "stores": stores,
         "bytes": None if rows is None else sum(store["bytes"] for store in stores),
         "seconds": seconds,
@@ -72,7 +71,7 @@ def preview(arguments: EncodeArguments) -> Preview:
 
 
 def _rows(count: RecordCount, arguments: EncodeArguments) -> int | None:
-    """Rows of this job's part."""
+    """Return the number of rows of this part, or None where the texts were not counted."""
     if count.number is None:
         return None
     if not 0 <= arguments.dataset_shard_index < arguments.dataset_number_of_shards:
@@ -84,19 +83,11 @@ def _rows(count: RecordCount, arguments: EncodeArguments) -> int | None:
     return stop - start
 
 
-def _tokens(arguments: EncodeArguments, model: ModelInfo, records: Any, length: int) -> float:
-    config = arguments.configured(model.config)
+def _mean_tokens(arguments: EncodeArguments, model: ModelInfo, records: Any, length: int) -> float:
     first = list(itertools.islice(records, _SAMPLE))
     if not first:
-        raise UserError(
-            f"{records.name} holds no {'queries' if arguments.encode_is_query else 'passages'}",
-            "check the file and the split",
-        )
-    if arguments.encode_is_query:
-        texts = [(config.query_prefix + query.text).strip() for query in first]
-    else:
-        texts = [join_text(passage, config.passage_field_separator, config.passage_prefix) for passage in first]
-    return model.mean_tokens(texts, length)
+        raise UserError(f"{records.name} holds no {arguments.kind}", "check the file and the split")
+    return model.mean_tokens(texts_of(first, arguments.configured(model.config))[1], length)
 
 
 def _store(arguments: EncodeArguments, size: Size, rows: int | None) -> dict[str, Any]:
@@ -114,7 +105,7 @@ def _store(arguments: EncodeArguments, size: Size, rows: int | None) -> dict[str
 
 
 def _state(folder: Path, overwrite: bool) -> str:
-    """What lies in the folder of a store."""
+    """Describe the current content of a store's folder."""
     try:
         manifest = read_manifest(folder)
     except UserError:
@@ -124,12 +115,11 @@ def _state(folder: Path, overwrite: bool) -> str:
     if manifest.complete:
         return "complete: kept if it is this job, else refused"
     shards = manifest.spec.shards
-    there = sum(load_shard(folder, shard) is not None for shard in range(shards))
-    return f"{there} of {shards} shards there: continued if it is this job, else refused"
+    found = sum(load_shard(folder, shard) is not None for shard in range(shards))
+    return f"{found} of {shards} shards there: continued if it is this job, else refused"
 
 
 def _lines(figures: dict[str, Any], source: str, arguments: EncodeArguments) -> list[tuple[str, str]]:
-    kind = "queries" if arguments.encode_is_query else "passages"
     count = RecordCount(figures["texts"], figures["texts_exact"])
     parts, part = arguments.dataset_number_of_shards, arguments.dataset_shard_index
     cut = f", of which part {part} of {parts} (from 0)" if parts > 1 else ""
@@ -137,7 +127,7 @@ def _lines(figures: dict[str, Any], source: str, arguments: EncodeArguments) -> 
     shape = f"{figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"
     lines = [
         ("model", f"{figures['model']}: {shape}"),
-        ("texts", f"{count} {kind} in {source}{cut}; {tokens}"),
+        ("texts", f"{count} {arguments.kind} in {source}{cut}; {tokens}"),
         ("runtime", f"{figures['runtime']} on {figures['device']}"),
     ]
     for store in figures["stores"]:

@@ -1,4 +1,4 @@
-"""One process' share of an encoding job: read and tokenise, compute, write, each in its own thread."""
+"""Encode shards in one process: read and tokenise, compute, and write, each in its own thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from starbucks_retrieval.store import StoreWriter
 
 @dataclasses.dataclass
 class EncodeStats:
-    """What was done, and seconds by part. The parts overlap; `wait` is the time in which nothing was computed."""
+    """Counts of texts and tokens, and seconds by part. The parts overlap; during `wait` nothing was computed."""
 
     texts: int = 0
     tokens: int = 0
@@ -30,7 +30,7 @@ class EncodeStats:
     )
 
     def add(self, other: Mapping[str, Any]) -> None:
-        """Count another process' tally, as a mapping."""
+        """Add the statistics of another process, as a mapping."""
         self.texts += other["texts"]
         self.tokens += other["tokens"]
         for part, seconds in other["seconds"].items():
@@ -44,9 +44,9 @@ class _Tokenised(NamedTuple):
 
 
 class Worker:
-    """Encodes shards of a collection into the stores of all sizes.
+    """Encode shards of a collection into the stores of all sizes.
 
-    A shard is the window that is sorted by length, so equal shards give equal bytes, whoever encodes them.
+    Texts are sorted by length within a shard, so a shard has the same bytes whichever process encodes it.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class Worker:
         self.stats = EncodeStats()
 
     def run(self, shards: Iterable[int]) -> EncodeStats:
-        """Encode shards as they come; while one is computed, the next is tokenised and the last one written."""
+        """Encode shards in order; while one is computed, the next is tokenised and the last one written."""
         seconds = self.stats.seconds
         texts = self._tokenised(shards)
         writing: Future[None] | None = None
         with ThreadPoolExecutor(1, "tokenise") as reader, ThreadPoolExecutor(1, "write") as writer:
-            coming = reader.submit(next, texts, None)
+            upcoming = reader.submit(next, texts, None)
             while True:
                 lap = time.perf_counter()
-                tokenised = coming.result()
+                tokenised = upcoming.result()
                 seconds["wait"] += time.perf_counter() - lap
                 if tokenised is None:
                     break
-                coming = reader.submit(next, texts, None)
+                upcoming = reader.submit(next, texts, None)
                 lap = time.perf_counter()
                 label = f"shard {tokenised.shard + 1} of {self.spec.shards}"
                 vectors = self.runtime.embed(tokenised.rows, self.sizes, max_tokens=self.max_tokens, label=label)
@@ -117,21 +117,21 @@ class Worker:
             lap = time.perf_counter()
 
     def _read(self, shards: Iterable[int]) -> Iterator[tuple[int, list[Any]]]:
-        """The records of every shard. Shards that ascend cost one pass over the data, from the first of them."""
+        """Yield the records of each shard. Ascending shards take one pass over the data."""
         position, stream = 0, iter(())
         for shard in shards:
             start, stop = (self.spec.first_row + row for row in self.spec.shard_rows(shard))
             if not 0 < position <= start:
                 position, stream = start, self.records.rows(start)
-            part = list(itertools.islice(stream, start - position, stop - position))
-            if len(part) != stop - start:
-                raise UserError(f"{self.spec.data_name} has become shorter while it was read", "run the command again")
-            yield shard, part
+            batch = list(itertools.islice(stream, start - position, stop - position))
+            if len(batch) != stop - start:
+                raise UserError(f"{self.spec.data_name} became shorter while it was read", "run the command again")
+            yield shard, batch
             position = stop
 
 
 def texts_of(records: list[Passage] | list[Query], config: Any) -> tuple[list[str], list[str]]:
-    """Ids, and the texts given to the model, of passages or of queries."""
+    """Return the ids of passages or queries, and their texts as the model gets them, with title and prefix."""
     if isinstance(records[0], Query):
         return [q.query_id for q in records], [(config.query_prefix + q.text).strip() for q in records]
     separator, prefix = config.passage_field_separator, config.passage_prefix

@@ -1,4 +1,4 @@
-"""encode through its door: stores equal to the Python API, resume after kill -9, refusals."""
+"""The command encode: stores equal to the Python API, resume after kill -9, refusals."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from waiting import wait_until
 from starbucks_retrieval import Sizes
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.encode.worker_group import WorkerGroup
+from starbucks_retrieval.encode.processes import WorkerGroup
 from starbucks_retrieval.store import open_store
 
 SETTINGS = ("--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60")
@@ -100,7 +100,7 @@ def test_a_lost_process_leaves_its_shards_to_the_others(tiny_bert, corpus, tmp_p
 def test_a_lost_first_process_ends_the_job_and_a_rerun_completes_it(tiny_bert, corpus, tmp_path, whole):
     words = flags(tiny_bert, corpus, tmp_path / "two", *SETTINGS, "--num_processes", "2")
     status, err = _killed(command(*words), 0, tmp_path / "two")
-    assert status == 2 and "goes on where it stopped" in err
+    assert status == 2 and "it resumes" in err
     subprocess.run(command(*words), env=ALONE, check=True, capture_output=True)
     assert contents(tmp_path / "two") == whole
 
@@ -115,11 +115,11 @@ def test_bad_input_ends_all_processes_with_one_message(tiny_bert, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_team_of_one_needs_nobody(monkeypatch):
+def test_a_group_of_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    team = WorkerGroup()
-    assert team.is_leader and list(team.share([4, 5])) == [4, 5]
-    assert team.told("x", lambda: 3) == 3 and team.report("mine") == ["mine"]
+    group = WorkerGroup()
+    assert group.is_leader and list(group.share([4, 5])) == [4, 5]
+    assert group.broadcast("x", lambda: 3) == 3 and group.gather("mine") == ["mine"]
 
 
 # ---------------------------------------------------------------- Ray
