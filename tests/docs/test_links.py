@@ -92,4 +92,9 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", [page for page in pages() if page.startswith(("README", "CONTRIBUTING", "docs/"))])
 def test_every_file_that_a_page_names_is_there(page):
     named = re.findall(r"`((?:starbucks_retrieval|bench|tests|examples|docs)/[\w/.-]+)`", read(page))
+    # The architecture and the methods are described with paths inside the package.
+    inside = re.findall(r"`(\w+/[\w/]+\.py)`", read(page)) if page.startswith(("docs/arch", "docs/expl")) else []
     assert not [path for path in named if not (ROOT / path).exists()]
+    assert not [
+        path for path in inside if not any((base / path).exists() for base in (ROOT, ROOT / "starbucks_retrieval"))
+    ]
