@@ -157,7 +157,7 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
     texts = [passage.text for passage in open_corpus(str(data))]
     texts = texts[:: max(1, len(texts) // settings.speed_passages)][: settings.speed_passages]
     encoder = NestedEncoder.from_pretrained(base.path)
-    dtype = precision.choose("auto", encoder.device)
+    dtype = precision.autocast_dtype("auto", encoder.device)
 
     def embed(some: Sequence[str], size: Size) -> float:
         began = now()
@@ -174,7 +174,7 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     tokens = sum(map(len, encoder.tokenize(texts, settings.passage_max_len)))
     return {
-        "precision": precision.name_of(dtype),
+        "precision": precision.dtype_name(dtype),
         "device": encoder.device.type,
         "tokens_per_text": tokens / len(texts),
         "parameters": {str(size): parameters(encoder, size) for size in base.sizes},

@@ -253,8 +253,8 @@ def _describe(module: Any) -> dict[str, Any]:
         "gpus": gpus,
         "mps": torch.backends.mps.is_available(),
         "threads": torch.get_num_threads(),
-        "bf16_speedup": round(precision.speedup(), 2),
-        "dtype": precision.name_of(precision.choose("auto", torch.device("cpu"))),
+        "bf16_speedup": round(precision.bf16_speedup(), 2),
+        "dtype": precision.dtype_name(precision.autocast_dtype("auto", torch.device("cpu"))),
         "gpu_bf16": bool(gpus) and torch.cuda.is_bf16_supported(False),
     }
 

@@ -29,7 +29,7 @@ def preview(arguments: EncodeArguments) -> Preview:
     except for errors that only reading all data can find.
     """
     from starbucks_retrieval.devices import resolve_device
-    from starbucks_retrieval.models.precision import choose, name_of
+    from starbucks_retrieval.models.precision import autocast_dtype, dtype_name
 
     device = resolve_device(arguments.device)
     model = model_info(arguments.model_name_or_path)
@@ -41,8 +41,8 @@ def preview(arguments: EncodeArguments) -> Preview:
     count = count_records(records)
     rows = _rows(count, arguments)
     torch_computes = arguments.backend in ("torch", "auto") and arguments.dtype != "int8"
-    dtype = choose(arguments.dtype, device) if torch_computes else None  # type: ignore[arg-type]
-    runtime = f"{arguments.backend}, {name_of(dtype) if torch_computes else arguments.dtype}"
+    dtype = autocast_dtype(arguments.dtype, device) if torch_computes else None  # type: ignore[arg-type]
+    runtime = f"{arguments.backend}, {dtype_name(dtype) if torch_computes else arguments.dtype}"
     tokens = _mean_tokens(arguments, model, records, length)
     seconds = None
     if arguments.backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:

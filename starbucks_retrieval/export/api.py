@@ -80,10 +80,10 @@ def look(arguments: ExportArguments) -> tuple[Any, Size]:
 
     from starbucks_retrieval.models.architectures import layout_of
     from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.loading import explained
+    from starbucks_retrieval.models.loading import explain_load_errors
 
     name = arguments.model_name_or_path
-    with explained(name):
+    with explain_load_errors(name):
         hf_config = AutoConfig.from_pretrained(name)
     layout_of(hf_config)  # refuses an architecture that we have not checked
     depth, width = int(hf_config.num_hidden_layers), int(hf_config.hidden_size)

@@ -10,7 +10,7 @@ import yaml
 
 from starbucks_retrieval.export.arguments import ExportArguments, public_name
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
-from starbucks_retrieval.models.origin import base_model
+from starbucks_retrieval.models.info import base_model
 from starbucks_retrieval.sizes import Size
 
 _LOADERS = {

@@ -60,7 +60,7 @@ def _of_pairs(asked: GridArguments, encoding: EncodingArguments) -> Preview:
 
     from starbucks_retrieval.grid.pairs import sts_arguments
     from starbucks_retrieval.models.info import check_length, model_info
-    from starbucks_retrieval.models.precision import choose
+    from starbucks_retrieval.models.precision import autocast_dtype
     from starbucks_retrieval.sts.sets import open_pair_sets
 
     arguments = sts_arguments(asked, encoding)
@@ -73,7 +73,7 @@ def _of_pairs(asked: GridArguments, encoding: EncodingArguments) -> Preview:
     tokens = model.mean_tokens([(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]], length)
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     budget = arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
-    dtype = choose(arguments.dtype, torch.device(device))  # type: ignore[arg-type]
+    dtype = autocast_dtype(arguments.dtype, torch.device(device))  # type: ignore[arg-type]
     each = model.layer_seconds(max(3, round(tokens)), budget, device, dtype)
     layers, dims = ({getattr(size, name) for size in sizes} for name in ("layer", "dim"))
     pairs = {one.name: len(one.numbers) for one in sets}

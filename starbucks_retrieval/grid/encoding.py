@@ -15,7 +15,7 @@ from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.models.config import find_config
-from starbucks_retrieval.models.loading import explained
+from starbucks_retrieval.models.loading import explain_load_errors
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 
@@ -38,7 +38,7 @@ class Stores(NamedTuple):
 def grid_shape(arguments: EncodeArguments) -> GridShape:
     """What the model is like, without reading its weights. Raises UserError as loading it does."""
     name = arguments.model_name_or_path
-    with explained(name):
+    with explain_load_errors(name):
         found = AutoConfig.from_pretrained(name)
     layout_of(found)
     depth, width = int(found.num_hidden_layers), int(found.hidden_size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.precision import Precision, choose
+from starbucks_retrieval.models.precision import Precision, autocast_dtype
 from starbucks_retrieval.sizes import Size, Sizes, check_size
 
 
@@ -44,7 +44,7 @@ class SizedModel:
             self.encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
         self.size = size or self.encoder.sizes.full
         check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
-        self._dtype = choose(dtype, self.encoder.device)
+        self._dtype = autocast_dtype(dtype, self.encoder.device)
         self._max_tokens = max_tokens
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:

@@ -44,7 +44,7 @@ class BiEncoder:
         self.size = size or self.encoder.sizes.full
         self.passage_size = self.encoder.config.passage_size(self.size)
         check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
-        self.dtype = precision.choose(arguments.dtype, self.encoder.device)
+        self.dtype = precision.autocast_dtype(arguments.dtype, self.encoder.device)
         self.budget = arguments.token_budget(self.encoder.device.type)
 
     def queries(self, texts: Sequence[str], label: str) -> np.ndarray:
@@ -117,7 +117,7 @@ class DenseEngine:
             "passage_field_separator": config.passage_field_separator,
             "query_max_len": encoder.max_length(True),
             "passage_max_len": encoder.max_length(False),
-            "dtype": precision.name_of(self.model.dtype),
+            "dtype": precision.dtype_name(self.model.dtype),
         }
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:

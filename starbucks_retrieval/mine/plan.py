@@ -123,7 +123,7 @@ class MinePlan:
 
         from starbucks_retrieval.devices import resolve_device
         from starbucks_retrieval.models.info import model_info
-        from starbucks_retrieval.models.precision import choose
+        from starbucks_retrieval.models.precision import autocast_dtype
         from starbucks_retrieval.sizes import check_size
 
         model = model_info(arguments.model_name_or_path or "")
@@ -136,7 +136,7 @@ class MinePlan:
         query_texts = [(config.query_prefix + group.query).strip() for group in groups]
         passage_texts = [join_text(one, config.passage_field_separator, config.passage_prefix) for one in passages]
         device: torch.device = resolve_device(arguments.device)
-        dtype, budget = choose(arguments.dtype, device), arguments.token_budget(device.type)
+        dtype, budget = autocast_dtype(arguments.dtype, device), arguments.token_budget(device.type)
         seconds = 0.0
         for number, texts, length in (
             (queries.number, query_texts, config.query_max_len),

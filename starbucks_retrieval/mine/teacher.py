@@ -18,9 +18,9 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.dense import BiEncoder
 from starbucks_retrieval.models import precision
+from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.models.encoder import limit_of
-from starbucks_retrieval.models.loading import explained, quiet_transformers
+from starbucks_retrieval.models.loading import explain_load_errors, quiet_transformers
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class CrossEncoder:
         self.device = resolve_device(arguments.device)
         self.tokenizer, self.model = _load_classifier(name_or_path, config)
         self.model.eval().to(self.device)
-        self.dtype = precision.choose(arguments.dtype, self.device)
+        self.dtype = precision.autocast_dtype(arguments.dtype, self.device)
         self.budget = arguments.token_budget(self.device.type)
-        limit = limit_of(self.model.config, self.tokenizer)
+        limit = token_limit(self.model.config, self.tokenizer)
         self.max_len = arguments.teacher_max_len or min(_MAX_LEN, limit)
         self._special = self.tokenizer.num_special_tokens_to_add(pair=True)
         if not self._special + 2 <= self.max_len <= limit:
@@ -124,7 +124,7 @@ def _load_classifier(name_or_path: str, config: Any) -> tuple[Any, Any]:
     """Tokenizer, and model in float32. Raises UserError for missing weights or tokens."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    with explained(name_or_path), quiet_transformers():
+    with explain_load_errors(name_or_path), quiet_transformers():
         model, report = AutoModelForSequenceClassification.from_pretrained(
             name_or_path,
             config=config,
@@ -167,9 +167,9 @@ def load_teacher(arguments: MineArguments) -> Teacher:
 def _load_teacher(name: str, arguments: MineArguments) -> Teacher:
     from transformers import AutoConfig
 
-    from starbucks_retrieval.models.loading import explained
+    from starbucks_retrieval.models.loading import explain_load_errors
 
-    with explained(name):
+    with explain_load_errors(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if any(architecture.endswith("ForSequenceClassification") for architecture in config.architectures or ()):
         if arguments.teacher_size:

@@ -1,4 +1,4 @@
-"""Where each architecture keeps its layers, and how to see a model as if it had fewer of them."""
+"""The layer lists of the supported architectures, views of a model with fewer layers, and input limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from starbucks_retrieval.errors import UserError
 
 @dataclass(frozen=True)
 class ArchitectureLayout:
-    """Attribute paths inside a bare backbone: its list of layers, and the norm that follows the last layer, if any.
+    """Attribute paths inside a bare backbone.
 
-    causal says that a text's last token alone has seen all of it.
+    Args:
+        layers: The path of the list of layers.
+        final_norm: The path of the norm after the last layer, if there is one.
+        causal: Attention is causal, so only a text's last token depends on the whole text.
     """
 
     layers: str
@@ -22,7 +25,12 @@ class ArchitectureLayout:
     causal: bool = False
 
     def layer_of(self, weight: str) -> int:
-        """The number of the layer, from 1, that a weight of a backbone belongs to; 0 for weights outside the layers."""
+        """Return the number, from 1, of the layer that a weight belongs to; 0 for weights outside the layers.
+
+        Example:
+            >>> ArchitectureLayout("encoder.layer").layer_of("encoder.layer.0.output.dense.weight")
+            1
+        """
         stack = self.layers + "."
         return int(weight[len(stack) :].split(".", 1)[0]) + 1 if weight.startswith(stack) else 0
 
@@ -48,7 +56,7 @@ LAYOUTS: dict[str, ArchitectureLayout] = {
 
 
 def layout_of(config: Any) -> ArchitectureLayout:
-    """The layout of a Hugging Face configuration. Raises UserError for an architecture that we have not checked."""
+    """Return the layout of a Hugging Face configuration. Raises UserError for an architecture that was not checked."""
     if config.model_type not in LAYOUTS:
         raise UserError(
             f"the architecture {config.model_type!r} is not supported", f"supported: {', '.join(sorted(LAYOUTS))}"
@@ -66,17 +74,17 @@ def cut_config(config: Any, layers: int) -> None:
 
 
 def layers_of(backbone: nn.Module, layout: ArchitectureLayout) -> nn.ModuleList:
-    """The backbone's list of layers."""
+    """Return the backbone's list of layers."""
     layers = backbone.get_submodule(layout.layers)
     assert isinstance(layers, nn.ModuleList)
     return layers
 
 
 def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int) -> nn.Module:
-    """The same modules and weights as `backbone`, seen as a model of its first `layers` layers.
+    """Return a model of the first `layers` layers of `backbone` that shares its modules and weights.
 
-    Only the containers on the path to the layer list are copied, so nothing is loaded, moved or mutated, and views
-    of different depths can run at the same time.
+    Only the containers on the path to the layer list are copied: nothing is loaded, moved or changed, and views of
+    different depths can run at the same time.
     """
     view = _shallow(backbone)
     owner = view
@@ -87,6 +95,14 @@ def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int)
     stack = layers_of(backbone, layout)
     owner._modules[name] = nn.ModuleList(list(stack)[:layers])
     return view
+
+
+def token_limit(config: Any, tokenizer: Any) -> int:
+    """Return the longest input, in tokens, that a backbone has positions for and its tokenizer admits."""
+    limit = int(getattr(config, "max_position_embeddings", None) or 8192)
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        limit -= config.pad_token_id + 1  # their positions start after the padding token's id
+    return min(limit, tokenizer.model_max_length)
 
 
 def _shallow(module: nn.Module) -> nn.Module:

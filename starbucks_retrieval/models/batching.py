@@ -10,10 +10,22 @@ from torch import Tensor
 
 
 def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None = None) -> list[np.ndarray]:
-    """Group rows, longest first, so that rows x longest of each batch is at most `max_tokens`, its rows `max_rows`.
+    """Group rows of similar length into batches, longest first.
 
-    A single row longer than the budget gets a batch of its own. The result depends on the lengths alone: the same
-    texts always meet in the same batches, which makes interrupted work repeat bit for bit.
+    The batches depend on the lengths alone: the same texts always share the same batches, so a resumed job repeats an
+    interrupted one bit for bit.
+
+    Args:
+        lengths: Tokens of each row.
+        max_tokens: The largest rows x longest row of a batch; a longer row gets a batch of its own.
+        max_rows: The most rows of a batch.
+
+    Returns:
+        The positions of the rows of each batch, int64.
+
+    Example:
+        >>> [batch.tolist() for batch in token_batches([2, 9, 3, 8], max_tokens=18)]
+        [[1, 3], [2, 0]]
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches = []
@@ -28,7 +40,15 @@ def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None 
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Right-padded input_ids and attention_mask, both [rows, longest]."""
+    """Pad rows on the right to the longest one.
+
+    Returns:
+        `input_ids` and `attention_mask`, int64 [rows, longest] each.
+
+    Example:
+        >>> pad([[5, 6], [7]], pad_id=0)["input_ids"].tolist()
+        [[5, 6], [7, 0]]
+    """
     longest = max(map(len, rows))
     ids = np.full((len(rows), longest), pad_id, dtype=np.int64)
     mask = np.zeros((len(rows), longest), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""How a model turns hidden states into embeddings, stored beside its weights as starbucks.json."""
+"""The configuration of an encoder: how hidden states become embeddings. Stored beside the weights as starbucks.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "starbucks.json"
 FORMAT = 1
 Pooling = Literal["cls", "mean", "last"]
 
-# sentence-transformers' names for the poolings that we have, in the spelling of its newest versions and of older ones.
+# The names of these poolings in sentence-transformers, in new versions and in old ones.
 _ST_POOLING: dict[str, Pooling] = {
     "cls": "cls",
     "mean": "mean",
@@ -31,12 +31,27 @@ _ST_POOLING: dict[str, Pooling] = {
 class EncoderConfig:
     """Everything besides the weights that an embedding depends on.
 
-    sizes is the ladder that the model was trained for, or None for a backbone that was not.
-    temperature divides scores in training; it is kept so that later training and cards agree with it.
-    The lengths count tokens, special ones included; None means the backbone's own limit.
-    passage_layers pairs layers of queries with those of the passages that they are scored against, where the model was
-    trained with other depths for the two; layers it lacks are paired with themselves.
-    source names the file that all this was read from; it is empty for the paper's choice over a bare backbone.
+    Args:
+        sizes: The sizes that the model was trained for; None for a bare backbone.
+        pooling: "cls", "mean" or "last" (the last token).
+        normalize: Embeddings have length 1, so that dot products are cosines.
+        temperature: Divides scores in training; later training and model cards use it.
+        query_prefix: Put before every query.
+        passage_prefix: Put before every passage.
+        passage_field_separator: Put between the title and the text of a passage.
+        query_max_len: Tokens of a query, special ones included; None: the backbone's limit.
+        passage_max_len: Tokens of a passage, likewise.
+        passage_layers: Pairs (query layer, passage layer) of a model whose queries are scored against passages of
+            another depth; other layers are paired with themselves.
+        source: The file that the configuration was read from; empty for the defaults of a bare backbone.
+
+    Raises:
+        UserError: A value is out of range.
+
+    Example:
+        >>> config = EncoderConfig(pooling="mean", passage_layers=((2, 6),))
+        >>> str(config.passage_size(Size(2, 32))), str(config.passage_size(Size(4, 32)))
+        ('6:32', '4:32')
     """
 
     sizes: Sizes | None = None
@@ -59,14 +74,14 @@ class EncoderConfig:
         for name in ("query_max_len", "passage_max_len"):
             length = getattr(self, name)
             if length is not None and length < 3:
-                raise UserError(f"--{name} {length} leaves no room for text", "take at least 3 tokens")
+                raise UserError(f"--{name} {length} is too short for any text", "take at least 3 tokens")
 
     def passage_size(self, size: Size) -> Size:
-        """The size of the passages that queries at `size` are scored against."""
+        """Return the size of the passages that queries at `size` are scored against."""
         return Size(dict(self.passage_layers).get(size.layer, size.layer), size.dim)
 
     def query_sizes(self, passages: Size) -> list[Size]:
-        """The sizes of queries that are scored against such passages, ascending."""
+        """Return the sizes of the queries that are scored against passages at this size, ascending."""
         pairs = dict(self.passage_layers)
         layers = {query for query, layer in pairs.items() if layer == passages.layer}
         if passages.layer not in pairs:
@@ -77,7 +92,7 @@ class EncoderConfig:
         """Write starbucks.json into a model folder."""
         content = dataclasses.asdict(self) | {"format": FORMAT, "sizes": str(self.sizes) if self.sizes else None}
         del content["source"]
-        # Left out of models that have one depth for both, which version 0.1 reads, too.
+        # Left out where queries and passages have one depth: version 0.1 reads such files.
         if pairs := content.pop("passage_layers"):
             content["passage_layers"] = {str(query): passage for query, passage in pairs}
         write_json(Path(folder) / FILE, content)
@@ -109,10 +124,18 @@ def _layer_pairs(written: Any, path: str | Path) -> tuple[tuple[int, int], ...]:
 
 
 def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> EncoderConfig:
-    """The configuration of a model folder or hub name.
+    """Return the configuration of a model folder or hub name.
 
-    starbucks.json first, then the modules of sentence-transformers, then the paper's choice for a bare backbone:
-    cls pooling, dot product, temperature 1.
+    It is read from starbucks.json, else from the modules of sentence-transformers. A bare backbone gets the paper's
+    defaults: cls pooling, dot product, temperature 1.
+
+    Args:
+        name_or_path: A folder or hub name.
+        num_layers: Layers of the backbone.
+        hidden_size: Width of the backbone.
+
+    Raises:
+        UserError: A file is malformed, of a newer format, or asks for modules that have no sizes.
     """
     if path := _file(name_or_path, FILE):
         return EncoderConfig.load(path)
@@ -124,9 +147,10 @@ def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> Encoder
 def _from_sentence_transformers(
     name_or_path: str, modules: list[dict[str, Any]], num_layers: int, hidden_size: int
 ) -> EncoderConfig:
-    """Map the module list of sentence-transformers to our configuration.
+    """Map the module list of sentence-transformers to a configuration.
 
-    Their truncate_dim cuts after normalising and does not renormalise; cosines are the same, and we renormalise.
+    sentence-transformers cuts to truncate_dim after normalising; here embeddings are normalised after the cut. Cosines
+    are the same.
     """
     pooling: Pooling = "cls"
     normalize = False
@@ -138,7 +162,7 @@ def _from_sentence_transformers(
             normalize = True
         elif kind != "Transformer":
             raise UserError(
-                f"{name_or_path} has a {kind} module after its transformer, which has no size to be cut to",
+                f"{name_or_path} has a {kind} module after its transformer, which cannot be cut to a size",
                 "take a model of Transformer, Pooling and Normalize modules only",
             )
     length = None
@@ -147,7 +171,7 @@ def _from_sentence_transformers(
     settings = _json(path) if (path := _file(name_or_path, "config_sentence_transformers.json")) else {}
     prompts = settings.get("prompts") or {}
     dim = settings.get("truncate_dim")
-    # We score by dot product: a model that says it wants cosines needs unit vectors, Normalize module or not.
+    # Scores are dot products: a model made for cosines needs unit vectors, with or without a Normalize module.
     cosine = normalize or settings.get("similarity_fn_name") == "cosine"
     return EncoderConfig(
         sizes=Sizes([Size(num_layers, min(dim, hidden_size))]) if dim else None,
@@ -183,7 +207,7 @@ def _pooling(name_or_path: str, folder: str) -> Pooling:
 
 
 def _file(name_or_path: str, filename: str) -> str | None:
-    """A file of a local folder or of a hub repository, or None where there is none."""
+    """Return the path of a file of a local folder or a hub repository, None where it does not exist."""
     if Path(name_or_path).is_dir():
         local = Path(name_or_path) / filename
         return str(local) if local.is_file() else None

@@ -1,9 +1,9 @@
-"""A name for what computes an embedding, equal for a whole model and for the same model cut to fewer layers.
+"""Fingerprints: digests that identify the part of a model up to a layer.
 
-`<weights>:<settings>`: 32 hexadecimal digits for the tokenizer and the weights up to a layer, which is all that
-fingerprints of version 0.1 had, and 16 for the values of config.json that the same weights compute by. Pooling,
-normalisation, prefixes and lengths are no part of it: stores tell them beside it, and search compares those that queries
-and passages must share.
+A fingerprint is `<weights>:<settings>`: 32 hexadecimal digits for the tokenizer and the weights up to a layer, and 16 for
+the values of config.json that change what they compute. It is equal for a whole model and for the same model truncated
+to that layer. Fingerprints of version 0.1 have the first part only. Pooling, normalisation, prefixes and lengths are not
+part of it: stores record them separately, and search compares those that queries and passages must share.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import nn
 
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config
 
-# What config.json holds besides: names and versions, number formats and ways to compute, training, heads, generation.
-# The number of layers is here as a fingerprint speaks of one layer. Any other value counts, known to us or not.
-_NO_MATTER = frozenset(
+# Keys of config.json that do not change the embeddings: names and versions, number formats and implementations,
+# training, heads, generation, and the number of layers, as a fingerprint is that of one layer. All other keys count.
+_IGNORED = frozenset(
     [
         "_name_or_path",
         "architectures",
@@ -96,7 +96,16 @@ _NO_MATTER = frozenset(
 
 
 def layer_digests(backbone: nn.Module, layout: ArchitectureLayout, tokenizer: Any) -> list[str]:
-    """Fingerprints of the model cut to depth 1, 2, …: tokenizer, weights outside the layers, and the layers so far."""
+    """Return the fingerprints of a model truncated to 1, 2, … layers.
+
+    Args:
+        backbone: A bare Hugging Face model.
+        layout: The layout of its architecture.
+        tokenizer: Its fast tokenizer.
+
+    Returns:
+        One fingerprint per layer, of the tokenizer, the weights outside the layers, and the layers so far.
+    """
     stack = layout.layers + "."
     shared = _hasher(_vocabulary(tokenizer))
     layers: dict[int, Any] = {}
@@ -123,7 +132,7 @@ def _hasher(start: bytes, size: int = 16) -> Any:
 
 
 def _vocabulary(tokenizer: Any) -> bytes:
-    """What the tokenizer does to a text, without the padding and truncation that callers set as they go."""
+    """Return the tokenizer as JSON, without padding and truncation, which callers set at each call."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content.pop("padding", None)
     content.pop("truncation", None)
@@ -131,15 +140,15 @@ def _vocabulary(tokenizer: Any) -> bytes:
 
 
 def _settings(config: Any, depth: int, tokenizer: Any) -> bytes:
-    """How the weights are computed with, up to a layer.
+    """Return the settings that the weights up to a layer are used with, as JSON.
 
-    Only what differs from the architecture's defaults is in it, or a version of transformers that has one more key
-    would give every model another name.
+    Only values that differ from the architecture's defaults are in it: a version of transformers with one more key must
+    not change every fingerprint.
     """
     values, defaults = _cut(config, depth), _cut(type(config)(), depth)
-    own = {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
-    own |= {"model_type": config.model_type, "truncation_side": tokenizer.truncation_side}
-    return json.dumps(own, sort_keys=True, default=str).encode()
+    changed = {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
+    changed |= {"model_type": config.model_type, "truncation_side": tokenizer.truncation_side}
+    return json.dumps(changed, sort_keys=True, default=str).encode()
 
 
 def _cut(config: Any, depth: int) -> dict[str, Any]:
@@ -152,5 +161,5 @@ def _relevant(values: dict[str, Any]) -> dict[str, Any]:
     return {
         str(key): _relevant(value) if isinstance(value, dict) else value
         for key, value in values.items()
-        if key not in _NO_MATTER
+        if key not in _IGNORED
     }

@@ -1,46 +1,64 @@
-"""What a model would cost, by its configuration alone: weights are counted, never read, and layers timed with random ones."""
+"""Facts about a model without reading its weights: sizes, limits, parameters, speed, and its base model.
+
+Weights are counted, never read, and layers are timed with random weights.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of
+from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.loading import _NO_POOLER, explained, quiet_transformers
+from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, quiet_transformers
 from starbucks_retrieval.sizes import Size, Sizes
 
-_WORDS = 1000  # of the vocabulary of the layers that are timed: a table of all words would take longer to make
-_TIMED = 2  # layers
+_VOCABULARY = 1000  # words of the model that is timed: a table of all words would take longer to make
+_TIMED_LAYERS = 2
+
+# The folders in which huggingface_hub keeps downloads.
+_HUB_CACHE = re.compile(r"models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+$")
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---\s*$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model's shape and settings without its weights."""
+    """A model's configuration, without its weights.
+
+    Args:
+        name: Its folder or hub name.
+        hf_config: The Hugging Face configuration.
+        config: Pooling, sizes, prefixes and lengths.
+    """
 
     name: str
-    shape: Any  # the Hugging Face configuration
+    hf_config: Any
     config: EncoderConfig
 
     @property
     def num_layers(self) -> int:
-        """Layers there are."""
-        return int(self.shape.num_hidden_layers)
+        """Number of layers."""
+        return int(self.hf_config.num_hidden_layers)
 
     @property
     def hidden_size(self) -> int:
-        """Width of a state."""
-        return int(self.shape.hidden_size)
+        """Width of the hidden states."""
+        return int(self.hf_config.hidden_size)
 
     @property
     def sizes(self) -> Sizes:
-        """The model's own ladder; the full size alone for a backbone that has none."""
+        """The sizes that the model stores; the full size alone for a backbone that stores none."""
         return self.config.sizes or Sizes([Size(self.num_layers, self.hidden_size)])
 
     @cached_property
@@ -48,81 +66,123 @@ class ModelInfo:
         """The model's tokenizer."""
         from transformers import AutoTokenizer
 
-        with explained(self.name), quiet_transformers():
+        with explain_load_errors(self.name), quiet_transformers():
             return AutoTokenizer.from_pretrained(self.name)
 
     @property
     def token_limit(self) -> int:
         """The longest input, in tokens."""
-        from starbucks_retrieval.models.encoder import limit_of
-
-        return limit_of(self.shape, self.tokenizer)
+        return token_limit(self.hf_config, self.tokenizer)
 
     def parameters(self, layers: int) -> int:
-        """Numbers in the weights of the model cut after `layers` layers."""
+        """Count the parameters of the model cut after `layers` layers."""
         import torch
 
-        shape = copy.deepcopy(self.shape)
-        cut_config(shape, layers)
-        with torch.device("meta"):  # shapes without numbers
-            return sum(weight.numel() for weight in _bare(shape).parameters())
+        hf_config = copy.deepcopy(self.hf_config)
+        cut_config(hf_config, layers)
+        with torch.device("meta"):  # no memory for the numbers
+            return sum(weight.numel() for weight in _bare(hf_config).parameters())
 
     def mean_tokens(self, texts: Sequence[str], max_length: int) -> float:
-        """Tokens of a text on average, special ones included, cut at `max_length`."""
+        """Return the mean number of tokens of a text, special ones included, cut at `max_length`."""
         rows = self.tokenizer(list(texts), truncation=True, max_length=max_length, padding=False)["input_ids"]
         return sum(map(len, rows)) / max(1, len(rows))
 
     def layer_seconds(self, length: int, max_tokens: int, device: str, dtype: Any, budget: float = 0.6) -> float:
-        """Seconds that one layer takes for one token of texts of `length` tokens, in batches of up to `max_tokens`.
+        """Measure the seconds that the forward pass of one layer takes per token, with random weights.
 
-        Measured forward on `device` for about `budget` seconds, with random weights, under autocast to `dtype` if that
-        is not None: the fastest of some runs.
+        Args:
+            length: Tokens of each text.
+            max_tokens: The largest rows x length of a batch.
+            device: The device to measure on.
+            dtype: The autocast dtype; None is float32.
+            budget: Seconds to measure for; the fastest pass counts.
         """
         import torch
 
-        shape = copy.deepcopy(self.shape)
-        cut_config(shape, min(_TIMED, self.num_layers))
-        shape.vocab_size, shape.pad_token_id = _WORDS, 0
-        layout = layout_of(shape)
-        place = torch.device(device)
+        hf_config = copy.deepcopy(self.hf_config)
+        cut_config(hf_config, min(_TIMED_LAYERS, self.num_layers))
+        hf_config.vocab_size, hf_config.pad_token_id = _VOCABULARY, 0
+        layout = layout_of(hf_config)
+        on = torch.device(device)
         rows = max(1, max_tokens // length)
-        ids = torch.full((rows, length), 5, device=place)
-        with torch.inference_mode(), torch.autocast(place.type, dtype=dtype, enabled=dtype is not None):
-            model = _bare(shape).to(place).eval()
+        ids = torch.full((rows, length), 5, device=on)
+        with torch.inference_mode(), torch.autocast(on.type, dtype=dtype, enabled=dtype is not None):
+            model = _bare(hf_config).to(on).eval()
             layers = len(layers_of(model, layout))
             best, stop = float("inf"), now() + budget
             while best == float("inf") or now() < stop:
                 began = now()
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
-                if place.type == "cuda":
-                    torch.cuda.synchronize(place)
+                if on.type == "cuda":
+                    torch.cuda.synchronize(on)
                 best = min(best, seconds_since(began))
         return best / (rows * length * layers)
 
 
 def model_info(name_or_path: str) -> ModelInfo:
-    """A model's configuration, from its folder or the hub. Raises UserError for a model that cannot be used."""
+    """Read a model's configuration from its folder or the hub. Raises UserError for a model that cannot be used."""
     from transformers import AutoConfig
 
-    with explained(name_or_path):
-        shape = AutoConfig.from_pretrained(name_or_path)
-    layout = layout_of(shape)
-    config = find_config(name_or_path, int(shape.num_hidden_layers), int(shape.hidden_size))
+    with explain_load_errors(name_or_path):
+        hf_config = AutoConfig.from_pretrained(name_or_path)
+    layout = layout_of(hf_config)
+    config = find_config(name_or_path, int(hf_config.num_hidden_layers), int(hf_config.hidden_size))
     if layout.causal and not config.source:
         config = dataclasses.replace(config, pooling="last")
-    return ModelInfo(name_or_path, shape, config)
+    return ModelInfo(name_or_path, hf_config, config)
 
 
 def check_length(length: int, limit: int) -> int:
-    """`length`, or UserError where a model has not so many positions."""
+    """Return `length`. Raises UserError where it is beyond the model's `limit`."""
     if length > limit:
         raise UserError(f"a length of {length} tokens is beyond this model's {limit}", f"take at most {limit}")
     return length
 
 
-def _bare(shape: Any) -> Any:
+def _bare(hf_config: Any) -> Any:
     from transformers import AutoModel
 
-    options = {"add_pooling_layer": False} if shape.model_type in _NO_POOLER else {}
+    options = {"add_pooling_layer": False} if hf_config.model_type in NO_POOLER else {}
     with quiet_transformers():
-        return AutoModel.from_config(shape, **options)
+        return AutoModel.from_config(hf_config, **options)
+
+
+def base_model(name_or_path: str) -> dict[str, str | list[str]]:
+    """Return the entry `base_model` of a model card, {} where no public name is known.
+
+    The name is a hub name or that of a folder in the hub's cache. For any other folder it is the base that its own card
+    records: the folder's name means nothing to others, or is the name of another model.
+
+    Example:
+        >>> base_model("google-bert/bert-base-uncased")
+        {'base_model': 'google-bert/bert-base-uncased'}
+    """
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        return {"base_model": name_or_path}
+    if cached := _HUB_CACHE.search(str(folder.absolute())):
+        return {"base_model": cached[1].replace("--", "/")}
+    found = _recorded_base(folder / "README.md")
+    return {"base_model": found} if found else {}
+
+
+def base_model_text(name_or_path: str) -> str:
+    """Return the base model in Markdown, for a sentence of a model card; a local folder is named too."""
+    folder = Path(name_or_path)
+    known = base_model(name_or_path).get("base_model")
+    if not folder.is_dir() or _HUB_CACHE.search(str(folder.absolute())):
+        return f"`{known}`"
+    base = known if isinstance(known, str) else ", ".join(known or ())
+    return f"a local folder, `{folder.resolve().name}`" + (f", which was made from `{base}`" if base else "")
+
+
+def _recorded_base(card: Path) -> str | list[str] | None:
+    try:
+        front = _FRONT_MATTER.match(card.read_text(encoding="utf-8"))
+        content = yaml.safe_load(front[1]) if front else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    found = content.get("base_model") if isinstance(content, dict) else None
+    names = found if isinstance(found, list) else [found]
+    return found if names and all(isinstance(name, str) and _HUB_NAME.fullmatch(name) for name in names) else None

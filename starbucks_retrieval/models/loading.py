@@ -1,4 +1,4 @@
-"""Reading a backbone from disk or hub: safetensors only, no code from the hub, and no more layers than asked."""
+"""Loading a backbone from disk or hub: safetensors only, no code from the hub, only the layers that are needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starbucks_retrieval.models.architectures import cut_config, layout_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.sizes import Size, Sizes
 
-# Heads above the last layer, which retrieval does not read; a checkpoint may lack them or carry them.
-_NO_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
+# Architectures with a pooler above the last layer, which retrieval does not use; a checkpoint may lack it.
+NO_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
@@ -31,12 +31,27 @@ def load_backbone(
     dropout: float | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[Any, Any, EncoderConfig]:
-    """The bare Hugging Face model in float32, its tokenizer, and our configuration; `dropout` replaces all of its own."""
+    """Load a bare Hugging Face model in float32, its tokenizer and its encoder configuration.
+
+    Args:
+        name_or_path: A folder or hub name.
+        layers: Load the first layers only; None loads all.
+        passage_layers: Load also up to the layer of the passages that queries at `layers` are scored against.
+        attn_implementation: An attention implementation of transformers; None: its default.
+        dropout: Replaces every dropout probability of the model.
+        trust_remote_code: Run code from the model's repository.
+
+    Returns:
+        The model, a fast tokenizer, and the configuration.
+
+    Raises:
+        UserError: The model cannot be found, is not supported or is incomplete, or has fewer layers.
+    """
     import torch
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    with explained(name_or_path):
+    with explain_load_errors(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path, **options)
     layout = layout_of(hf_config)
     depth = int(hf_config.num_hidden_layers)
@@ -47,7 +62,7 @@ def load_backbone(
         if passage_layers:
             layers = max(layers, config.passage_size(Size(layers, 1)).layer)
         if not 1 <= layers <= depth:
-            raise UserError(f"layer {layers} asked of a model with {depth} layers", f"take a layer from 1 to {depth}")
+            raise UserError(f"no layer {layers} in a model of {depth} layers", f"take a layer from 1 to {depth}")
         cut_config(hf_config, layers)
         if config.sizes is not None:
             config = _keep_reachable(config, layers)
@@ -57,9 +72,9 @@ def load_backbone(
                 setattr(hf_config, name, dropout)
     if attn_implementation:
         options["attn_implementation"] = attn_implementation
-    if hf_config.model_type in _NO_POOLER:
+    if hf_config.model_type in NO_POOLER:
         options["add_pooling_layer"] = False
-    with explained(name_or_path), quiet_transformers():
+    with explain_load_errors(name_or_path), quiet_transformers():
         backbone, report = AutoModel.from_pretrained(
             name_or_path,
             config=hf_config,
@@ -89,8 +104,8 @@ def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
 
 
 @contextlib.contextmanager
-def explained(name_or_path: str) -> Iterator[None]:
-    """Turn transformers' own refusals into one line what, one line remedy."""
+def explain_load_errors(name_or_path: str) -> Iterator[None]:
+    """Turn the exceptions of transformers while it loads a model into a UserError with the problem and a fix."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -124,7 +139,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' bars, and its report of unread weights: we leave them out on purpose and check the rest."""
+    """Silence the progress bars of transformers and its report of unused weights, which are left out on purpose."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

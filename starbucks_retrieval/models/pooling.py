@@ -1,16 +1,39 @@
-"""From hidden states to an embedding: pool, cut, normalise, in that order and nowhere else."""
+"""From token ids to pooled outputs of any layers of a backbone, and from these to embeddings: cut, then normalise."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import unpadded
+from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
+from starbucks_retrieval.models.config import EncoderConfig
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector a text from its token states [batch, tokens, hidden] and its mask [batch, tokens]; at least float32.
+    """Return one vector per text.
 
-    cls: the first token. mean: the average over real tokens, special ones included. last: the last real token,
-    on whichever side the padding is.
+    Args:
+        hidden: Token states [batch, tokens, hidden].
+        mask: 1 for tokens and 0 for padding, [batch, tokens].
+        pooling: "cls" takes the first token, "mean" the average over all tokens that are not padding, "last" the last
+            of them; the padding may be on either side.
+
+    Returns:
+        [batch, hidden], float32 or wider.
+
+    Example:
+        >>> hidden = torch.tensor([[[1.0], [3.0], [9.0]]])
+        >>> mask = torch.tensor([[1, 1, 0]])
+        >>> [pool(hidden, mask, pooling).item() for pooling in ("cls", "mean", "last")]
+        [1.0, 2.0, 3.0]
     """
     if pooling == "cls":
         pooled = hidden[:, 0]
@@ -27,10 +50,173 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 def embedding(pooled: Tensor, dim: int, normalize: bool) -> Tensor:
-    """The embedding [batch, dim] of a pooled tap [batch, hidden]: its first `dim` numbers, then L2-normalised if asked.
+    """Return the embedding of a pooled output: its first `dim` numbers, then L2-normalised if `normalize`.
 
-    Cutting after normalising would leave vectors of different lengths whose dot product is not a cosine.
+    The other order would leave vectors of different lengths, whose dot product is not a cosine.
     Source: Starbucks (arXiv 2410.13230), eq. 1.
+
+    Args:
+        pooled: [batch, hidden].
+        dim: The dimensions to keep.
+        normalize: Divide each row by its length.
+
+    Returns:
+        [batch, dim].
+
+    Example:
+        >>> embedding(torch.tensor([[3.0, 4.0, 12.0]]), 2, normalize=True)
+        tensor([[0.6000, 0.8000]])
     """
     cut = pooled[:, :dim]
     return torch.nn.functional.normalize(cut, dim=-1) if normalize else cut
+
+
+class CapturedLayers(threading.local):
+    """The layers whose outputs the forward pass of this thread captures, and the outputs so far.
+
+    A thread-local state lets one model serve several threads at once.
+
+    Attributes:
+        layers: The layers to capture.
+        states: {layer: token states or pooled output} of those that have run.
+        finish: Turns the token states [batch, tokens, hidden] of a layer into its pooled output.
+    """
+
+    def __init__(self) -> None:
+        self.layers: set[int] = set()
+        self.states: dict[int, Tensor] = {}
+        self.finish: Callable[[Tensor], Tensor] = _unchanged
+
+    @contextlib.contextmanager
+    def collect(self, layers: set[int], finish: Callable[[Tensor], Tensor]) -> Iterator[dict[int, Tensor]]:
+        """Capture layers during one forward pass of this thread; yields the dictionary that it fills."""
+        self.layers, self.states, self.finish = layers, {}, finish
+        try:
+            yield self.states
+        finally:
+            self.layers, self.states, self.finish = set(), {}, _unchanged
+
+    def __reduce__(self) -> Any:
+        return (CapturedLayers, ())  # a copied model starts with nothing captured
+
+
+def _unchanged(hidden: Tensor) -> Tensor:
+    return hidden
+
+
+class PooledBackbone(nn.Module):
+    """A backbone that returns the pooled outputs of any of its layers in one pass.
+
+    The pooled output of layer n equals that of the model truncated to n layers, and no layer above the deepest one
+    needed runs. Several threads may use one object.
+
+    Args:
+        backbone: A bare Hugging Face model of a supported architecture.
+        config: Its pooling is read at every pass.
+    """
+
+    def __init__(self, backbone: nn.Module, config: EncoderConfig) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.config = config
+        self.layout = layout_of(backbone.config)
+        self.num_layers = int(backbone.config.num_hidden_layers)
+        self.hidden_size = int(backbone.config.hidden_size)
+        self._captured = CapturedLayers()
+        layers = layers_of(backbone, self.layout)
+        layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)
+        for number, layer in enumerate(layers, 1):
+            layer.register_forward_hook(partial(self._after_layer, number))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.backbone.parameters()).device
+
+    def compile_layers(self) -> None:
+        """Compile each layer's forward with torch.compile, in place, for inputs of any length."""
+        for layer in layers_of(self.backbone, self.layout):
+            layer.forward = torch.compile(layer.forward, dynamic=True)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
+        """Return the pooled outputs of several layers in one pass.
+
+        Args:
+            input_ids: Token ids [batch, tokens].
+            attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
+            layers: The layers, from 1; 0, the output of the embedding layer, only beside others.
+
+        Returns:
+            {layer: [batch, hidden]}, ascending, not cut and not normalised.
+
+        Raises:
+            UserError: The model lacks a layer.
+
+        Example:
+            ```python
+            pooled = encoder(**encoder.tokenizer(["hens lay eggs"], return_tensors="pt"), layers=[2, 6])
+            pooled[2].shape  # torch.Size([1, 384])
+            ```
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return self._pooled_layers(inputs, partial(pool, mask=attention_mask, pooling=self.config.pooling), layers)
+
+    def forward_unpadded(self, rows: Sequence[Sequence[int]], layers: Sequence[int]) -> dict[int, Tensor]:
+        """Return the pooled outputs as `forward` does, from rows of token ids laid end to end, without padding.
+
+        The encoder must have been loaded with `attn_implementation="unpadded"`.
+
+        Args:
+            rows: The token ids of each text.
+            layers: The layers, as in `forward`.
+
+        Returns:
+            {layer: [rows, hidden]}.
+        """
+        start = unpadded.first_position(self.backbone.config)
+        packing = unpadded.Packing.pack(rows, start, self.device)
+        inputs = {"input_ids": packing.ids, "position_ids": packing.positions}
+
+        def pooled(hidden: Tensor) -> Tensor:
+            return pool(packing.padded(hidden), packing.mask, self.config.pooling)
+
+        with unpadded.attend_within(packing):
+            return self._pooled_layers(inputs, pooled, layers)
+
+    def _pooled_layers(
+        self, inputs: dict[str, Tensor], pooled: Callable[[Tensor], Tensor], layers: Sequence[int]
+    ) -> dict[int, Tensor]:
+        deepest = max(layers)
+        if not (min(layers) >= 0 and 1 <= deepest <= self.num_layers):
+            raise UserError(f"a model of {self.num_layers} layers has no layers {sorted(layers)}", "layers start at 1")
+        below = set(layers) - {deepest}
+        model = self.backbone if deepest == self.num_layers else truncated_view(self.backbone, self.layout, deepest)
+        finish = partial(self._finish, pooled)
+        with self._captured.collect(below, finish) as states:
+            output = model(**inputs)
+        pooled_layers = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
+        pooled_layers[deepest] = pooled(output.last_hidden_state)
+        return {layer: pooled_layers[layer] for layer in sorted(set(layers))}
+
+    def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:
+        if 0 in self._captured.layers:
+            hidden = inputs[0] if inputs else keywords["hidden_states"]
+            self._captured.states[0] = hidden if torch.is_grad_enabled() else self._captured.finish(hidden)
+
+    def _after_layer(self, number: int, module: nn.Module, inputs: Any, output: Any) -> None:
+        captured = self._captured
+        if number not in captured.layers:
+            return
+        hidden = output[0] if isinstance(output, tuple) else output
+        # In training the state is kept unchanged: an operation here would be part of a checkpointed layer, and would be
+        # missing when that layer is recomputed. Otherwise it is pooled at once, so that its memory can be freed.
+        captured.states[number] = hidden if torch.is_grad_enabled() else captured.finish(hidden)
+
+    def _finish(self, pooled: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        if self.layout.final_norm is not None:
+            hidden = self.backbone.get_submodule(self.layout.final_norm)(hidden)
+        return pooled(hidden)
+
+
+def _is_raw(state: Tensor) -> bool:
+    return state.dim() == 3

@@ -1,4 +1,4 @@
-"""Attention over texts laid end to end, so that no padding is computed; for GPUs, through torch's kernel."""
+"""Attention over texts laid end to end, without padding; on GPUs with torch's variable-length kernel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _REGISTERED = "starbucks_unpadded"  # among transformers' attention functions
 
 _ARGUMENTS = {"scale", "window_size", "enable_gqa"}  # of torch's kernel; older ones have fewer
 
-# Architectures whose positions can be told; tests/models checks each against its padded self. The value is where
-# positions start, counted from the padding token's id where that is not None.
+# Architectures whose position ids are known; tests/models compares each with padded batches. A number says that positions
+# start so many after the padding token's id; None, that they start at 0.
 FAMILIES: dict[str, int | None] = {
     "bert": None,
     "electra": None,
@@ -41,7 +41,14 @@ FAMILIES: dict[str, int | None] = {
 
 @dataclass(frozen=True)
 class Packing:
-    """Texts end to end: ids and positions [1, tokens], bounds int32 [texts + 1], mask [texts, longest] of the padded."""
+    """Texts laid end to end.
+
+    Attributes:
+        ids: Token ids [1, tokens].
+        positions: Position ids [1, tokens].
+        bounds: Where each text starts, and the end of the last: int32 [texts + 1].
+        mask: The attention mask of the same texts as a padded batch, [texts, longest].
+    """
 
     ids: Tensor
     positions: Tensor
@@ -49,22 +56,21 @@ class Packing:
     mask: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], first_position: int, device: torch.device) -> Packing:
-        """Lay tokenised texts end to end."""
+    def pack(cls, rows: Sequence[Sequence[int]], first_position: int, device: torch.device) -> Packing:
+        """Lay rows of token ids end to end; positions count from `first_position`."""
         lengths = np.array([len(row) for row in rows])
         bounds = np.concatenate([[0], lengths.cumsum()])
         columns = np.arange(lengths.max())
         positions = np.arange(bounds[-1]) - bounds[:-1].repeat(lengths) + first_position
-        to = {"device": device}
         return cls(
-            torch.tensor(np.concatenate([np.asarray(row, np.int64) for row in rows])[None], **to),
-            torch.tensor(positions[None], **to),
-            torch.tensor(bounds.astype(np.int32), **to),
-            torch.tensor((columns < lengths[:, None]).astype(np.int64), **to),
+            torch.tensor(np.concatenate([np.asarray(row, np.int64) for row in rows])[None], device=device),
+            torch.tensor(positions[None], device=device),
+            torch.tensor(bounds.astype(np.int32), device=device),
+            torch.tensor((columns < lengths[:, None]).astype(np.int64), device=device),
         )
 
     def padded(self, hidden: Tensor) -> Tensor:
-        """[1, tokens, hidden] -> [texts, longest, hidden], zero where there is no token."""
+        """Return states [1, tokens, hidden] as a padded batch [texts, longest, hidden], zero where there is no token."""
         out = hidden.new_zeros((*self.mask.shape, hidden.shape[-1]))
         out[self.mask.bool()] = hidden[0]
         return out
@@ -78,8 +84,8 @@ _current = _Current()
 
 
 @contextlib.contextmanager
-def using(packing: Packing) -> Iterator[None]:
-    """Models switched by `switch` attend within the texts of `packing`, in this thread."""
+def attend_within(packing: Packing) -> Iterator[None]:
+    """Restrict the attention of enabled models to the texts of `packing`, in this thread."""
     _current.packing = packing
     try:
         yield
@@ -87,29 +93,30 @@ def using(packing: Packing) -> Iterator[None]:
         _current.packing = None
 
 
-def switch(backbone: Any) -> None:
-    """Make a backbone's attention able to run unpadded; padded batches go through torch's usual attention as before.
+def enable(backbone: Any) -> None:
+    """Let a backbone run on packed texts, in place; padded batches use torch's usual attention as before.
 
-    Raises UserError for an architecture whose positions cannot be told.
+    Raises:
+        UserError: The position ids of the architecture are not known.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
     if backbone.config.model_type not in FAMILIES:
         raise UserError(
-            f"{backbone.config.model_type!r} cannot run unpadded", f"it is known of {', '.join(sorted(FAMILIES))}"
+            f"{backbone.config.model_type!r} cannot run unpadded", f"supported: {', '.join(sorted(FAMILIES))}"
         )
     AttentionInterface.register(_REGISTERED, _attention)
     AttentionMaskInterface.register(_REGISTERED, _mask)
     backbone.set_attn_implementation(_REGISTERED)
 
 
-def can_run(backbone: Any) -> bool:
-    """Whether `switch` was called on a backbone."""
+def is_enabled(backbone: Any) -> bool:
+    """Return whether `enable` was called on a backbone."""
     return backbone.config._attn_implementation == _REGISTERED
 
 
 def first_position(config: Any) -> int:
-    """Where an architecture counts positions from."""
+    """Return the first position id of an architecture."""
     after_pad = FAMILIES[config.model_type]
     return 0 if after_pad is None else int(config.pad_token_id) + after_pad
 
@@ -131,7 +138,7 @@ def _attention(
     is_causal: bool | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers asks: query [1, heads, tokens, width] to [1, tokens, heads, width]."""
+    """The attention function of transformers: query [1, heads, tokens, width] → [1, tokens, heads, width]."""
     packing = _current.packing
     if packing is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -150,7 +157,7 @@ def _attention(
 
 @functools.cache
 def kernel() -> Callable[..., Any]:
-    """Torch's attention over texts end to end. Raises UserError for a torch that lacks it, or its windows and groups."""
+    """Return torch's variable-length attention. Raises UserError for a torch whose kernel lacks windows or groups."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -182,16 +189,16 @@ def _with_kernel(
 def _text_by_text(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, window: tuple[int, int], scale: float | None
 ) -> Tensor:
-    """The same where the kernel does not run: one text after the other, slow, for tests and odd devices."""
+    """Attend text by text where the kernel does not run: slow, for tests and other devices."""
     out = torch.empty_like(query)
     bounds = packing.bounds.tolist()
     for start, stop in itertools.pairwise(bounds):
         q, k, v = (states[start:stop].transpose(0, 1) for states in (query, key, value))
-        away = torch.arange(stop - start, device=query.device)
-        away = away[None] - away[:, None]  # of a key from a query
+        positions = torch.arange(stop - start, device=query.device)
+        distance = positions[None] - positions[:, None]  # of a key from a query
         left, right = (stop if side < 0 else side for side in window)
-        seen = (away >= -left) & (away <= right)
+        visible = (distance >= -left) & (distance <= right)
         grouped = query.shape[1] != key.shape[1]
-        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
-        out[start:stop] = found.transpose(0, 1)
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)
+        out[start:stop] = attended.transpose(0, 1)
     return out

@@ -54,7 +54,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.models.encoder import limit_of
+    from starbucks_retrieval.models.architectures import token_limit
     from starbucks_retrieval.pretrain.card import write_card
     from starbucks_retrieval.pretrain.data import PretrainingData
     from starbucks_retrieval.pretrain.documents import open_documents
@@ -79,7 +79,7 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
     module = PretrainingModule.from_pretrained(
         arguments.model_name_or_path, _asked(arguments), options, dropout=arguments.dropout, seed=settings.seed
     )
-    limit = limit_of(module.config, module.tokenizer)
+    limit = token_limit(module.config, module.tokenizer)
     if arguments.max_length > limit:
         log.info("max_length %d: the backbone's limit", limit)
     length = min(arguments.max_length, limit)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from starbucks_retrieval.cli import format_number
-from starbucks_retrieval.models.origin import base_model, told_base
+from starbucks_retrieval.models.info import base_model, base_model_text
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.module import PretrainingModule
@@ -55,7 +55,7 @@ def write_card(
         "",
         "## Training",
         "",
-        f"Base model: {told_base(base)}. Text: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
+        f"Base model: {base_model_text(base)}. Text: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
         "",
         *(f"- {name}: {value}" for name, value in _recipe(module, masking, settings, figures).items()),
         "",

@@ -162,7 +162,6 @@ def _whole_weights(settings: TrainingArguments) -> Iterator[None]:
 
 def _encoder_and_objective(arguments: TrainArguments, pairs: bool) -> tuple[NestedEncoder, Objective]:
     from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.models.encoder import token_limit
 
     def load(layers: int | None = None) -> NestedEncoder:
         name = arguments.model_name_or_path
@@ -179,7 +178,7 @@ def _encoder_and_objective(arguments: TrainArguments, pairs: bool) -> tuple[Nest
         log.info("layers above %d are left out: no size uses them", objective.depth)
         encoder = load(objective.depth)
         objective = build(encoder)
-    encoder.config = arguments.encoder_config(encoder.config, sizes, objective.options, token_limit(encoder))
+    encoder.config = arguments.encoder_config(encoder.config, sizes, objective.options, encoder.token_limit)
     for is_query in (True, False):
         encoder.max_length(is_query)
     return encoder, objective

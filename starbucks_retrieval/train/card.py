@@ -13,7 +13,7 @@ from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.losses.base import Options
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.origin import base_model, told_base
+from starbucks_retrieval.models.info import base_model, base_model_text
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 
@@ -61,7 +61,7 @@ def write_card(
         "",
         "## Training",
         "",
-        f"Base model: {told_base(arguments.model_name_or_path)}. "
+        f"Base model: {base_model_text(arguments.model_name_or_path)}. "
         f"Data: {', '.join(f'`{Path(name).name}`' for name in arguments.collections)}.",
         "",
         *(f"- {name}: {value}" for name, value in ({"objective": objective} | recipe | _objective(options)).items()),

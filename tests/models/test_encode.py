@@ -64,7 +64,13 @@ def test_a_tokenizer_without_special_tokens_never_yields_an_empty_row(encoder):
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [("5:8", "layer 5"), ("2:33", "33 dimensions"), ("0:8", "start at 1"), ("2:0", "start at 1"), ("tall", "1 sizes")],
+    [
+        ("5:8", "layer 5"),
+        ("2:33", "33 dimensions"),
+        ("0:8", "start at 1"),
+        ("2:0", "start at 1"),
+        ("tall", "this one has 1"),
+    ],
 )
 def test_refuses_sizes_the_model_lacks(encoder, sizes, message):
     with pytest.raises(UserError, match=message):

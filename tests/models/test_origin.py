@@ -2,19 +2,19 @@
 
 import pytest
 
-from starbucks_retrieval.models.origin import base_model, told_base
+from starbucks_retrieval.models.info import base_model, base_model_text
 
 
 def test_a_hub_name_is_told():
     assert base_model("google/bert") == {"base_model": "google/bert"}
-    assert told_base("bert-base-uncased") == "`bert-base-uncased`"
+    assert base_model_text("bert-base-uncased") == "`bert-base-uncased`"
 
 
 def test_a_folder_of_the_hubs_cache_has_its_name(tmp_path):
     folder = tmp_path / "models--org--a-model" / "snapshots" / "0123abcd"
     folder.mkdir(parents=True)
     assert base_model(str(folder)) == {"base_model": "org/a-model"}
-    assert told_base(str(folder)) == "`org/a-model`"
+    assert base_model_text(str(folder)) == "`org/a-model`"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_another_folder_has_what_its_own_card_records(tmp_path, card, expected):
     if card is not None:
         (folder / "README.md").write_bytes(card.encode())
     assert base_model(str(folder)) == ({"base_model": expected} if expected else {})
-    assert told_base(str(folder)).startswith("a local folder, `bert-base`")
-    assert ("org/a" in told_base(str(folder))) == isinstance(expected, list)
+    assert base_model_text(str(folder)).startswith("a local folder, `bert-base`")
+    assert ("org/a" in base_model_text(str(folder))) == isinstance(expected, list)
 
 
 def test_a_card_that_is_no_text_is_left_alone(tmp_path):

@@ -12,7 +12,7 @@ from starbucks_retrieval.models import precision
 def test_names_and_dtypes_round_trip():
     cpu = torch.device("cpu")
     for name in ("fp32", "bf16", "fp16"):
-        assert precision.name_of(precision.choose(name, cpu)) == name
+        assert precision.dtype_name(precision.autocast_dtype(name, cpu)) == name
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,18 @@ def test_names_and_dtypes_round_trip():
 )
 def test_auto_takes_bf16_on_a_cpu_that_multiplies_it_fast(monkeypatch, able, times, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
-    monkeypatch.setattr(precision, "speedup", lambda: times)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda: times)
     precision._fast_on_this_cpu.cache_clear()
     try:
-        assert precision.choose("auto", torch.device("cpu")) is expected
+        assert precision.autocast_dtype("auto", torch.device("cpu")) is expected
     finally:
         precision._fast_on_this_cpu.cache_clear()
 
 
 def test_the_measurement_gives_a_ratio(ticking):
-    assert precision.speedup(turns=1) == 1
+    assert precision.bf16_speedup(turns=1) == 1
 
 
 def test_a_clock_that_stands_still_gives_a_ratio_too(monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 5.0))
-    assert precision.speedup(turns=1) == 1
+    assert precision.bf16_speedup(turns=1) == 1

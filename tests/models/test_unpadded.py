@@ -70,7 +70,7 @@ def test_a_torch_without_the_kernel_is_told(tmp_path, monkeypatch, there):
         module.varlen_attn = lambda query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False: query
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
     unpadded.kernel.cache_clear()
-    packing = unpadded.Packing.of([[5, 6], [7]], 0, torch.device("cpu"))
+    packing = unpadded.Packing.pack([[5, 6], [7]], 0, torch.device("cpu"))
     states = [torch.zeros(3, 2, 4) for _ in range(3)]
     for call in (unpadded.kernel, lambda: unpadded._with_kernel(*states, packing, (-1, -1), None)):
         with pytest.raises(UserError, match=r"unpadded needs torch 2\.12 or newer on a GPU, this is 2"):

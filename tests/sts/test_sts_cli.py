@@ -145,8 +145,8 @@ def test_a_size_without_correlation_is_missing_not_zero(tiny_bert, sets, tmp_pat
     ("flags", "message"),
     [
         (["--sizes", "2:64"], "error: size 2:64 needs 64 dimensions, but the model is 32 wide"),
-        (["--sizes", "9:8"], "error: layer 9 asked of a model with 4 layers"),
-        (["--layers", "1,9"], "error: layer 9 asked of a model with 4 layers"),
+        (["--sizes", "9:8"], "error: no layer 9 in a model of 4 layers"),
+        (["--layers", "1,9"], "error: no layer 9 in a model of 4 layers"),
         (["--dims", "8,64"], "error: size 1:64 needs 64 dimensions"),
         (["--grid", "--sizes", "2:8"], "error: --sizes and a grid"),
         (["--layers", "1,x"], "error: cannot read --layers 1,x"),

@@ -17,7 +17,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import truncated_view
 from starbucks_retrieval.models.backends.base import Run
 from starbucks_retrieval.models.batching import pad
-from starbucks_retrieval.models.encoder import NestedEncoder, token_limit
+from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.sizes import Size, check_size
 
@@ -134,7 +134,7 @@ def trace(graph: Graph) -> torch.export.ExportedProgram:
         raise UserError(f"the model is on {encoder.device}, and conversion works on a CPU", "say --device cpu")
     # Two texts, of different lengths: tracing would take a 1 for a constant.
     example = pad([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3]], 0)
-    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1, max=token_limit(encoder))}
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1, max=encoder.token_limit)}
     with torch.no_grad(), quiet_export():
         return torch.export.export(graph, tuple(example.values()), dynamic_shapes=(axes, axes), strict=False)
 
@@ -172,7 +172,7 @@ def _random_batches(encoder: NestedEncoder) -> list[dict[str, Tensor]]:
     """Batches of one text and of several, of one token and of many, with much padding and with none."""
     rng = np.random.default_rng(0)
     vocabulary = int(encoder.backbone.config.vocab_size)
-    long = min(token_limit(encoder), 48)
+    long = min(encoder.token_limit, 48)
     shapes = [[1], [long], [long, 1, 5], [4, 4, 4, 4, 4]]
     # From 5 on, as the ids before are special ones in most vocabularies, padding among them.
     return [pad([rng.integers(5, vocabulary, length).tolist() for length in lengths], 0) for lengths in shapes]

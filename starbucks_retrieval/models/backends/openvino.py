@@ -53,7 +53,7 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
         raise UserError("openvino computes in fp32, bf16 or int8, not fp16", "take --dtype bf16")
     if dtype == "int8":
         check_calibration(calibration)  # before the conversion, which takes seconds
-    fast = precision.name_of(precision.choose("auto", encoder.device))
+    fast = precision.dtype_name(precision.autocast_dtype("auto", encoder.device))
     graph = PooledLayersGraph(encoder, sizes.layers)
     model = converted(graph)
     if dtype == "int8":

@@ -24,7 +24,7 @@ class TorchBackend:
     """
 
     def __init__(self, encoder: NestedEncoder, dtype: torch.dtype | None = None, *, compiled: bool = False) -> None:
-        self.name = precision.name_of(dtype)
+        self.name = precision.dtype_name(dtype)
         self._encoder = encoder
         self._dtype = dtype
         if compiled:
@@ -43,4 +43,4 @@ def open_torch(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: To
         raise UserError("torch has no int8 here", "take --backend openvino for int8, or --dtype bf16")
     if dtype == "fp16" and encoder.device.type == "cpu":
         raise UserError("CPUs do not support fp16", "take --dtype bf16 or fp32 on a CPU")
-    return TorchBackend(encoder, precision.choose(cast(precision.Precision, dtype), encoder.device))
+    return TorchBackend(encoder, precision.autocast_dtype(cast(precision.Precision, dtype), encoder.device))

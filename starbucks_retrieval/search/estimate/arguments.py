@@ -58,9 +58,9 @@ def _of_model(name_or_path: str) -> Sizes:
     from transformers import AutoConfig
 
     from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.loading import explained
+    from starbucks_retrieval.models.loading import explain_load_errors
 
-    with explained(name_or_path):
+    with explain_load_errors(name_or_path):
         shape = AutoConfig.from_pretrained(name_or_path)
     layers, width = int(shape.num_hidden_layers), int(shape.hidden_size)
     return find_config(name_or_path, layers, width).sizes or Sizes([Size(layers, width)])
