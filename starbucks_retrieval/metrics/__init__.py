@@ -1,1 +1,1 @@
-"""Measures, tests of significance and result files."""
+"""Retrieval measures, tests of significance, result files, and the names of runs."""

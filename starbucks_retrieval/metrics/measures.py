@@ -1,12 +1,15 @@
-"""Measures over runs, computed by ir-measures on one ranking for all: trec_eval's.
+"""Retrieval measures, computed by ir-measures on the ranking of trec_eval.
 
-trec_eval ignores the rank column and sorts a query's results by score, as float32 (so 1 and 1 + 1e-12 tie), then by
-docid, byte-wise, both descending. The tools behind ir-measures disagree on ties: pytrec_eval, which is trec_eval, is
-given the run as it is; those that compute Judged@10 or Compat take the smaller docid first, so they are handed a run in
-trec_eval's order with its ranks for scores, which leaves nothing to break. Gains are linear, as in trec_eval's ndcg_cut.
+trec_eval ignores the rank column and sorts the results of a query by score as float32 (so 1 and 1 + 1e-12 tie), then by
+docid, byte-wise, both descending. The tools behind ir-measures break ties differently. pytrec_eval, which is trec_eval,
+reads the run as it is; the tools for measures such as Judged@10 or Compat prefer the smaller docid, so they read the run
+in trec_eval's order, with ranks as scores and therefore without ties. Gains are linear, as in trec_eval's ndcg_cut.
 
-A negative grade is no gain. trec_eval takes such a document for not relevant, and in Bpref and infAP for not judged;
-the other tools are handed 0 in its place.
+A negative grade has no gain: trec_eval treats the document as not relevant, and in Bpref and infAP as not judged; the other
+tools read grade 0 instead.
+
+Sources: MacAvaney, Macdonald and Ounis, "Streamlining Evaluation with ir-measures" (ECIR 2022); Järvelin and Kekäläinen,
+"Cumulated gain-based evaluation of IR techniques" (TOIS 2002) for nDCG; https://trec.nist.gov/trec_eval.
 """
 
 from __future__ import annotations
@@ -28,29 +31,44 @@ if TYPE_CHECKING:
 Qrels = Mapping[str, Mapping[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 
-# Queries put in order at a time: the ranked copy of a run of 6,980 queries never stands in memory whole.
+# Queries ranked at a time, so that the ranked copy of a large run is never in memory as a whole.
 _BATCH = 512
 _SPELLING = "write it as in RR@10, P@5, AP(rel=2), nDCG@10"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What `score` found: `mean` by measure, `per_query` by measure and query_id, over every judged query."""
+    """The figures of a run.
+
+    Attributes:
+        mean: measure → figure over all judged queries.
+        per_query: measure → query id → value.
+    """
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
 
 
 def parse_measures(text: str) -> list[Measure]:
-    """The measures named in `text`, in ir-measures' spelling (`RR@10 nDCG@10 P(rel=2)@5`), split at spaces or commas.
+    """Parse names of measures, separated by spaces or commas.
 
-    trec_eval's names (`ndcg_cut_10`, `recall.1000`, `map`) are read as what ir-measures calls them.
-    Raises UserError for a name, parameter or cutoff that is unknown, and for a measure no installed tool computes.
+    Args:
+        text: Names of ir-measures (`RR@10 nDCG@10 P(rel=2)@5`) or of trec_eval (`ndcg_cut_10`, `recall.1000`, `map`).
+
+    Returns:
+        The measures in the order given, each once.
+
+    Raises:
+        UserError: An unknown name, parameter or cutoff, or a measure that no installed tool computes.
+
+    Example:
+        >>> parse_measures("RR@10, ndcg_cut_10")
+        [RR@10, nDCG@10]
     """
     # A comma or a space inside parentheses belongs to a measure's parameters.
     words = re.findall(r"(?:[^\s,(]|\([^)]*\))+", text)
     if not words:
-        raise UserError("no measure is named", "name some: RR@10 nDCG@10 R@1000")
+        raise UserError("no measures are given", "name at least one: RR@10 nDCG@10 R@1000")
     return list(dict.fromkeys(_parse_measure(word) for word in words))
 
 
@@ -66,22 +84,22 @@ def _parse_measure(word: str) -> Measure:
         name = re.sub(r"\W.*", "", word)
         near = spelling.get(name.lower())
         hint = f"did you mean {near}{word[len(name) :]}?" if near else "use ir-measures' names: RR@10 AP P@5"
-        raise UserError(f"there is no measure {word!r}", hint) from None
+        raise UserError(f"unknown measure {word!r}", hint) from None
     except UserError:
         raise
-    except Exception:  # its parser and its checks raise whatever comes
-        raise UserError(f"{word!r} is not a measure as ir-measures writes them", _SPELLING) from None
+    except Exception:  # its parser and its checks raise many types
+        raise UserError(f"{word!r} is not a measure in the notation of ir-measures", _SPELLING) from None
     if measure.params.get("cutoff", 1) < 1:
-        raise UserError(f"{word!r} cuts before the first rank", _SPELLING)
+        raise UserError(f"{word!r} has a cutoff below 1", _SPELLING)
     if not supported:
         steps = [step for step in (provider.install_instructions() for provider in able) if step]
-        hint = f"a tool that does: {steps[0]}" if steps else "change its parameters"
-        raise UserError(f"nothing installed computes {word!r}", hint)
+        hint = f"install a tool that does: {steps[0]}" if steps else "change its parameters"
+        raise UserError(f"no installed tool computes {word!r}", hint)
     return measure
 
 
 def _of_trec_eval(word: str) -> Measure | None:
-    """What one of trec_eval's names stands for, None for any other word. Raises UserError for one of several."""
+    """Return the measure of a name of trec_eval, None for any other word. Raises UserError for a group of measures."""
     import ir_measures
 
     try:
@@ -90,20 +108,34 @@ def _of_trec_eval(word: str) -> Measure | None:
         return None
     if len(measures) != 1:
         raise UserError(
-            f"{word!r} names {len(measures)} measures", f"name those wanted: {' '.join(map(str, measures))}"
+            f"{word!r} names {len(measures)} measures", f"choose among them: {' '.join(map(str, measures))}"
         )
     return measures[0]
 
 
 def score(qrels: Qrels, run: Run, measures: Iterable[Measure]) -> Scores:
-    """Score `run` against `qrels` by every measure.
+    """Score a run.
 
-    Every query of `qrels` counts, as under `trec_eval -c`: one without results scores 0, so absence never inflates a
-    mean. Queries of `run` that `qrels` does not judge are ignored. A non-finite score ranks below every finite one.
+    Every query of `qrels` counts, as with `trec_eval -c`: a query without results scores 0, so missing queries never
+    raise a mean. Queries that are not judged are ignored. NaN and infinite scores rank below all others.
+
+    Args:
+        qrels: query id → docid → grade.
+        run: query id → docid → score, higher is better.
+        measures: Measures, as `parse_measures` returns them.
+
+    Raises:
+        UserError: The tool behind a measure cannot compute it on this run.
+
+    Example:
+        >>> qrels = {"q1": {"d1": 1}, "q2": {"d2": 1}}
+        >>> run = {"q1": {"d1": 0.9, "d2": 0.4}, "q2": {"d1": 0.8, "d2": 0.5}}
+        >>> score(qrels, run, parse_measures("RR@10")).mean
+        {'RR@10': 0.75}
     """
     measures = list(measures)
     per_query: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, 0.0) for measure in measures}
-    by_trec_eval, by_others = _sorted_out(measures)
+    by_trec_eval, by_others = _split_by_tool(measures)
     if by_trec_eval:
         judged = {query_id: dict(grades) for query_id, grades in qrels.items() if run.get(query_id)}
         results = {query_id: _all_finite(run[query_id]) for query_id in judged}
@@ -120,7 +152,12 @@ def score(qrels: Qrels, run: Run, measures: Iterable[Measure]) -> Scores:
 
 
 def mean(measure: Measure, values: Iterable[float]) -> float:
-    """The figure of a set of queries from the figures of each: their mean, or for counts (NumQ, NumRet) their sum."""
+    """Aggregate the values of queries to the figure of a set: their mean, or for counts (NumQ, NumRet) their sum.
+
+    Example:
+        >>> mean(parse_measures("P@5")[0], [0.2, 0.6]), mean(parse_measures("NumRet")[0], [10, 20])
+        (0.4, 30.0)
+    """
     aggregator = measure.aggregator()
     for value in values:
         aggregator.add(value)
@@ -128,16 +165,15 @@ def mean(measure: Measure, values: Iterable[float]) -> float:
 
 
 def is_mean(measure: Measure) -> bool:
-    """Whether a set's figure is the mean over its queries, so that paired tests apply and averages over sets mean
-    something."""
+    """Return whether the figure of a set is the mean over its queries: only then paired tests and averages apply."""
     return mean(measure, (1.0, 1.0)) == 1.0
 
 
-def _sorted_out(measures: list[Measure]) -> tuple[dict[Measure, list[tuple[str, int | None]]], list[Measure]]:
-    """Measures that pytrec_eval computes, each with the names it gives and the cutoff to apply to them; and all others.
+def _split_by_tool(measures: list[Measure]) -> tuple[dict[Measure, list[tuple[str, int | None]]], list[Measure]]:
+    """Return the measures that pytrec_eval computes, each with (name, cutoff) of its results, and all others.
 
-    trec_eval has no RR@k. RR where it is no less than 1 / k is the same number; what ir-measures falls back to for it
-    breaks ties otherwise and takes ten times as long.
+    trec_eval does not have RR@k, but RR where it is at least 1 / k is the same number. The tool that ir-measures would use
+    breaks ties differently and takes ten times as long.
     """
     from ir_measures import pytrec_eval
 
@@ -159,11 +195,11 @@ def _compute(measures: list[Measure], qrels: Qrels, run: Run) -> list[Metric]:
     try:
         return list(ir_measures.iter_calc(measures, qrels, run))
     except ZeroDivisionError:
-        # Accuracy divides by the number of results that are not relevant.
+        # The measure Accuracy divides by the number of results that are not relevant.
         names = " ".join(map(str, measures))
         raise UserError(f"ir-measures divides by zero in one of {names}", "leave out Accuracy") from None
     except subprocess.CalledProcessError:
-        # gdeval, a Perl script, computes ERR and the exponential nDCG; it takes no other than numeric query ids.
+        # gdeval, a Perl script, computes ERR and the exponential nDCG; it reads only numeric query ids.
         names = " ".join(map(str, measures))
         raise UserError(f"the program behind {names} rejects this run", "leave out ERR and exp-log2 measures") from None
 
@@ -178,7 +214,7 @@ def _batches(qrels: Qrels) -> Iterator[dict[str, dict[str, int]]]:
 
 
 def _all_finite(ranking: Mapping[str, float]) -> dict[str, float]:
-    # Any NaN or infinity survives a sum.
+    # The sum is finite only if all scores are.
     return ranking if isinstance(ranking, dict) and math.isfinite(sum(ranking.values())) else _by_rank(ranking)
 
 
@@ -188,7 +224,12 @@ def _by_rank(ranking: Mapping[str, float]) -> dict[str, float]:
 
 
 def trec_order(ranking: Mapping[str, float]) -> list[str]:
-    """The docids of one query's results, best first, in trec_eval's order: float32 score, then docid, descending."""
+    """Return the docids of one query in trec_eval's order: float32 score, then docid, both descending.
+
+    Example:
+        >>> trec_order({"d1": 1.0, "d3": 2.0, "d2": 1.0 + 1e-12})
+        ['d3', 'd2', 'd1']
+    """
     docids = list(ranking)
     scores = float32_scores(ranking)
     order = np.argsort(-scores, kind="stable")
@@ -201,7 +242,7 @@ def trec_order(ranking: Mapping[str, float]) -> list[str]:
 
 
 def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]]:
-    """(score as float32, docid) of the first `depth` results in trec_eval's order; the rest is not put in order."""
+    """Return (float32 score, docid) of the first `depth` results in trec_eval's order, without sorting the others."""
     scores, docids = float32_scores(ranking), list(ranking)
     rows = np.arange(len(scores))
     if len(scores) > depth:
@@ -211,7 +252,7 @@ def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]
 
 
 def float32_scores(ranking: Mapping[str, float]) -> np.ndarray:
-    """One query's scores as trec_eval compares them, float32 [results]; NaN and infinities become -inf, the lowest."""
+    """Return the scores of one query as trec_eval compares them: float32 [results], with -inf for NaN and infinities."""
     scores = np.fromiter(ranking.values(), dtype=np.float64, count=len(ranking))
     with np.errstate(over="ignore"):
         single = scores.astype(np.float32)
@@ -220,7 +261,14 @@ def float32_scores(ranking: Mapping[str, float]) -> np.ndarray:
 
 
 def remove_identical_ids(run: Run) -> dict[str, dict[str, float]]:
-    """`run` without the results whose docid is the query's own id, BEIR's rule for ArguAna and Quora."""
+    """Return the run without results whose docid is the query's id, BEIR's rule for ArguAna and Quora.
+
+    Source: Thakur et al., "BEIR" (NeurIPS 2021, arXiv 2104.08663), `ignore_identical_ids` in its code.
+
+    Example:
+        >>> remove_identical_ids({"a1": {"a1": 1.0, "a2": 0.5}})
+        {'a1': {'a2': 0.5}}
+    """
     return {
         query_id: {docid: value for docid, value in ranking.items() if docid != query_id}
         for query_id, ranking in run.items()

@@ -1,4 +1,4 @@
-"""Result files: one JSON for whatever was measured at sizes, written by the stages that score and read by `report`."""
+"""Result files: figures at sizes as JSON, written by evaluate, sts, transfer and grid, and read by report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starbucks_retrieval.sizes import Size
 
 FORMAT, VERSION = "starbucks-results", 1
 
-# BEIR's one set that is twelve: queries and passages of each forum by themselves, and the mean over the forums.
+# CQADupStack, one set of BEIR, has twelve forums with their own queries and passages; its figure is their mean.
 _FORUM = re.compile(r"((?:.*/)?cqadupstack)[-_./:]([^/]+)")
 
 Layout = Literal["grid", "list"]
@@ -25,12 +25,17 @@ Layout = Literal["grid", "list"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure: `measure` on the data set `dataset` at `size`, over `count` queries, pairs or texts.
+    """One figure of a result file.
 
-    `size` is None where it is unknown (a run of another program). `passage_size` is set only where passages were
-    embedded at another size than queries. `values`, the figure of each query by its id, may be left out; a test of
-    significance between two files needs it for measures that are means over queries. `label` is set only where one
-    file holds several methods (runs laid side by side): it is how tables call this cell's.
+    Attributes:
+        dataset: Name of the data set.
+        measure: Name of the measure.
+        size: Size of the embeddings, None if unknown (a run of another program).
+        value: The figure.
+        count: Number of queries, pairs or texts behind it.
+        passage_size: Size of the passages, only if it differs from that of the queries.
+        values: query id → value. Optional; tests of significance between two files need it.
+        label: Name of the method in tables, only if the file holds several methods.
     """
 
     dataset: str
@@ -43,7 +48,7 @@ class Cell:
     label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written: sizes as `layer:dim`, absent fields left out, a value that is not finite as null."""
+        """Return the cell as it is written: sizes as `layer:dim`, no absent fields, null for a value that is not finite."""
         content: dict[str, Any] = {
             "dataset": self.dataset,
             "measure": self.measure,
@@ -60,7 +65,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Cell:
-        """The reverse of `to_json`. Raises KeyError, TypeError, ValueError or UserError for anything else."""
+        """Read what `to_json` returned. Raises KeyError, TypeError, ValueError or UserError for anything else."""
         value, sizes = content["value"], [content.get(name) for name in ("size", "passage_size")]
         size, passage_size = (Size.parse(text) if text is not None else None for text in sizes)
         values, label = content.get("values"), content.get("label")
@@ -78,11 +83,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Results:
-    """What one stage measured of one model: `kind` names the stage (evaluate, sts, transfer, grid).
+    """The content of a result file.
 
-    `label` is how tables call the model or method. `more` holds further keys of the file, costs of sizes and
-    provenance among them; they may not repeat the names of the fields. `layout` says what the sizes are: a grid of
-    layers and dims, also where it has one layer only, or a list of sizes; None where the stage does not know.
+    Attributes:
+        kind: The stage that measured: `evaluate`, `sts`, `transfer` or `grid`.
+        label: Name of the model or method in tables.
+        cells: The figures.
+        more: Further keys of the file, such as costs of sizes and provenance; not the names of these attributes.
+        layout: `grid` if the sizes are all combinations of layers and dims, `list` otherwise, None if unknown.
+
+    Example:
+        >>> results = Results("evaluate", "ours", [Cell("scifact", "nDCG@10", Size(6, 128), 0.61, 300)])
+        >>> results.to_json()["cells"]
+        [{'dataset': 'scifact', 'measure': 'nDCG@10', 'value': 0.61, 'count': 300, 'size': '6:128'}]
     """
 
     kind: str
@@ -92,14 +105,14 @@ class Results:
     layout: Layout | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file."""
+        """Return the content of the file."""
         head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kind": self.kind, "label": self.label}
         if self.layout:
             head["layout"] = self.layout
         return {**self.more, **head, "cells": [cell.to_json() for cell in self.cells]}
 
     def by_label(self) -> list[Results]:
-        """One Results a method, in the order of the cells; cells without a label of their own are this one's."""
+        """Return one Results per method, in the order of the cells; cells without a label belong to `self.label`."""
         parts: dict[str, list[Cell]] = {}
         for cell in self.cells:
             parts.setdefault(cell.label or self.label, []).append(replace(cell, label=None))
@@ -107,30 +120,37 @@ class Results:
 
 
 def set_of(dataset: str) -> str:
-    """The set that a data set counts for in an average: CQADupStack's forums are one, any other is its own.
+    """Return the set that a data set counts for in an average: its forum's set for CQADupStack, else itself.
 
-    Forums are known by their names: `beir/cqadupstack/gis`, `cqadupstack-gis`.
+    Example:
+        >>> set_of("beir/cqadupstack/gis"), set_of("cqadupstack-gis"), set_of("beir/fiqa")
+        ('beir/cqadupstack', 'cqadupstack', 'beir/fiqa')
     """
     forum = _FORUM.fullmatch(dataset)
     return forum[1] if forum else dataset
 
 
 def sets_of_parts(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The sets that data sets count for, each with its parts, in order of appearance; a part that is alone is a set."""
+    """Group data sets by `set_of`, in order of appearance; a single forum is a set under its own name."""
     parts: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(datasets):
         parts.setdefault(set_of(dataset), []).append(dataset)
-    return {some[0] if len(some) == 1 else name: some for name, some in parts.items()}
+    return {found[0] if len(found) == 1 else name: found for name, found in parts.items()}
 
 
 def macro_mean(figures: Mapping[str, float]) -> float:
-    """The mean over sets of {data set: figure}, each part of a set weighing a share of its set."""
+    """Return the mean over sets of {data set: figure}; the figure of CQADupStack is the mean over its forums.
+
+    Example:
+        >>> macro_mean({"cqadupstack-gis": 0.25, "cqadupstack-tex": 0.75, "quora": 1.0})
+        0.75
+    """
     means = [sum(figures[one] for one in parts) / len(parts) for parts in sets_of_parts(figures).values()]
     return sum(means) / len(means)
 
 
 def dataset_name(path: Path) -> str:
-    """How tables call a data set in a folder: the folder's name, and for a forum that of its set before it."""
+    """Return the name of a data set in a folder: the folder's name, with `cqadupstack/` before it for a forum."""
     path = path.absolute()
     return (
         f"{path.parent.name}/{path.name}"
@@ -140,13 +160,13 @@ def dataset_name(path: Path) -> str:
 
 
 def write_results(path: str | Path, results: Results) -> None:
-    """Write a result file, whole or not at all; missing folders are made."""
+    """Write a result file; it appears complete or not at all. Missing folders are created."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_json(path, results.to_json())
 
 
 def read_results(path: str | Path) -> Results:
-    """Read a result file. Raises UserError for a file that is missing, damaged, newer than this program or not one."""
+    """Read a result file. Raises UserError if it is missing, damaged, written by a newer version, or of another kind."""
     path = Path(path).expanduser()
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -169,10 +189,10 @@ def read_results(path: str | Path) -> Results:
 
 
 def _layout_of(content: Mapping[str, Any]) -> Layout | None:
-    """What the file says its sizes are; of files before 0.2, which do not say it, what its stage and its flags tell."""
-    said = content.get("layout")
-    if said in get_args(Layout):
-        return said
+    """Return the layout in the file; files before 0.2 do not have it, so derive it from their stage and flags."""
+    layout = content.get("layout")
+    if layout in get_args(Layout):
+        return layout
     if content["kind"] == "grid":
         return "grid"
     provenance = content.get("provenance")

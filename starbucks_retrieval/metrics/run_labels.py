@@ -1,15 +1,15 @@
-"""How tables, pages and findings call a run: one rule for `evaluate`, `report` and `browse`.
+"""Labels of runs in tables, pages and findings: one rule for `evaluate`, `report` and `browse`.
 
-A run's label is, in this order:
+The label of a run is the first of these that is not empty:
 
-1. what `--label` says;
-2. its file's name without endings (`.gz .trec .run .txt`), without the run's size and without the name of its set:
-   `ours.scifact.L6-D128.trec` is `ours`;
-3. where that leaves nothing (`scifact.trec`, `L6-D128.trec`), the tag in the file without the size, if it is more;
-4. else the name of the folder that it lies in.
+1. the value of `--label`;
+2. the file name without endings (`.gz .trec .run .txt`), without the size and the name of the set:
+   `ours.scifact.L6-D128.trec` gives `ours`;
+3. the tag in the file without the size (for names such as `L6-D128.trec`);
+4. the name of the folder.
 
-Two runs that would fill one cell of a table get `folder/label`, and where that is the same too, their paths. Where one
-label stands for several sizes, the size is shown after it.
+Two runs with one label for the same cell of a table get `folder/label`, and if that is equal, too, their paths. If a label
+has several sizes, titles show the size after it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, pair_name
 
 ENDINGS = (".gz", ".trec", ".run", ".txt")
-JOINTS = "._ -"  # as a class of characters in an expression, so the dash stands last
+JOINTS = "._ -"  # characters between the words of a name; the dash is last for use in a character class
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run's label is made of: path, the tag in the file, its size where known, and the names of its sets.
+    """The parts from which the label of a run is made.
 
-    `cells` are the cells of a table that the run fills, each in words (`at 6:128 on scifact`).
+    Attributes:
+        path: The run file.
+        tag: Its tag, column six.
+        size: Size of the embeddings, None if unknown.
+        sets: Names of the sets that it is scored on.
+        cells: The cells of a table that it fills, as words for messages (`at 6:128 on scifact`).
+        passage_size: Size of the passages, if it differs from `size`.
     """
 
     path: str
@@ -42,10 +48,18 @@ class RunIdentity:
 
 
 def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = None) -> list[str]:
-    """The label of each run, by the rule of this module.
+    """Return the label of each run, by the rule of this module.
 
-    Raises UserError for another number of `given` labels than one or one for each, and where they put two runs into
-    one cell.
+    Args:
+        runs: The runs.
+        given: A label for all runs, or one for each.
+
+    Raises:
+        UserError: The number of labels does not fit, or two runs have the same label in one cell.
+
+    Example:
+        >>> run_labels([RunIdentity("runs/ours.scifact.L6-D128.trec", size=Size(6, 128), sets=("scifact",))])
+        ['ours']
     """
     if given:
         labels = [given] if isinstance(given, str) else list(given)
@@ -69,7 +83,12 @@ def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = 
 
 
 def run_titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
-    """What is shown of each label at each size: the label, and the size where the label has several."""
+    """Return the label of each run, followed by its size if the label has several sizes.
+
+    Example:
+        >>> run_titles(["ours", "ours", "bm25"], ["2:32", "6:128", None])
+        ['ours 2:32', 'ours 6:128', 'bm25']
+    """
     cells = set(zip(labels, sizes))
     several = {label for label in labels if sum(label == other for other, _ in cells) > 1}
     return [
@@ -79,7 +98,12 @@ def run_titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
 
 
 def strip_endings(name: str, endings: Sequence[str] = ENDINGS) -> str:
-    """A file's name without endings; one that is nothing else stays as it is."""
+    """Return a file name without its endings; a name that consists of endings only stays unchanged.
+
+    Example:
+        >>> strip_endings("bm25.trec.gz")
+        'bm25'
+    """
     while name.endswith(tuple(endings)) and Path(name).suffix:
         name = Path(name).stem
     return name
@@ -90,7 +114,7 @@ def _label_of_file(run: RunIdentity) -> str:
     size = run.size
     sizes = [] if size is None else [f"L{size.layer}-D{size.dim}", f"{size.layer}-{size.dim}", str(size)]
     for part in (*sizes, *run.sets):
-        # A part is a word of the name, not a piece of one.
+        # Remove whole words only.
         label = re.sub(rf"(^|(?<=[{JOINTS}])){re.escape(part)}(?=[{JOINTS}]|$)", "", label)
     label = re.sub(rf"([{JOINTS}])[{JOINTS}]+", r"\1", label).strip(JOINTS)
     if label or not whole:
@@ -101,7 +125,7 @@ def _label_of_file(run: RunIdentity) -> str:
 
 
 def _make_distinct(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[str]:
-    """Labels made different where two runs of one label would stand in one cell."""
+    """Lengthen the labels of runs that share a label and a cell."""
     for longer in (lambda label, path: f"{Path(path).absolute().parent.name}/{label}", lambda label, path: path):
         clashing = {
             labels[i]
@@ -114,5 +138,5 @@ def _make_distinct(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[s
 
 
 def names_of_set(name: str) -> Iterable[str]:
-    """The words by which a file's name may tell its set: `beir/scifact` and `scifact`."""
+    """Return the words that name a set in file names: `beir/scifact` and `scifact`."""
     return dict.fromkeys((name, name.rpartition("/")[2]))

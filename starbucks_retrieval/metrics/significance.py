@@ -1,16 +1,18 @@
-"""Whether a difference could be chance: paired tests over queries, tests of two correlations, and corrections.
+"""Tests of significance: paired tests over queries, tests of two correlations, and corrections for several tests.
 
-Everything is two-tailed. Paired tests take one figure a query from each of two systems; tests of correlations take what
-STS gives, one correlation with the gold scores for each system. scipy does the work where it can; the tests of
-correlations are formulas of a line: Fisher (1921) for independent samples, and Williams' T2 for two correlations that
-share a variable, as Steiger (Psychological Bulletin 87, 1980, eq. 7) recommends it. So are the corrections: Bonferroni's,
-and Holm's (Scandinavian Journal of Statistics 6, 1979).
+All tests are two-tailed. Paired tests compare two systems on the same queries; tests of correlations compare the
+correlations of two systems with the same gold scores (STS). scipy computes the paired tests.
+
+Sources: Smucker, Allan and Carterette, "A comparison of statistical significance tests for information retrieval
+evaluation" (CIKM 2007) for paired tests; Fisher (1921) for correlations of independent samples; Williams' T2 for two
+correlations with one variable in common, as Steiger (Psychological Bulletin 87, 1980, eq. 7) recommends; Holm
+(Scandinavian Journal of Statistics 6, 1979) for the correction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,6 +23,7 @@ from starbucks_retrieval.errors import UserError
 
 Test = Literal["t", "randomization", "bootstrap"]
 Correction = Literal["holm", "bonferroni", "none"]
+QueryValues = Mapping[str, float] | ArrayLike  # values by query id, or [queries]
 
 RESAMPLES = 9999
 TEST_NAMES = {
@@ -30,15 +33,18 @@ TEST_NAMES = {
     "fisher": "Fisher's z, samples taken as independent",
     "williams": "Williams' test of dependent correlations",
 }
-_ELEMENTS = 1 << 22  # numbers that resampling holds at a time
+_ELEMENTS = 1 << 22  # numbers that resampling holds in memory at a time
 
 
 @dataclass(frozen=True)
 class SignificanceResult:
-    """What a test found: `difference` of the means or correlations, first minus second, over `count` pairs.
+    """The result of a test.
 
-    `p_value` is NaN where there is nothing to test: fewer than two pairs, or a figure that is NaN. `interval` is the
-    bootstrap's 95 % percentile interval of the difference, None for other tests.
+    Attributes:
+        difference: Difference of the means or correlations, first minus second.
+        p_value: Two-tailed p-value; NaN for fewer than two pairs and for values that are NaN.
+        count: Number of pairs.
+        interval: 95 % percentile interval of the difference for `bootstrap`, else None.
     """
 
     test: str
@@ -49,31 +55,39 @@ class SignificanceResult:
 
 
 def paired_test(
-    ours: Mapping[str, float] | ArrayLike,
-    theirs: Mapping[str, float] | ArrayLike,
+    ours: QueryValues,
+    theirs: QueryValues,
     test: Test = "t",
     *,
     seed: int = 42,
     resamples: int = RESAMPLES,
 ) -> SignificanceResult:
-    """Test the mean difference of two systems' figures for the same queries, two-tailed.
+    """Test the mean difference of two systems on the same queries, two-tailed. Equal systems have p = 1.
 
-    `ours` and `theirs` are figures by query id, paired by it, or two sequences of one length in one order.
-    t: Student's paired t-test. randomization: the signs of differences are flipped at random (Fisher's test; exact
-    when there are no more than `resamples` ways, so up to 13 queries by default). bootstrap: queries are drawn with
-    replacement; the p-value is the level at which the percentile interval just reaches zero. `seed` and `resamples`
-    are of the last two. Systems without any difference have p = 1.
+    Args:
+        ours, theirs: Values of the two systems by query id, or sequences [queries] in the same order.
+        test: `t`: Student's paired t-test. `randomization`: Fisher's randomisation test, which flips the signs of
+            differences at random; exact if there are at most `resamples` combinations (by default up to 13 queries).
+            `bootstrap`: draws queries with replacement; the p-value is the level whose percentile interval reaches zero.
+        seed, resamples: Seed and number of samples of `randomization` and `bootstrap`.
 
-    Raises UserError for unknown tests, and for figures of different queries.
+    Raises:
+        UserError: An unknown test, or values of different queries.
+
+    Example:
+        >>> ours, theirs = [0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.4, 0.6]
+        >>> result = paired_test(ours, theirs)
+        >>> round(result.difference, 2), round(result.p_value, 4)
+        (0.3, 0.0052)
     """
     if test not in get_args(Test):
-        raise UserError(f"there is no test {test!r}", f"take one of {', '.join(get_args(Test))}")
+        raise UserError(f"unknown test {test!r}", f"use one of {', '.join(get_args(Test))}")
     first, second = _paired(ours, theirs)
     differences = first - second
     count = len(differences)
+    mean = float(np.mean(differences)) if count else math.nan
     if count < 2 or not np.isfinite(differences).all():
-        return SignificanceResult(test, float(np.mean(differences)) if count else math.nan, math.nan, count)
-    mean = float(np.mean(differences))
+        return SignificanceResult(test, mean, math.nan, count)
     if not differences.any():
         return SignificanceResult(test, 0.0, 1.0, count, (0.0, 0.0) if test == "bootstrap" else None)
     if test == "t":
@@ -81,20 +95,18 @@ def paired_test(
     rng, batch = np.random.default_rng(seed), max(1, _ELEMENTS // count)
     if test == "randomization":
         return SignificanceResult(test, mean, _sign_flips(differences, rng, batch, resamples), count)
-    from scipy.stats import bootstrap
-
-    drawn = bootstrap(
-        (differences,), np.mean, n_resamples=resamples, batch=batch, vectorized=True, method="percentile", rng=rng
-    )
-    interval = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
-    return SignificanceResult(test, mean, _level(drawn.bootstrap_distribution), count, interval)
+    p_value, interval = _bootstrap([differences], np.mean, rng, batch, resamples)
+    return SignificanceResult(test, mean, p_value, count, interval)
 
 
 def fisher_z(first: float, first_count: int, second: float, second_count: int) -> tuple[float, float]:
-    """(z, two-tailed p) of two correlations, each over so many pairs, as if the pairs were different ones.
+    """Test two correlations of independent samples by Fisher's z transformation.
 
-    What the Starbucks paper (arXiv 2410.13230, Table 4) tests with. Systems scored on the same pairs agree far more
-    than independent ones would, so this misses differences that `compare_correlations` finds. NaN for counts below 4.
+    The Starbucks paper (arXiv 2410.13230, Table 4) uses this test. Systems scored on the same pairs agree far more than
+    independent ones, so it misses differences that `compare_correlations` finds.
+
+    Returns:
+        (z, two-tailed p-value) of two correlations and their numbers of pairs; NaN for fewer than 4 pairs.
     """
     if first_count < 4 or second_count < 4 or not (abs(first) <= 1 and abs(second) <= 1):
         return math.nan, math.nan
@@ -103,16 +115,27 @@ def fisher_z(first: float, first_count: int, second: float, second_count: int) -
     from scipy.stats import norm
 
     with np.errstate(divide="ignore"):
-        apart = float(np.arctanh(first) - np.arctanh(second))
-    z = apart / math.sqrt(1 / (first_count - 3) + 1 / (second_count - 3))
+        distance = float(np.arctanh(first) - np.arctanh(second))
+    z = distance / math.sqrt(1 / (first_count - 3) + 1 / (second_count - 3))
     return z, float(2 * norm.sf(abs(z)))
 
 
 def williams_t(first: float, second: float, between: float, count: int) -> tuple[float, float]:
-    """(t, two-tailed p, count - 3 degrees of freedom) of two correlations with one variable over the same pairs.
+    """Test two correlations that share a variable, over the same pairs, by Williams' T2 (Steiger 1980, eq. 7).
 
-    `first` and `second` are the systems' correlations with the gold scores, `between` is the systems' own. Holds for
-    Pearson's correlation of normal variables; taken for Spearman's it is an approximation. NaN for counts below 4.
+    The test holds for Pearson's correlation of normal variables; for Spearman's it is an approximation.
+
+    Args:
+        first, second: Correlations of the two systems with the gold scores.
+        between: Correlation of the two systems.
+        count: Number of pairs.
+
+    Returns:
+        (t, two-tailed p-value with count - 3 degrees of freedom); NaN for fewer than 4 pairs.
+
+    Example:
+        >>> [round(value, 3) for value in williams_t(0.85, 0.80, 0.9, 100)]
+        [2.108, 0.038]
     """
     if count < 4 or not all(abs(value) <= 1 for value in (first, second, between)):
         return math.nan, math.nan
@@ -139,15 +162,23 @@ def compare_correlations(
     seed: int = 42,
     resamples: int = 1999,
 ) -> SignificanceResult:
-    """Test how two systems' scores [pairs] correlate with the gold scores [pairs] of the same pairs, two-tailed.
+    """Test the difference of two systems' correlations with the same gold scores, two-tailed.
 
-    Spearman's correlation, or Pearson's. `bootstrap` draws pairs with replacement and ranks anew in each sample: no
-    assumption, and some seconds for ten thousand pairs. Raises UserError for unknown tests and unequal lengths.
+    Args:
+        gold: Gold scores [pairs].
+        ours, theirs: Scores of the two systems [pairs].
+        test: `williams` (see `williams_t`), `fisher` (see `fisher_z`), or `bootstrap`, which draws pairs with replacement
+            and ranks each sample anew: no assumptions, a few seconds for ten thousand pairs.
+        pearson: Use Pearson's correlation instead of Spearman's.
+        seed, resamples: Seed and number of samples of the bootstrap.
+
+    Raises:
+        UserError: An unknown test, or different numbers of scores.
     """
-    from scipy.stats import bootstrap, rankdata
+    from scipy.stats import rankdata
 
     if test not in ("williams", "bootstrap", "fisher"):
-        raise UserError(f"there is no test {test!r}", "take one of williams, bootstrap, fisher")
+        raise UserError(f"unknown test {test!r}", "use one of williams, bootstrap, fisher")
     columns = [np.asarray(column, dtype=np.float64) for column in (gold, ours, theirs)]
     if len({column.shape for column in columns}) > 1:
         raise UserError(
@@ -169,34 +200,25 @@ def compare_correlations(
     if test == "fisher":
         return SignificanceResult(test, first - second, fisher_z(first, count, second, count)[1], count)
     if test == "williams":
-        p_value = williams_t(first, second, float(_correlation(ours, theirs)), count)[1]
-        return SignificanceResult(test, first - second, p_value, count)
+        between = float(_correlation(ours, theirs))
+        return SignificanceResult(test, first - second, williams_t(first, second, between, count)[1], count)
     if np.array_equal(ours, theirs):
         return SignificanceResult(test, 0.0, 1.0, count, (0.0, 0.0))
-    drawn = bootstrap(
-        columns,
-        difference,
-        n_resamples=resamples,
-        batch=max(1, _ELEMENTS // (4 * count)),
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    interval = float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
-    return SignificanceResult(test, first - second, _level(drawn.bootstrap_distribution), count, interval)
+    batch = max(1, _ELEMENTS // (4 * count))
+    p_value, interval = _bootstrap(columns, difference, np.random.default_rng(seed), batch, resamples)
+    return SignificanceResult(test, first - second, p_value, count, interval)
 
 
 def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[float]:
-    """Correct p-values for being tested as one family; a difference is significant at alpha if its value is below alpha.
+    """Correct p-values of several tests; a difference is significant at alpha if its corrected p-value is below alpha.
 
     NaN stays NaN and does not count towards the family.
 
     Args:
         p_values: raw p-values of m tests, in any order.
         correction: `bonferroni` multiplies every p-value by m. `holm` multiplies the smallest by m, the next by m - 1,
-            and so on, and lets no value fall below the one before it (Holm 1979): as safe as Bonferroni's correction,
-            and it finds more. Both stop at 1. `none` changes nothing.
+            and so on, and lets no value fall below the one before it (Holm 1979): it controls the same error rate as
+            Bonferroni's correction and finds more. Both are capped at 1. `none` changes nothing.
 
     Returns:
         The corrected p-values, in the order given.
@@ -209,7 +231,7 @@ def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[f
         [0.04, 0.03, 0.04]
     """
     if correction not in get_args(Correction):
-        raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(get_args(Correction))}")
+        raise UserError(f"unknown correction {correction!r}", f"use one of {', '.join(get_args(Correction))}")
     adjusted = np.array(p_values, dtype=np.float64)
     tested = np.flatnonzero(~np.isnan(adjusted))
     if correction == "bonferroni":
@@ -221,23 +243,21 @@ def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[f
     return adjusted.tolist()
 
 
-def _paired(
-    ours: Mapping[str, float] | ArrayLike, theirs: Mapping[str, float] | ArrayLike
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both systems' figures [queries], paired."""
+def _paired(ours: QueryValues, theirs: QueryValues) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of both systems [queries], paired by query id."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         if ours.keys() != theirs.keys():
-            apart = ours.keys() ^ theirs.keys()
+            unpaired = ours.keys() ^ theirs.keys()
             raise UserError(
-                f"the figures are not of the same queries: {len(apart)} are of one system only, say {min(apart)!r}",
-                "score both under the same judgements",
+                f"the values are not of the same queries: {len(unpaired)} are of one system only, e.g. {min(unpaired)!r}",
+                "score both with the same judgements",
             )
         theirs = [theirs[query_id] for query_id in ours]
         ours = list(ours.values())
     first, second = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if first.ndim != 1 or first.shape != second.shape:
         raise UserError(
-            f"figures of shapes {first.shape} and {second.shape} cannot be paired", "give one figure a query of each"
+            f"values of shapes {first.shape} and {second.shape} cannot be paired", "give one value per query and system"
         )
     return first, second
 
@@ -246,7 +266,7 @@ def _t(first: np.ndarray, second: np.ndarray) -> float:
     from scipy.stats import ttest_rel
 
     differences = first - second
-    # One difference for all has no spread: no t-value, and no doubt either. Rounding leaves some; it is no evidence.
+    # Equal differences have no variance, so the t-value is infinite. What rounding leaves of it is no evidence.
     if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
         return 0.0
     return float(ttest_rel(first, second).pvalue)
@@ -255,27 +275,28 @@ def _t(first: np.ndarray, second: np.ndarray) -> float:
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator, batch: int, resamples: int) -> float:
     from scipy.stats import permutation_test
 
-    # With one sample, scipy's kind of permutation for paired samples flips the signs of its observations.
-    found = permutation_test(
-        (differences,),
-        np.mean,
-        permutation_type="samples",
-        n_resamples=resamples,
-        batch=batch,
-        vectorized=True,
-        rng=rng,
+    # With one sample, scipy's permutation type for paired samples flips the signs of the observations.
+    options = {"permutation_type": "samples", "n_resamples": resamples, "batch": batch, "vectorized": True, "rng": rng}
+    return float(permutation_test((differences,), np.mean, **options).pvalue)
+
+
+def _bootstrap(
+    columns: Sequence[np.ndarray], statistic: Callable, rng: np.random.Generator, batch: int, resamples: int
+) -> tuple[float, tuple[float, float]]:
+    """Return the two-tailed level whose percentile interval reaches zero, and the 95 % percentile interval."""
+    from scipy.stats import bootstrap
+
+    options = {"n_resamples": resamples, "batch": batch, "vectorized": True, "method": "percentile", "rng": rng}
+    drawn = bootstrap(columns, statistic, paired=len(columns) > 1, **options)
+    below, above = (
+        int(np.sum(side)) for side in (drawn.bootstrap_distribution <= 0, drawn.bootstrap_distribution >= 0)
     )
-    return float(found.pvalue)
-
-
-def _level(distribution: np.ndarray) -> float:
-    """The two-tailed level at which the percentile interval of a bootstrap distribution just reaches zero."""
-    below, above = int(np.sum(distribution <= 0)), int(np.sum(distribution >= 0))
-    return min(1.0, 2 * (1 + min(below, above)) / (1 + len(distribution)))
+    p_value = min(1.0, 2 * (1 + min(below, above)) / (1 + resamples))
+    return p_value, (float(drawn.confidence_interval.low), float(drawn.confidence_interval.high))
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's correlation along the last axis."""
+    """Return Pearson's correlation along the last axis."""
     first = first - first.mean(-1, keepdims=True)
     second = second - second.mean(-1, keepdims=True)
     with np.errstate(invalid="ignore"):

@@ -177,7 +177,7 @@ def test_measures_parse_from_spaces_commas_and_parameters():
         ("RR@0", "'RR@0'", "P@5"),
         ("P", "'P'", "P@5"),
         ("AP(rel='a')", "AP(rel='a')", "P@5"),
-        ("RR(judged_only=True)@10", "nothing installed", "parameters"),
+        ("RR(judged_only=True)@10", "no installed tool", "parameters"),
         ("__import__('os')", "__import__", "P@5"),
     ],
 )
