@@ -1,4 +1,4 @@
-"""starbucks browse: runs side by side on one page."""
+"""The command `starbucks browse`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ _EPILOG = (
 
 @dataclass
 class BrowseArguments:
-    """What is shown"""
+    """Contents"""
 
     run: list[str] = flag(
-        None, "TREC runs; the first is what others are compared with (may stand first, unflagged)", required=True
+        None,
+        "TREC runs; the others are compared with the first (the flag may be left out if they come first)",
+        required=True,
     )
     corpus: str = flag(None, "the corpus that was searched: file, BEIR folder, ir: or short name", required=True)
     queries: str | None = flag(None, "the queries that were searched (default: those of a BEIR folder)")
     qrels: str | None = flag(None, "relevance judgements (default: those of a BEIR folder)")
-    split: str = flag("test", "which judgements of a BEIR folder or short name")
-    label: list[str] | None = flag(None, "what columns are called (default: the sizes that runs bear, or file names)")
-    measure: str = flag("nDCG@10", "one of ir-measures' names")
+    split: str = flag("test", "split of the judgements of a BEIR folder or short name")
+    label: list[str] | None = flag(None, "a name for each run (default: the size in its tag, or its file name)")
+    measure: str = flag("nDCG@10", "measure, by the name that ir-measures gives it")
     relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)")
-    remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
-    depth: int = flag(10, "passages of each run")
-    max_queries: int = flag(200, "queries on the page")
+    remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)")
+    depth: int = flag(10, "passages shown of each run")
+    max_queries: int = flag(200, "most queries on the page")
     pick: Literal["changed", "first", "random"] = flag(
-        "changed", "which of more queries: those that change most between the runs, the first, or random ones"
+        "changed", "queries to show if there are more: those that change most, the first, or random ones"
     )
-    max_text: int = flag(1500, "characters of a passage")
+    max_text: int = flag(1500, "most characters of a passage")
 
 
 @dataclass
 class PageArguments:
-    """Where it goes"""
+    """Output"""
 
     output: str | None = flag(None, "file to write (default: browse.html, unless --serve)")
     serve: bool = flag(False, "serve the page on 127.0.0.1 until interrupted")
@@ -49,10 +51,10 @@ class PageArguments:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, lay out, say where to look."""
+    """Parse the flags, write or serve the page, print where it is."""
     (shown, page, common), _ = parse_flags(
         [BrowseArguments, PageArguments, CommonArguments],
-        _named(argv),
+        _add_run_flag(argv),
         "starbucks browse",
         "A page of queries and what each run found for them, side by side.",
         _EPILOG,
@@ -64,23 +66,23 @@ def main(argv: Sequence[str]) -> None:
     runs, corpus, identical = (flags.pop(name) for name in ("run", "corpus", "remove_identical_ids"))
     output = page.output or (None if page.serve else "browse.html")
     done = browse(runs, corpus, **flags, remove_identical=identical, output=output, title=page.title, seed=common.seed)
-    place = f"; open {done.output}" if done.output else ""
+    hint = f"; open {done.output}" if done.output else ""
     if not page.serve:
-        finish(common, done.summary() + place, done.figures)
+        finish(common, done.summary() + hint, done.figures)
         return
     from starbucks_retrieval.browse.serve import Server
 
     with Server(done.html, page.port) as server:
         finish(
-            common, f"{done.summary()}{place}; served until interrupted (Ctrl-C) at", done.figures | {"url": server.url}
+            common, f"{done.summary()}{hint}; served until interrupted (Ctrl-C) at", done.figures | {"url": server.url}
         )
         if not common.json:
             print(server.url, flush=True)
         server.run()
 
 
-def _named(argv: Sequence[str]) -> list[str]:
-    """Runs that come first as --run; a configuration file among them stays first."""
+def _add_run_flag(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with --run before leading run files; a configuration file stays first."""
     first_flag = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     words, rest = list(argv[:first_flag]), list(argv[first_flag:])
     config = [words.pop(0)] if words and words[0].endswith((".yaml", ".yml", ".json")) else []

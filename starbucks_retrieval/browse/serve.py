@@ -1,4 +1,4 @@
-"""One page on the loopback interface."""
+"""A server of one page on the loopback interface."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ HOST = "127.0.0.1"
 
 
 class Server:
-    """Serves one HTML page on 127.0.0.1, to this machine alone, from the time it is made.
+    """Serves one HTML page on 127.0.0.1, to this machine only.
 
-    Requests under another host's name are refused, so that a web page elsewhere cannot read this one through a name
-    that it points here. `port` 0 takes any free one. Raises UserError for a port that is taken or may not be used.
+    The port is open as soon as the object exists. Requests that name another host are refused: otherwise a web page
+    elsewhere could read this one through a name that resolves to 127.0.0.1 (DNS rebinding).
+
+    Args:
+        html: The page.
+        port: The port; 0 takes any free one.
+
+    Raises:
+        UserError: The port is taken or may not be used.
     """
 
     def __init__(self, html: str, port: int = 0) -> None:
@@ -30,16 +37,16 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.port}/"
 
     def run(self) -> None:
-        """Answer requests until interrupted from the keyboard, or until `stop`."""
+        """Answer requests until Ctrl-C or `stop`."""
         with contextlib.suppress(KeyboardInterrupt):
             self._http.serve_forever(poll_interval=0.1)
 
     def stop(self) -> None:
-        """End `run`, which has to be running in another thread."""
+        """End `run`, which runs in another thread."""
         self._http.shutdown()
 
     def __enter__(self) -> Server:

@@ -1,4 +1,4 @@
-"""The door of `choose`."""
+"""The command `starbucks choose`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, 
 
 @dataclass
 class ChooseArguments:
-    """What is chosen from, and by what"""
+    """Choice"""
 
     input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
-    measure: str | None = flag(None, "measure of quality (default: the one there is); averaged over data sets")
+    measure: str | None = flag(None, "measure of quality, averaged over data sets (default: the only one)")
     budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
     bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
-    min_quality: float | None = flag(None, "take the cheapest size that reaches this, instead of the best one")
-    auto_sizes: int | None = flag(None, "propose a ladder of so many rungs for the next training")
+    min_quality: float | None = flag(None, "choose the cheapest size that reaches this, not the best one")
+    auto_sizes: int | None = flag(None, "propose this many sizes for the next training")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, choose, print the front."""
+    """Parse the flags, choose, print the front."""
     (arguments, common), _ = parse_flags(
         [ChooseArguments, CommonArguments],
         argv,
         "starbucks choose",
-        "The best size under a budget, the front of quality and cost, and a ladder for the next training.",
+        "The best size within a budget, the Pareto front of quality and cost, and sizes for the next training.",
         "starbucks choose --input grid.json --budget_ms 5 --bytes_per_passage 256    |    "
         "starbucks choose --input scifact.json nfcorpus.json --measure nDCG@10 --auto_sizes 4",
     )
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
     over = f", averaged over {len(choice.datasets)} data sets" if len(choice.datasets) > 1 else ""
     summary = (
         f"* {choice.best.size}: {choice.reason}, {choice.best.quality:.4f}{over}; "
-        f"k {choice.knee.size}: the knee of the front"
+        f"k {choice.knee.size}: the knee of the Pareto front"
     )
     finish(common, summary, choice.to_json())
 

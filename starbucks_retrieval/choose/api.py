@@ -1,4 +1,4 @@
-"""choose(): the best size under a budget, the front, its knee, and a ladder for the next training."""
+"""choose(): the best size within a budget, the Pareto front, its knee, and sizes for the next training."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.choose.candidates import BYTES, MILLISECONDS, Candidate, candidates, front, knee
-from starbucks_retrieval.choose.size_list import propose_sizes
+from starbucks_retrieval.choose.candidates import (
+    BYTES,
+    MILLISECONDS,
+    SizeCandidate,
+    build_candidates,
+    find_knee,
+    pareto_front,
+    propose_sizes,
+)
 from starbucks_retrieval.cli import format_number, log
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
@@ -18,18 +25,28 @@ from starbucks_retrieval.sizes import Sizes
 
 @dataclass(frozen=True)
 class SizeChoice:
-    """`best` under the budget, and why; the whole `front`, cheapest first; its `knee`; a `model_sizes` if one was asked for."""
+    """The result of `choose`.
 
-    best: Candidate
+    Args:
+        best: The size to deploy.
+        reason: Why it is the best, in words.
+        front: The Pareto front, cheapest first.
+        knee: Its knee.
+        measure: The measure of quality.
+        datasets: The data sets it is averaged over.
+        model_sizes: Sizes for the next training, if they were requested.
+    """
+
+    best: SizeCandidate
     reason: str
-    front: list[Candidate]
-    knee: Candidate
+    front: list[SizeCandidate]
+    knee: SizeCandidate
     measure: str
     datasets: list[str]
     model_sizes: Sizes | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return {
             "measure": self.measure,
             "datasets": self.datasets,
@@ -41,14 +58,13 @@ class SizeChoice:
         }
 
     def table(self) -> str:
-        """The front as aligned text, cheapest first; `*` marks the best under the budget, `k` the knee."""
+        """Return the front as aligned text, cheapest first; `*` marks the best size, `k` the knee."""
         units = list(self.front[0].costs)
         rows = [["", "size", self.measure, *units]]
-        for one in self.front:  # the best under any budget is one of these
+        for one in self.front:  # the best size within any budget is on the front
             marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
-            rows.append(
-                [marks, str(one.size), f"{one.quality:.4f}", *(format_number(one.costs[unit]) for unit in units)]
-            )
+            costs = [format_number(one.costs[unit]) for unit in units]
+            rows.append([marks, str(one.size), f"{one.quality:.4f}", *costs])
         return "\n".join(align_columns(rows, "r"))
 
 
@@ -61,52 +77,61 @@ def choose(
     min_quality: float | None = None,
     auto_sizes: int | None = None,
 ) -> SizeChoice:
-    """Read result files of one model, average their data sets, and choose among the sizes they share.
+    """Choose the best size within a budget, or the cheapest size that is good enough.
 
-    With a floor on quality the cheapest size that reaches it (`Candidate.effort`), else the best one, within the budgets
-    of milliseconds to encode a query and of bytes per passage. Raises UserError for files without costs that a budget
-    needs, and, saying what is nearest, when nothing fits.
+    Args:
+        inputs: Result files of one model with scores at sizes; data sets are averaged.
+        measure: The measure of quality; may be left out if the files have only one.
+        budget_ms: The most milliseconds to encode a query.
+        bytes_per_passage: The most bytes of a stored vector.
+        min_quality: Choose the cheapest size that reaches this, not the best one.
+        auto_sizes: How many sizes to propose for the next training.
+
+    Raises:
+        UserError: No size fits (the hint names the nearest one), the files are of several models, or they lack costs
+            that a budget needs.
     """
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     files = {str(path): read_results(path) for path in paths}
     labels = sorted({results.label for results in files.values()})
     if len(labels) > 1:
         raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
-    some, measure = candidates(files, measure)
-    fitting = some
+    candidates, measure = build_candidates(files, measure)
+    fitting = candidates
     for flag, unit, budget in (
         ("budget_ms", MILLISECONDS, budget_ms),
         ("bytes_per_passage", BYTES, bytes_per_passage),
     ):
         if budget is not None:
-            fitting = _within(fitting, flag, unit, budget)
+            fitting = _within_budget(fitting, flag, unit, budget)
     best, reason = _best(fitting, min_quality, measure)
     if budget_ms is not None:
-        _warn_of_a_busy_machine(files)
-    names = list(some[0].by_dataset)
-    model_sizes = propose_sizes(some, auto_sizes) if auto_sizes is not None else None
-    return SizeChoice(best, reason, front(some), knee(some), measure, names, model_sizes)
+        _warn_of_busy_machine(files)
+    datasets = list(candidates[0].by_dataset)
+    model_sizes = propose_sizes(candidates, auto_sizes) if auto_sizes is not None else None
+    front, knee = pareto_front(candidates), find_knee(candidates)
+    return SizeChoice(best, reason, front, knee, measure, datasets, model_sizes)
 
 
-def _warn_of_a_busy_machine(files: Mapping[str, Results]) -> None:
+def _warn_of_busy_machine(files: Mapping[str, Results]) -> None:
     for path, results in files.items():
         if not results.more.get("costs"):
             continue
         how = results.more.get("costs_measured")
         if isinstance(how, Mapping) and how.get("busy"):
             log.warning(
-                "the milliseconds in %s were measured on a busy machine: %s\n  try: grid --measure_cost when it is quiet",
+                "the milliseconds in %s were measured on a busy machine: %s\n  try: grid --measure_cost when it is idle",
                 *(path, how["busy"]),
             )
-        return  # the first file with costs is the one that counts
+        return  # costs are those of the first file that has any
 
 
-def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> list[Candidate]:
-    if unit not in some[0].costs:
+def _within_budget(candidates: Sequence[SizeCandidate], flag: str, unit: str, budget: float) -> list[SizeCandidate]:
+    if unit not in candidates[0].costs:
         raise UserError(f"--{flag} needs {unit}, which was not measured", "run grid with --measure_cost")
-    fitting = [one for one in some if one.costs[unit] <= budget]
+    fitting = [one for one in candidates if one.costs[unit] <= budget]
     if not fitting:
-        least = min(some, key=lambda one: one.costs[unit])
+        least = min(candidates, key=lambda one: one.costs[unit])
         raise UserError(
             f"no size fits --{flag} {format_number(budget)}",
             f"the least is {format_number(least.costs[unit])}, at {least.size}",
@@ -114,13 +139,16 @@ def _within(some: Sequence[Candidate], flag: str, unit: str, budget: float) -> l
     return fitting
 
 
-def _best(fitting: Sequence[Candidate], floor: float | None, measure: str) -> tuple[Candidate, str]:
-    most = max(fitting, key=lambda one: (one.quality, -one.effort))
-    if floor is None:
-        return most, f"the highest {measure} that fits"
-    enough = [one for one in fitting if one.quality >= floor]
-    if not enough:
+def _best(fitting: Sequence[SizeCandidate], min_quality: float | None, measure: str) -> tuple[SizeCandidate, str]:
+    """Return the size to deploy, and why."""
+    best = max(fitting, key=lambda one: (one.quality, -one.log_cost))
+    if min_quality is None:
+        return best, f"the highest {measure} that fits"
+    good_enough = [one for one in fitting if one.quality >= min_quality]
+    if not good_enough:
         raise UserError(
-            f"nothing that fits reaches --min_quality {floor:g}", f"the best is {most.quality:.4f}, at {most.size}"
+            f"nothing that fits reaches --min_quality {min_quality:g}",
+            f"the best is {best.quality:.4f}, at {best.size}",
         )
-    return min(enough, key=lambda one: (one.effort, -one.quality)), f"the cheapest that reaches {floor:g}"
+    cheapest = min(good_enough, key=lambda one: (one.log_cost, -one.quality))
+    return cheapest, f"the cheapest that reaches {min_quality:g}"

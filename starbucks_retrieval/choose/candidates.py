@@ -1,4 +1,4 @@
-"""Sizes with their quality and cost, which of them nothing beats, and where the front bends."""
+"""Sizes with their quality and cost: the Pareto front, its knee, and nested sizes for the next training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import Any
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Results
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, Sizes
 
 BYTES, MILLISECONDS = "bytes_per_passage", "query_ms"
-_HALF = 2  # bytes of a number as `encode` stores it by default
+_FLOAT16_BYTES = 2
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A size, its quality (mean over data sets) and what it costs, in units that the names of costs tell.
+class SizeCandidate:
+    """A size with its quality and cost.
 
-    `effort` compares costs of different units: the sum of the logarithms of bytes per passage and of milliseconds a
-    query, where those were measured, or else of layers.
+    Args:
+        size: The size.
+        quality: The mean of the measure over the data sets.
+        costs: Costs by name: `bytes_per_passage`, and `query_ms` if it was measured.
+        by_dataset: The measure of each data set.
     """
 
     size: Size
@@ -30,12 +33,12 @@ class Candidate:
     by_dataset: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def effort(self) -> float:
-        """See the class."""
+    def log_cost(self) -> float:
+        """The costs as one number: log(bytes per passage) + log(milliseconds per query, or layers without them)."""
         return math.log(self.costs[BYTES]) + math.log(self.costs.get(MILLISECONDS, self.size.layer))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return {
             "size": str(self.size),
             "quality": self.quality,
@@ -44,62 +47,125 @@ class Candidate:
         }
 
 
-def candidates(files: Mapping[str, Results], measure: str | None = None) -> tuple[list[Candidate], str]:
-    """The sizes that every data set of all files was measured at, ascending, and the measure.
+def build_candidates(files: Mapping[str, Results], measure: str | None = None) -> tuple[list[SizeCandidate], str]:
+    """Return the sizes that were measured on every data set, ascending, and the measure.
 
-    `files`: results by a name for messages. A size that a data set lacks is left out and told of. Costs are the first
-    file's that has any; without any, bytes per passage are those of float16. Raises UserError for results that hold
-    no sizes, several measures where none is named, one data set measured twice, and costs that miss a size.
+    A size that some data set lacks is left out with a warning. Costs are those of the first file that has any; without
+    costs, bytes per passage are those of float16.
+
+    Args:
+        files: Results by file name.
+        measure: The measure; may be left out if there is only one.
+
+    Raises:
+        UserError: There are no sizes, several measures, a data set measured twice, or a size without costs.
     """
-    measure = _measure(files, measure)
-    found: dict[str, dict[Size, float]] = {}
+    measure = _choose_measure(files, measure)
+    values: dict[str, dict[Size, float]] = {}
     for name, results in files.items():
         if results.kind == "deltas":
             raise UserError(f"{name} holds deltas, not qualities", "name the grids themselves")
         for cell in results.cells:
-            # Queries of another size than passages are no size that one could deploy alone.
+            # Queries and passages of different sizes are no single size that could be deployed.
             if cell.measure != measure or cell.size is None or cell.passage_size not in (None, cell.size):
                 continue
-            own = found.setdefault(cell.dataset, {})
-            if cell.size in own:
+            by_size = values.setdefault(cell.dataset, {})
+            if cell.size in by_size:
                 raise UserError(f"{cell.dataset} is measured twice at {cell.size}, again in {name}", "drop one file")
-            own[cell.size] = cell.value
-    if not found:
+            by_size[cell.size] = cell.value
+    if not values:
         raise UserError(f"no size is measured by {measure} in {', '.join(files)}", "name what `starbucks grid` wrote")
-    seen = {size for own in found.values() for size in own}
-    whole = sorted(size for size in seen if all(math.isfinite(own.get(size, math.nan)) for own in found.values()))
-    if missing := sorted(seen - set(whole)):
+    measured = {size for by_size in values.values() for size in by_size}
+    complete = sorted(
+        size for size in measured if all(math.isfinite(by_size.get(size, math.nan)) for by_size in values.values())
+    )
+    if missing := sorted(measured - set(complete)):
         log.warning("left out, not measured on every data set: %s", ", ".join(map(str, missing)))
-    if not whole:
-        raise UserError(f"no size is measured on all of {', '.join(found)}", "measure the data sets at the same sizes")
-    costs = _costs(files, whole)
-    made = []
-    for size in whole:
-        values = {dataset: own[size] for dataset, own in found.items()}
-        made.append(Candidate(size, sum(values.values()) / len(values), costs[size], values))
-    return made, measure
+    if not complete:
+        raise UserError(f"no size is measured on all of {', '.join(values)}", "measure the data sets at the same sizes")
+    costs = _read_size_costs(files, complete)
+    found = []
+    for size in complete:
+        by_dataset = {dataset: by_size[size] for dataset, by_size in values.items()}
+        found.append(SizeCandidate(size, sum(by_dataset.values()) / len(by_dataset), costs[size], by_dataset))
+    return found, measure
 
 
-def front(some: Sequence[Candidate]) -> list[Candidate]:
-    """Those that no other one dominates: none is as good at every cost and better in one. Cheapest first."""
-    return sorted((one for one in some if not any(_dominates(other, one) for other in some)), key=_cheapest)
+def pareto_front(candidates: Sequence[SizeCandidate]) -> list[SizeCandidate]:
+    """Return the candidates that no other one equals or beats in quality and every cost, cheapest first.
 
-
-def knee(some: Sequence[Candidate]) -> Candidate:
-    """Where the front bends: the one farthest above the line from its cheapest to its best.
-
-    Over effort and quality, each brought to the range from 0 to 1. Source: the idea of Satopää et al., Finding a
-    "Kneedle" in a Haystack (2011), without its smoothing.
+    Example:
+        >>> sizes = [(Size(2, 8), 0.5), (Size(2, 16), 0.4), (Size(4, 16), 0.6)]
+        >>> candidates = [SizeCandidate(size, quality, {"bytes_per_passage": 2 * size.dim}) for size, quality in sizes]
+        >>> [str(one.size) for one in pareto_front(candidates)]
+        ['2:8', '4:16']
     """
-    points = front(some)
-    first, last = points[0], max(points, key=_best)
-    width, height = last.effort - first.effort, last.quality - first.quality
+    front = [one for one in candidates if not any(_dominates(other, one) for other in candidates)]
+    return sorted(front, key=lambda one: (one.log_cost, -one.quality, one.size))
+
+
+def find_knee(candidates: Sequence[SizeCandidate]) -> SizeCandidate:
+    """Return the candidate on the Pareto front after which more cost improves quality less.
+
+    It is the point farthest above the line from the cheapest to the best point, with `log_cost` and quality scaled to
+    the range from 0 to 1. Source: Satopää et al., Finding a "Kneedle" in a Haystack (2011), without its smoothing.
+    """
+    points = pareto_front(candidates)
+    first, last = points[0], max(points, key=lambda one: (one.quality, -one.log_cost))
+    width, height = last.log_cost - first.log_cost, last.quality - first.quality
     if width <= 0 or height <= 0:
         return last
-    return max(points, key=lambda one: (one.quality - first.quality) / height - (one.effort - first.effort) / width)
+    return max(points, key=lambda one: (one.quality - first.quality) / height - (one.log_cost - first.log_cost) / width)
 
 
-def _dominates(other: Candidate, one: Candidate) -> bool:
+def propose_sizes(candidates: Sequence[SizeCandidate], count: int) -> Sizes:
+    """Return the best nested sizes to train next: layer and dim never fall, and the last is the full size.
+
+    The best sizes have the largest area under quality against `log_cost`. With a budget drawn evenly from that axis, a
+    user takes the largest size that fits and gets its quality, or nothing below the smallest size. The search is a
+    dynamic program over all candidates.
+
+    Args:
+        candidates: The sizes to choose from.
+        count: How many sizes to return.
+
+    Raises:
+        UserError: The full size is not a candidate, or the candidates hold no chain of `count` nested sizes.
+    """
+    full = Size(max(one.size.layer for one in candidates), max(one.size.dim for one in candidates))
+    ordered = sorted(candidates, key=lambda one: one.size)
+    if full not in [one.size for one in ordered]:
+        raise UserError(f"the full size {full} is not measured, and the sizes must include it", "measure it with grid")
+    if count < 1:
+        raise UserError(f"--auto_sizes {count} is below 1", "ask for one size or more")
+    # best[i]: area and positions of the best chain so far that ends at ordered[i].
+    best: list[tuple[float, tuple[int, ...]] | None] = [(0.0, (i,)) for i in range(len(ordered))]
+    for length in range(2, count + 1):
+        longer: list[tuple[float, tuple[int, ...]] | None] = [None] * len(ordered)
+        for i, upper in enumerate(ordered):
+            options = []
+            for j, lower in enumerate(ordered):
+                chain = best[j]
+                if chain is not None and _is_nested(lower.size, upper.size):
+                    area = chain[0] + lower.quality * (upper.log_cost - lower.log_cost)
+                    options.append((area, (*chain[1], i)))
+            # Of equal areas take the smaller sizes, so that the result does not depend on the order of the file.
+            longer[i] = min(options, key=lambda option: (-option[0], option[1])) if options else None
+        if longer[-1] is None:
+            raise UserError(
+                f"no {length} of the measured sizes are nested, up to {full}", f"ask for --auto_sizes {length - 1}"
+            )
+        best = longer
+    chain = best[-1]
+    assert chain is not None  # the full size is the greatest, and a chain reaches it
+    return Sizes(ordered[i].size for i in chain[1])
+
+
+def _is_nested(lower: Size, upper: Size) -> bool:
+    return lower != upper and lower.layer <= upper.layer and lower.dim <= upper.dim
+
+
+def _dominates(other: SizeCandidate, one: SizeCandidate) -> bool:
     pairs = [(other.costs[name], one.costs[name]) for name in (BYTES, MILLISECONDS) if name in one.costs]
     if MILLISECONDS not in one.costs:
         pairs.append((other.size.layer, one.size.layer))
@@ -107,38 +173,29 @@ def _dominates(other: Candidate, one: Candidate) -> bool:
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
-def _cheapest(one: Candidate) -> tuple[float, float, Size]:
-    return one.effort, -one.quality, one.size
-
-
-def _best(one: Candidate) -> tuple[float, float]:
-    return one.quality, -one.effort
-
-
-def _measure(files: Mapping[str, Results], measure: str | None) -> str:
-    there = list(dict.fromkeys(c.measure for results in files.values() for c in results.cells if c.size is not None))
-    if not there:
+def _choose_measure(files: Mapping[str, Results], measure: str | None) -> str:
+    known = list(dict.fromkeys(c.measure for results in files.values() for c in results.cells if c.size is not None))
+    if not known:
         raise UserError(f"no sizes in {', '.join(files)}", "name what `starbucks grid` or `sts` wrote with --output")
-    if measure is None and len(there) > 1:
-        raise UserError(f"several measures: {', '.join(there)}", f"choose by one: --measure {there[0]}")
-    if measure is not None and measure not in there:
-        raise UserError(f"nothing is measured by {measure}", f"there is {', '.join(there)}")
-    return measure or there[0]
+    if measure is None and len(known) > 1:
+        raise UserError(f"several measures: {', '.join(known)}", f"choose by one: --measure {known[0]}")
+    if measure is not None and measure not in known:
+        raise UserError(f"nothing is measured by {measure}", f"the files have {', '.join(known)}")
+    return measure or known[0]
 
 
-def _costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dict[Size, dict[str, float]]:
-    nothing: tuple[str, Any] = ("", {})
-    name, given = next(
-        ((name, results.more["costs"]) for name, results in files.items() if results.more.get("costs")), nothing
-    )
-    if not given:
-        log.warning("no costs in these files: bytes per passage are those of float16, %d a number", _HALF)
-        return {size: {BYTES: float(_HALF * size.dim)} for size in sizes}
+def _read_size_costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dict[Size, dict[str, float]]:
+    """Return the costs of every size by name, from the first file that has costs."""
+    with_costs = ((name, results.more["costs"]) for name, results in files.items() if results.more.get("costs"))
+    name, given = next(with_costs, ("", None))
+    if given is None:
+        log.warning("no costs in these files: bytes per passage are those of float16, %d a number", _FLOAT16_BYTES)
+        return {size: {BYTES: float(_FLOAT16_BYTES * size.dim)} for size in sizes}
     try:
         costs = {
-            size: {unit: float(value) for unit, value in own.items()}
+            size: {unit: float(value) for unit, value in record.items()}
             for size in sizes
-            if (own := given.get(str(size))) is not None
+            if (record := given.get(str(size))) is not None
         }
     except (TypeError, ValueError, AttributeError):
         raise UserError(f"the costs in {name} cannot be read", "measure again") from None
@@ -148,6 +205,6 @@ def _costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dict[Size, di
     if timed and len(timed) < len(sizes):
         untimed = next(size for size in sizes if size not in timed)
         raise UserError(f"{name} has {MILLISECONDS} for some sizes and not for {untimed}", "measure all with grid")
-    if any(not (math.isfinite(cost) and cost > 0) for own in costs.values() for cost in own.values()):
+    if any(not (math.isfinite(cost) and cost > 0) for record in costs.values() for cost in record.values()):
         raise UserError(f"{name} has a cost that is not positive", "measure again")
     return costs

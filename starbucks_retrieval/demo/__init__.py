@@ -1,4 +1,4 @@
-"""The offline demonstration: one backbone, its six sizes, before and after training."""
+"""The offline demonstration: a backbone at its six sizes, before and after training."""
 
 from typing import Any
 

@@ -50,7 +50,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Docstring:
     """One docstring: the dotted name of its object, its summary line, and the rest without that line."""
 
     docid: str
@@ -66,7 +66,7 @@ def build_corpus(folder: Path, modules: Sequence[Path], settings: Settings) -> d
     the same files. Raises UserError when the sources hold too little documentation for three splits.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    found: list[Entry] = []
+    found: list[Docstring] = []
     for module in progress(modules, len(modules), "modules", "reading docstrings"):
         found += _module_entries(module, settings)
     entries = _sample(_unambiguous(found), settings.passages, settings.seed)
@@ -84,8 +84,8 @@ def build_corpus(folder: Path, modules: Sequence[Path], settings: Settings) -> d
     # No title: the dotted name repeats words of the summary, which would make retrieval too easy.
     _write(folder / "corpus.jsonl", (_json(_id=e.docid, title="", text=e.passage) for e in entries))
     # A query's id differs from its passage's: some collections drop results with the query's own id.
-    asked = (e for name in SPLITS for e in queries[name])
-    _write(folder / "queries.jsonl", (_json(_id=f"q:{e.docid}", text=e.summary) for e in asked))
+    selected = (e for name in SPLITS for e in queries[name])
+    _write(folder / "queries.jsonl", (_json(_id=f"q:{e.docid}", text=e.summary) for e in selected))
     for name in SPLITS:
         judged = (f"q:{e.docid}\t{e.docid}\t1" for e in queries[name])
         _write(folder / "qrels" / f"{name}.tsv", ["query-id\tcorpus-id\tscore", *judged])
@@ -126,7 +126,7 @@ def _is_public(path: Path) -> bool:
     return all(part.isidentifier() and not part.startswith("_") and not _TEST.search(part) for part in parts)
 
 
-def read_entries(module: Path, path: Path) -> Iterator[Entry]:
+def read_entries(module: Path, path: Path) -> Iterator[Docstring]:
     """Yield the usable docstrings of one file of a top-level module; none for a file that does not parse."""
     try:
         with warnings.catch_warnings():
@@ -141,7 +141,7 @@ def read_entries(module: Path, path: Path) -> Iterator[Entry]:
         pair = split_docstring(ast.get_docstring(node) or "")
         if pair and name not in seen:
             seen.add(name)
-            yield Entry(name, module.stem, *pair)
+            yield Docstring(name, module.stem, *pair)
 
 
 def _documented(node: ast.AST, name: str) -> Iterator[tuple[str, _Documented]]:
@@ -179,9 +179,9 @@ def normalized_words(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def _module_entries(module: Path, settings: Settings) -> list[Entry]:
+def _module_entries(module: Path, settings: Settings) -> list[Docstring]:
     """Return up to `per_module` docstrings, from files in random order: the largest modules have thousands."""
-    entries: list[Entry] = []
+    entries: list[Docstring] = []
     for path in _shuffled(source_files(module), lambda p: p.relative_to(module.parent).as_posix(), settings.seed):
         entries += read_entries(module, path)
         if len(entries) >= settings.per_module:
@@ -189,7 +189,7 @@ def _module_entries(module: Path, settings: Settings) -> list[Entry]:
     return entries[: settings.per_module]
 
 
-def _unambiguous(entries: Iterable[Entry]) -> list[Entry]:
+def _unambiguous(entries: Iterable[Docstring]) -> list[Docstring]:
     """Return the entries whose summary and passage occur once; of a repeated text, the relevant one is unknown."""
     distinct = {entry.docid: entry for entry in entries}.values()
     summaries = Counter(normalized_words(entry.summary) for entry in distinct)
@@ -197,7 +197,7 @@ def _unambiguous(entries: Iterable[Entry]) -> list[Entry]:
     return [e for e in distinct if summaries[normalized_words(e.summary)] == passages[normalized_words(e.passage)] == 1]
 
 
-def _split_modules(entries: Sequence[Entry], settings: Settings) -> dict[str, set[str]]:
+def _split_modules(entries: Sequence[Docstring], settings: Settings) -> dict[str, set[str]]:
     """Return top-level modules by split: in random order, the first fill test, the next dev, the rest train."""
     counts = Counter(entry.module for entry in entries)
     splits: dict[str, set[str]] = {name: set() for name in SPLITS}
@@ -211,7 +211,7 @@ def _split_modules(entries: Sequence[Entry], settings: Settings) -> dict[str, se
     return splits
 
 
-def _sample(entries: Sequence[Entry], count: int, seed: int) -> list[Entry]:
+def _sample(entries: Sequence[Docstring], count: int, seed: int) -> list[Docstring]:
     chosen = _shuffled(entries, lambda entry: entry.docid, seed)[:count]
     return sorted(chosen, key=lambda entry: entry.docid)
 

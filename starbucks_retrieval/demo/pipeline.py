@@ -115,8 +115,8 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
         "queries": {"dataset_split": "test", "encode_is_query": True},
     }
     figures: dict[str, Any] = {}
-    for name, own in inputs.items():
-        flags = {**shared, "encode_output_path": stores[name], **own}
+    for name, extra_flags in inputs.items():
+        flags = {**shared, "encode_output_path": stores[name], **extra_flags}
         log.info("$ %s", command("encode", flags))
         figures[name] = encode(EncodeArguments(**flags))
 
@@ -133,7 +133,9 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
     log.info("$ %s", command("evaluate", {"run": runs, **rest}))
     preflight_log = logging.getLogger("starbucks_retrieval.evaluate.api")
     level = preflight_log.level
-    preflight_log.setLevel(logging.CRITICAL)  # dozens of findings about a cut backbone, which is bad on purpose
+    preflight_log.setLevel(
+        logging.CRITICAL
+    )  # dozens of findings about a truncated backbone, which was not trained for small sizes
     try:
         evaluation = evaluate(runs, **rest)
     finally:
@@ -159,9 +161,9 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
     encoder = NestedEncoder.from_pretrained(base.path)
     dtype = precision.autocast_dtype("auto", encoder.device)
 
-    def embed(some: Sequence[str], size: Size) -> float:
+    def embed(batch: Sequence[str], size: Size) -> float:
         began = now()
-        rows = encoder.tokenize(some, settings.passage_max_len)
+        rows = encoder.tokenize(batch, settings.passage_max_len)
         encoder.embed(rows, Sizes([size]), max_tokens=4096, dtype=dtype)
         return seconds_since(began)
 

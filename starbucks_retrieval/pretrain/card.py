@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from starbucks_retrieval.cli import format_number
+from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.models.info import base_model, base_model_text
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
@@ -68,9 +69,8 @@ def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
     if not logged:
         return []
     names = [name for name in logged[0] if name.startswith(("enc/", "dec/", "ctr"))]
-    lines = ["| loss | first logged | last logged |", "|---|---|---|"]
-    lines += [f"| {name} | {logged[0][name]:.4f} | {logged[-1].get(name, float('nan')):.4f} |" for name in names]
-    return [*lines, ""]
+    values = [[name, f"{logged[0][name]:.4f}", f"{logged[-1].get(name, float('nan')):.4f}"] for name in names]
+    return [*markdown_table([["loss", "first logged", "last logged"], *values]), ""]
 
 
 def _recipe(module: PretrainingModule, masking: Masking, settings: Any, figures: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from starbucks_retrieval.report.drawing import Drawing, draw_file, import_matplo
 from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
 from starbucks_retrieval.report.inputs import MethodResults, ReportInputs, read_inputs
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
-from starbucks_retrieval.report.page import ReportPage, choose_kpis, lead_sentence, render_report_page
+from starbucks_retrieval.report.page import ReportPage, choose_kpis, describe_inputs, render_report_page
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
 from starbucks_retrieval.report.significance import CORRECTIONS, SignificanceMarks
 from starbucks_retrieval.report.tables import Table
@@ -98,7 +98,7 @@ def report(
     drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
     page = ReportPage(
         title=title,
-        lead=lead_sentence(found, model_sizes),
+        subtitle=describe_inputs(found, model_sizes),
         kpis=choose_kpis(found, model_sizes),
         warnings=found.warnings,
         tables=tables,

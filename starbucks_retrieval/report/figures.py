@@ -109,7 +109,7 @@ def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle],
 
 
 def _limits(series: dict[str, list[float | None]], known: dict[str, SeriesStyle]) -> tuple[float, float]:
-    """Return the ends of the axis: all measured scores, and at most as much room again for published ones."""
+    """Return the ends of the axis: all measured scores, and at most as much space again for published ones."""
     every = [value for values in series.values() for value in values if value is not None]
     measured = [v for label, values in series.items() if not known[label].published for v in values if v is not None]
     low, high = min(measured, default=min(every)), max(measured, default=max(every))

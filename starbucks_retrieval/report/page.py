@@ -32,7 +32,7 @@ class ReportPage:
 
     Args:
         title: Its heading.
-        lead: The sentence below it.
+        subtitle: The sentence below it.
         kpis: The large numbers.
         warnings: Serious findings of the preflight.
         tables: The tables.
@@ -43,7 +43,7 @@ class ReportPage:
     """
 
     title: str
-    lead: str
+    subtitle: str
     kpis: list[Kpi]
     warnings: list[str]
     tables: list[Table]
@@ -70,7 +70,7 @@ def render_report_page(page: ReportPage) -> str:
     return render_template("report.html", page=page, inline_svg=inline_svg)
 
 
-def lead_sentence(inputs: ReportInputs, model_sizes: ReportSizes) -> str:
+def describe_inputs(inputs: ReportInputs, model_sizes: ReportSizes) -> str:
     """Return a sentence that says how much was measured."""
     sets = len({column.dataset for column in inputs.columns})
     measured = f"{_count(len(inputs.methods), 'method')} on {_count(sets, 'data set')}"

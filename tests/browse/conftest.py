@@ -1,4 +1,4 @@
-"""A small set with two runs, and a browser to look at pages with."""
+"""A small set with two runs, and a browser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chromium(tmp_path):
     if program is None:
         pytest.skip("needs Chromium on PATH (Debian: apt-get install chromium)")
 
-    def look(address: str, *flags: str) -> tuple[str, list[str]]:
+    def open_page(address: str, *flags: str) -> tuple[str, list[str]]:
         command = [
             *(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
             *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -58,4 +58,4 @@ def chromium(tmp_path):
         assert done.stdout, done.stderr[-2000:]
         return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
-    return look
+    return open_page

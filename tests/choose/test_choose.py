@@ -1,4 +1,4 @@
-"""The best size under a budget, the front, the knee and the ladder, against all of them tried out."""
+"""The best size within a budget, the front, the knee and the proposed sizes, against exhaustive search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from starbucks_retrieval.choose import Candidate, candidates, choose, front, knee, propose_sizes
+from starbucks_retrieval.choose import SizeCandidate, build_candidates, choose, find_knee, pareto_front, propose_sizes
 from starbucks_retrieval.choose.__main__ import main
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
@@ -38,8 +38,8 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def made(quality=QUALITY, timed=True) -> list[Candidate]:
-    return candidates({"a": results(quality, timed=timed)})[0]
+def made(quality=QUALITY, timed=True) -> list[SizeCandidate]:
+    return build_candidates({"a": results(quality, timed=timed)})[0]
 
 
 def test_the_best_under_budgets():
@@ -70,52 +70,54 @@ def test_what_does_not_fit_is_said_with_what_is_nearest():
 def test_the_front_is_what_nothing_dominates():
     rng = np.random.default_rng(3)
     quality = {(n, d): float(rng.integers(0, 6)) / 10 for n in range(1, 7) for d in (8, 16, 32, 64)}
-    some = made(quality)
+    candidates = made(quality)
     expected = {
         one.size
-        for one in some
+        for one in candidates
         if not any(
             other.quality >= one.quality
             and other.size.layer <= one.size.layer
             and other.size.dim <= one.size.dim
             and other != one
-            for other in some
+            for other in candidates
         )
     }
     for timed in (True, False):  # layers stand for milliseconds that were not measured
-        assert {one.size for one in front(made(quality, timed))} == expected
-    assert [one.effort for one in front(some)] == sorted(one.effort for one in front(some))
+        assert {one.size for one in pareto_front(made(quality, timed))} == expected
+    assert [one.log_cost for one in pareto_front(candidates)] == sorted(
+        one.log_cost for one in pareto_front(candidates)
+    )
 
 
 def test_the_knee_is_where_quality_stops_to_pay():
     quality = {(2, 8): 0.1, (2, 16): 0.7, (2, 32): 0.72, (2, 64): 0.73, (2, 128): 0.74}
-    assert str(knee(made(quality)).size) == "2:16"
-    assert str(knee(made({(2, 8): 0.5})).size) == "2:8"
-    assert str(knee(made({(2, 8): 0.5, (2, 16): 0.4})).size) == "2:8"
+    assert str(find_knee(made(quality)).size) == "2:16"
+    assert str(find_knee(made({(2, 8): 0.5})).size) == "2:8"
+    assert str(find_knee(made({(2, 8): 0.5, (2, 16): 0.4})).size) == "2:8"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_the_ladder_is_the_best_of_all_chains(count):
-    some = made()
-    by_size = {one.size: one for one in some}
+def test_the_proposed_sizes_are_the_best_of_all_chains(count):
+    candidates = made()
+    by_size = {one.size: one for one in candidates}
     full = Size(6, 128)
 
     def area(chain):
         steps = itertools.pairwise(chain)
-        return sum(by_size[low].quality * (by_size[high].effort - by_size[low].effort) for low, high in steps)
+        return sum(by_size[low].quality * (by_size[high].log_cost - by_size[low].log_cost) for low, high in steps)
 
     chains = [
         (*rest, full)
         for rest in itertools.combinations(sorted(set(by_size) - {full}), count - 1)
         if all(a.layer <= b.layer and a.dim <= b.dim for a, b in zip(rest, (*rest, full)[1:]))
     ]
-    found = propose_sizes(some, count)
+    found = propose_sizes(candidates, count)
     assert tuple(found) in chains
     assert area(tuple(found)) == pytest.approx(max(map(area, chains)))
-    assert propose_sizes(some[::-1], count) == found
+    assert propose_sizes(candidates[::-1], count) == found
 
 
-def test_ladders_that_cannot_be():
+def test_sizes_that_cannot_be_proposed():
     with pytest.raises(UserError, match=r"no 6 of the measured sizes[\s\S]*--auto_sizes 5"):
         propose_sizes(made(), 6)
     with pytest.raises(UserError, match="full size 6:128 is not measured"):
@@ -166,7 +168,7 @@ def test_without_costs_bytes_are_those_of_float16(caplog):
     assert "float16" in caplog.text
 
 
-def test_the_door(capsys):
+def test_the_command(capsys):
     assert run_command(main, ["--input", "a.json", "--budget_ms", "6", "--auto_sizes", "3"]) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()

@@ -64,7 +64,7 @@ def test_of_equal_figures_the_one_with_single_queries_is_kept(write):
         assert found.values == {"q": 0.5}
 
 
-def test_a_value_that_is_no_number_is_missing_and_yields_to_one(write):
+def test_nan_is_missing_and_gives_way_to_a_number(write):
     nan, number = write("a.json", [cell(math.nan)]), write("b.json", [cell(0.5)])
     assert read_inputs([nan, write("c.json", [cell(1, None)])]).methods[0].value(WEB, Size(2, 8)) is None
     for order in ([nan, number], [number, nan]):
@@ -90,7 +90,7 @@ def test_cells_of_two_sizes_stand_at_the_queries_size(write):
         read_inputs([write("a.json", cells), write("b.json", [cell(0.4)])])
 
 
-def test_cells_of_two_sizes_are_set_aside_and_counted(write):
+def test_cells_of_two_sizes_are_left_out_and_counted(write):
     cells = [cell(0.5), cell(0.4, passage_size=Size(4, 16)), cell(0.5, Size(4, 16), passage_size=Size(4, 16))]
     inputs = read_inputs([write("a.json", cells)])
     assert inputs.left_out == 1
@@ -163,7 +163,7 @@ def test_what_a_grid_is():
     assert not is_grid([])
 
 
-def test_the_ladder_is_that_of_files_that_hold_one(write):
+def test_sizes_are_those_of_files_that_hold_a_list(write):
     files = [
         write("grid.json", grid(0.1), kind="grid"),
         write("a.json", [cell(0.5, Size(1, 8)), cell(0.6, Size(3, 32))]),
@@ -173,7 +173,7 @@ def test_the_ladder_is_that_of_files_that_hold_one(write):
     assert model_sizes.name(Size(1, 8)) == "1:8"
 
 
-def test_a_grid_alone_gives_the_default_rungs_that_lie_on_it(write):
+def test_a_grid_alone_gives_the_default_sizes_on_it(write):
     cells = grid(0.0, layers=(2, 4, 6, 8, 10, 12), dims=(8, 16, 32, 64, 128, 256, 512, 768))
     model_sizes = read_inputs([write("grid.json", cells, kind="grid")]).choose_sizes()
     assert tuple(model_sizes) == tuple(Sizes.default(12, 768))
@@ -193,12 +193,12 @@ DIMS = (8, 16, 32, 64, 128, 256, 512, 768)
     ],
     ids=["said", "of grid", "by the flags", "by the sizes"],
 )
-def test_grids_of_one_layer_each_are_a_grid_when_they_are_laid_together(write, said):
+def test_grids_of_one_layer_each_are_a_grid_when_they_are_combined(write, said):
     files = [write(f"{n}.json", grid(0.0, (n,), DIMS), **said) for n in (2, 4, 6, 8, 10, 12)]
     assert tuple(read_inputs(files).choose_sizes()) == tuple(Sizes.default(12, 768))
 
 
-def test_a_grid_of_one_layer_is_shown_whole_where_it_stands_alone(write):
+def test_a_grid_of_one_layer_is_shown_whole(write):
     inputs = read_inputs([write("2.json", grid(0.0, (2,), DIMS), kind="sts", layout="grid")])
     assert list(inputs.choose_sizes()) == [Size(2, dim) for dim in DIMS]
 
@@ -210,20 +210,20 @@ def test_lists_of_one_size_each_stay_a_list_beside_a_grid(write):
     assert list(read_inputs(files).choose_sizes()) == sizes
 
 
-def test_sizes_that_were_asked_for_as_a_list_are_one_although_they_cross(write):
+def test_a_list_that_crosses_layers_and_dims_is_no_grid(write):
     crossing = [Size(2, 8), Size(2, 16), Size(4, 8), Size(4, 16)]
     inputs = read_inputs([write("a.json", [cell(0.5, size) for size in crossing], kind="sts", layout="list")])
     assert list(inputs.choose_sizes()) == crossing
 
 
-def test_sizes_asked_for_may_lie_off_the_ladder(write):
+def test_requested_sizes_need_not_be_listed(write):
     files = [write("grid.json", grid(0.1), kind="grid"), write("a.json", [cell(0.5, Size(1, 8))])]
     assert list(read_inputs(files).choose_sizes("2:8,3:16")) == [Size(2, 8), Size(3, 16)]
     with pytest.raises(UserError, match="nothing was measured at 5:8"):
         read_inputs(files).choose_sizes("5:8")
 
 
-def test_cup_names_need_six_rungs_in_proportion(write):
+def test_aliases_need_all_six_default_sizes(write):
     six = [cell(0.5, size) for size in Sizes.default(6, 384)]
     inputs = read_inputs([write("a.json", six)])
     assert list(inputs.choose_sizes("demi,trenta")) == [Size(1, 16), Size(6, 384)]

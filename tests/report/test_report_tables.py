@@ -155,7 +155,7 @@ def test_a_method_without_sizes_has_a_block_of_its_own_and_a_footnote(two_method
     assert not any(row.label == "BM25" for block in across.blocks for row in block.rows)
 
 
-def test_cells_off_the_ladder_stay_out_unless_asked_for(two_methods, write):
+def test_other_sizes_stay_out_unless_requested(two_methods, write):
     from .conftest import grid
 
     files = [*two_methods, write("grid.json", grid(0.0, (2, 3), (8, 32)), "new2", "grid")]
