@@ -64,7 +64,7 @@ def test_layers_of_every_kind_can_be_timed(tmp_path, family, ticking):
     from conftest import save_model
 
     shape = info.model_info(str(save_model(tmp_path / family, family)))
-    timed = min(4, info._TIMED)
+    timed = min(4, info._TIMED_LAYERS)
     assert shape.layer_seconds(12, 48, "cpu", None, budget=0.0) == pytest.approx(1 / (4 * 12 * timed))
 
 
