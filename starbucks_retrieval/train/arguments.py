@@ -191,6 +191,11 @@ class TrainArguments:
             raise UserError("no training data", "name it with --dataset_path or --dataset_name")
         return found
 
+    @property
+    def dev_measures(self) -> str:
+        """The measures of the dev set, separated by spaces; the first one selects the best checkpoint."""
+        return self.eval_measures or ("spearman" if self.task == "sts" else "nDCG@10 RR@10")
+
     def model_sizes(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
         """The sizes that the model stores: asked for, else the backbone's stored ones, else the paper's proportions."""
         full = Size(num_layers, hidden_size)

@@ -19,35 +19,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lacking:
-    """How many of the rows of a collection have no hard negatives, and how many no teacher's scores."""
+class MissingCounts:
+    """Counts of a collection's rows, of rows without hard negatives, and of rows without a teacher's scores."""
 
     rows: int
     negatives: int
     scores: int
 
 
-def check_rows(name: str, found: Lacking, group_size: int, with_scores: bool, whole: bool = True) -> None:
-    """Raise UserError where no row has the negatives, or some row lacks the scores, that training asks for.
+def check_rows(name: str, missing: MissingCounts, group_size: int, with_scores: bool, complete: bool = True) -> None:
+    """Check that a collection has the negatives and the scores that training needs.
 
-    `whole` says whether all rows were looked at: of some alone nobody can say that no row has negatives.
+    Args:
+        name: The collection, for messages.
+        missing: The counts of its rows.
+        group_size: Passages per query.
+        with_scores: Whether training needs a teacher's scores.
+        complete: Whether all rows were counted; if not, later rows may have negatives.
+
+    Raises:
+        UserError: No row has negatives, or some row has no scores.
     """
     wanted = group_size - 1
-    if whole and wanted and found.negatives == found.rows:
+    if complete and wanted and missing.negatives == missing.rows:
         raise UserError(
-            f"--train_group_size {group_size} asks for {wanted} hard negatives a query, but {name} has none",
+            f"--train_group_size {group_size} needs {wanted} hard negatives per query, but {name} has none",
             "set --train_group_size 1 (in-batch negatives only), or give groups with negatives",
         )
-    if with_scores and (found.scores or (wanted and found.negatives)):
+    if with_scores and (missing.scores or (wanted and missing.negatives)):
         raise UserError(
-            f"distillation needs a teacher's scores, and {max(found.scores, found.negatives)} "
+            f"distillation needs a teacher's scores, and {max(missing.scores, missing.negatives)} "
             f"queries of {name} lack them",
             "give rows with positive_scores and negative_scores, as mine --save_scores true writes them",
         )
 
 
 def check_first(name: str, first: Group | None, corpus: Records[Passage] | None) -> Group:
-    """The first group. Raises UserError where there is none, and where it holds ids and nothing has their texts."""
+    """Return the first group. Raises UserError if there is none, or if it holds ids and no corpus has their texts."""
     if first is None:
         raise UserError(f"{name} holds no training groups", "check the path and the split")
     if first.passages is None and corpus is None:
@@ -56,17 +64,17 @@ def check_first(name: str, first: Group | None, corpus: Records[Passage] | None)
 
 
 def check_inline(name: str, group: Group) -> dict[str, Passage]:
-    """The texts of a group in a collection whose first group has texts. Raises UserError where it holds ids only."""
+    """Return the texts of a group in a collection whose first group has texts. Raises UserError if it has ids only."""
     if group.passages is None:
         raise UserError(
             f"{name}: query {group.query_id} holds ids, the first rows hold texts",
-            "keep rows with texts and rows with ids in files of their own",
+            "put rows with texts and rows with ids in separate files",
         )
     return group.passages
 
 
 def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) -> UserError:
-    """The error for an id that the corpus has not got."""
+    """Return the error for an id that is not in the corpus."""
     return UserError(
         f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks",
         "give the corpus that the training groups or qrels were made for",
@@ -78,7 +86,7 @@ _ROWS_PER_BATCH = 4096
 
 @dataclass(frozen=True)
 class PassageRow:
-    """A query, the rows of its documents (the first `positives` of them positives) and what else is known of them."""
+    """A query, the passage numbers of its documents (the first `positives` are positive), their scores and its label."""
 
     query_id: str
     query: str
@@ -89,7 +97,12 @@ class PassageRow:
 
 
 class ArrowShard:
-    """One collection, mapped into memory."""
+    """A training collection in two Arrow files that are mapped into memory.
+
+    Args:
+        rows: One row per query.
+        passages: One row per passage; `rows` refers to them by number.
+    """
 
     def __init__(self, rows: pa.Table, passages: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -103,7 +116,7 @@ class ArrowShard:
 
     @classmethod
     def open(cls, number: int, folder: Path) -> ArrowShard:
-        """The part that was written under `folder` with this number."""
+        """Open the collection that was written into `folder` with this number."""
         import pyarrow as pa
 
         tables = (pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in _paths(number, folder))
@@ -113,25 +126,36 @@ class ArrowShard:
         return len(self.rows)
 
     def row(self, number: int) -> PassageRow:
-        """A row by its number."""
+        """Return a row by its number."""
         return PassageRow(**self.rows.slice(number, 1).to_pylist()[0])
 
     def passage(self, number: int) -> Passage:
-        """A passage by its number."""
+        """Return a passage by its number."""
         return Passage(**self.passages.slice(number, 1).to_pylist()[0])
 
 
 def write_groups(number: int, name: str, groups: Records[Group], corpus: Records[Passage] | None, folder: Path) -> None:
-    """Write groups with the texts of their documents, their own or the corpus'. Raises UserError for an unknown id."""
+    """Write training groups with the texts of their documents.
+
+    Args:
+        number: The number of the collection.
+        name: Its name, for messages.
+        groups: The groups.
+        corpus: Texts for groups that hold ids.
+        folder: Where the Arrow files are written.
+
+    Raises:
+        UserError: An id is not in the corpus, or there are no groups.
+    """
     inline = check_first(name, next(iter(groups), None), corpus).passages is not None
     passages: Iterable[Passage] = _inline(groups, name) if inline else corpus or ()
     table = _write_passages(number, name, passages, folder)
-    places = _running(groups) if inline else _looked_up(groups, table, corpus)
-    _write_rows(number, name, (_row(group, documents) for group, documents in places), folder)
+    located = _number_inline(groups) if inline else _number_by_id(groups, table, corpus)
+    _write_rows(number, name, (_row(group, documents) for group, documents in located), folder)
 
 
 def write_pairs(number: int, name: str, pairs: Records[ScoredPair], folder: Path) -> None:
-    """Write scored pairs: the first sentence is the query, the second its one passage."""
+    """Write scored pairs: the first sentence becomes a query, the second its only passage. Arguments as `write_groups`."""
     if next(iter(pairs), None) is None:
         raise UserError(f"{name} holds no scored pairs", "check the path and the split")
     passages = (Passage(str(i), "", pair.sentence2) for i, pair in enumerate(pairs))
@@ -167,15 +191,15 @@ def _ids(group: Group) -> tuple[str, ...]:
 
 
 def _inline(groups: Iterable[Group], name: str) -> Iterator[Passage]:
-    """The passages of groups that carry them. Raises UserError for a group among them that holds ids only."""
+    """Yield the passages of groups that contain texts. Raises UserError for a group that holds ids only."""
     for group in groups:
         passages = check_inline(name, group)
         for docid in _ids(group):
             yield passages[docid]
 
 
-def _running(groups: Iterable[Group]) -> Iterator[tuple[Group, list[int]]]:
-    """Groups whose passages were written one group after the other, in the order of _ids."""
+def _number_inline(groups: Iterable[Group]) -> Iterator[tuple[Group, list[int]]]:
+    """Yield groups with the numbers of their passages, which were written group by group in the order of _ids."""
     start = 0
     for group in groups:
         stop = start + len(_ids(group))
@@ -183,21 +207,21 @@ def _running(groups: Iterable[Group]) -> Iterator[tuple[Group, list[int]]]:
         start = stop
 
 
-def _looked_up(
+def _number_by_id(
     groups: Iterable[Group], table: pa.Table, corpus: Records[Passage] | None
 ) -> Iterator[tuple[Group, list[int]]]:
-    """Groups whose ids are found in the corpus table. Raises UserError for an id that is not there."""
+    """Yield groups with the numbers of their passages in the corpus. Raises UserError for an id that is not there."""
     docids = np.array([docid.as_py().encode() for docid in table.column("docid")], dtype=np.bytes_)
     order = np.argsort(docids, kind="stable")
     ordered = docids[order]
     for group in groups:
         ids = _ids(group)
         wanted = np.array([docid.encode() for docid in ids], dtype=np.bytes_)
-        at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        for docid, present in zip(ids, ordered[at] == wanted):
+        positions = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        for docid, present in zip(ids, ordered[positions] == wanted):
             if not present:
                 raise unknown_document(group, docid, corpus)
-        yield group, [int(i) for i in order[at]]
+        yield group, [int(i) for i in order[positions]]
 
 
 def _paths(number: int, folder: Path) -> tuple[Path, Path]:
@@ -229,11 +253,13 @@ def _write_rows(number: int, name: str, rows: Iterable[dict[str, Any]], folder: 
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label: str) -> pa.Table:
-    """Stream rows into an Arrow file and map it back into memory."""
+    """Stream rows into an Arrow file and map it into memory."""
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)  # cut short, it would kill a process that has it mapped, where no lock keeps us away
+    path.unlink(
+        missing_ok=True
+    )  # truncating it would crash a process that has it mapped; file systems without locks allow that
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         stream = iter(progress(rows, None, "rows", label))
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):

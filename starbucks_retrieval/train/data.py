@@ -15,7 +15,14 @@ from torch import Tensor
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.arrow_shard import ArrowShard, Lacking, PassageRow, check_rows, write_groups, write_pairs
+from starbucks_retrieval.train.arrow_shard import (
+    ArrowShard,
+    MissingCounts,
+    PassageRow,
+    check_rows,
+    write_groups,
+    write_pairs,
+)
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder
@@ -25,9 +32,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """One query with the passages of its group, the positive first, and the ids of all its known positives.
+    """One query with the passages of its group.
 
-    scores are a teacher's, one per passage, where the collections have them; label is how alike a scored pair is.
+    Attributes:
+        query: Its text.
+        docids: The ids of the passages, the positive first.
+        passages: Their texts.
+        positives: The ids of all known positives of the query.
+        query_id: Its id.
+        scores: A teacher's scores, one per passage, if training uses them.
+        label: The similarity of a scored pair.
     """
 
     query: str
@@ -40,11 +54,19 @@ class Example:
 
 
 class TrainingSet:
-    """Groups of one or several collections, indexed by (epoch, row) so that the choice of passages follows the epoch.
+    """Training groups of one or more collections, indexed by (epoch, row).
 
-    Each group gives one positive, (shuffled start + epoch) modulo their number, and `group_size` - 1 negatives from a
-    window that slides over its shuffled negatives by epoch. Source: the Tevatron data set of the released code, with a
-    seeded generator in place of hash().
+    Each epoch uses one positive of a group, the next one in a cycle with a random start, and `group_size` - 1 negatives
+    from a window that moves over the group's shuffled negatives. Source: the Tevatron data set of the released code,
+    with a seeded generator instead of hash().
+
+    Args:
+        group_size: Passages per query.
+        seed: Seed of the choice of passages.
+        separator: Text between the title and the text of a passage.
+        query_prefix: Text before every query.
+        passage_prefix: Text before every passage.
+        with_scores: Return a teacher's scores.
     """
 
     def __init__(
@@ -62,7 +84,7 @@ class TrainingSet:
         self.query_prefix = query_prefix
         self.passage_prefix = passage_prefix
         self.with_scores = with_scores
-        self._parts: list[ArrowShard] = []
+        self._shards: list[ArrowShard] = []
         self._names: list[str] = []
         self._keys: list[int] = []
         self._starts = [0]
@@ -76,59 +98,72 @@ class TrainingSet:
         scored_pairs: bool = False,
         read: bool = True,
     ) -> None:
-        """Read a collection into Arrow files under `folder`, or with read=False use those another process wrote there.
+        """Add a collection.
 
-        Raises UserError for an unknown document, for no negatives, or for no teacher's scores where they are needed.
+        Args:
+            name: The collection; one that is added twice is seen twice as often.
+            groups: Its rows.
+            corpus: Texts for groups that hold ids.
+            folder: Where the Arrow files are written.
+            scored_pairs: Whether the rows are scored pairs.
+            read: Write the files; False maps those that another process wrote.
+
+        Raises:
+            UserError: A document is unknown, or negatives or scores that training needs are missing.
         """
-        number = len(self._parts)
+        number = len(self._shards)
         if read and scored_pairs:
             write_pairs(number, name, groups, folder)  # type: ignore[arg-type]
         elif read:
             write_groups(number, name, groups, corpus, folder)  # type: ignore[arg-type]
-        part = ArrowShard.open(number, folder)
-        self._check(name, part)
-        self._parts.append(part)
-        # A collection given twice, to be seen twice as often, has the same documents both times.
+        shard = ArrowShard.open(number, folder)
+        self._check(name, shard)
+        self._shards.append(shard)
+        # A collection that is added twice has the same documents both times.
         self._names.append(name)
         self._keys.append(self._names.index(name))
-        self._starts.append(self._starts[-1] + len(part))
-        log.info("%s: %d training queries, %d passages", name, len(part), len(part.passages))
+        self._starts.append(self._starts[-1] + len(shard))
+        log.info("%s: %d training queries, %d passages", name, len(shard), len(shard.passages))
 
-    def _check(self, name: str, part: ArrowShard) -> None:
-        found = Lacking(len(part), part.without_negatives, part.without_scores)
-        check_rows(name, found, self.group_size, self.with_scores)
-        if self.group_size > 1 and part.without_negatives:
+    def _check(self, name: str, shard: ArrowShard) -> None:
+        missing = MissingCounts(len(shard), shard.without_negatives, shard.without_scores)
+        check_rows(name, missing, self.group_size, self.with_scores)
+        if self.group_size > 1 and shard.without_negatives:
             log.warning(
-                "%s: %d queries have no negatives of their own; random passages stand in", name, part.without_negatives
+                "%s: %d queries have no negatives; random passages are used instead", name, shard.without_negatives
             )
-        labelled = part.labelled
-        if self._parts and self._parts[0].labelled != labelled:
-            raise UserError("scored pairs and groups are trained with different losses", "train with one kind of data")
+        labelled = shard.labelled
+        if self._shards and self._shards[0].labelled != labelled:
+            raise UserError("scored pairs and groups need different losses", "train with one kind of data")
 
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def __getitem__(self, key: tuple[int, int]) -> Example:
-        epoch, row = key
-        part_number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        part = self._parts[part_number]
-        group = part.row(row - self._starts[part_number])
-        owner = self._keys[part_number]
-        places = self._choose(part, group, row, epoch)
-        rows = [group.documents[i] for i in places] if places is not None else self._stand_ins(part, group, row, epoch)
-        passages = [part.passage(i) for i in rows]
+    def __getitem__(self, index: tuple[int, int]) -> Example:
+        epoch, row = index
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        shard = self._shards[number]
+        group = shard.row(row - self._starts[number])
+        key = self._keys[number]
+        positions = self._choose(shard, group, row, epoch)
+        rows = (
+            [group.documents[i] for i in positions]
+            if positions is not None
+            else self._stand_ins(shard, group, row, epoch)
+        )
+        passages = [shard.passage(i) for i in rows]
         return Example(
             query=(self.query_prefix + group.query).strip(),
-            docids=[f"{owner} {passage.docid}" for passage in passages],
+            docids=[f"{key} {passage.docid}" for passage in passages],
             passages=[join_text(passage, self.separator, self.passage_prefix) for passage in passages],
-            positives=frozenset(f"{owner} {part.passage(i).docid}" for i in group.documents[: group.positives]),
+            positives=frozenset(f"{key} {shard.passage(i).docid}" for i in group.documents[: group.positives]),
             query_id=group.query_id,
-            scores=[group.scores[i] for i in places] if self.with_scores and places is not None else None,
+            scores=[group.scores[i] for i in positions] if self.with_scores and positions is not None else None,
             label=group.label,
         )
 
-    def _choose(self, part: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int] | None:
-        """Places in the group's documents, or None where the group has no negatives to choose from."""
+    def _choose(self, shard: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int] | None:
+        """Return positions in the group's documents, or None if the group has no negatives."""
         wanted = self.group_size - 1
         negatives = range(group.positives, len(group.documents))
         if wanted and not negatives:
@@ -136,17 +171,17 @@ class TrainingSet:
         rng = np.random.default_rng([self.seed, row])
         return [_positive(group, epoch, rng), *_window(negatives, wanted, epoch, rng)]
 
-    def _stand_ins(self, part: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int]:
-        """Rows of the positive and of random passages in place of the negatives that a group lacks."""
+    def _stand_ins(self, shard: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int]:
+        """Return the passage numbers of the positive and of random passages, for a group without negatives."""
         wanted = self.group_size - 1
         positive = _positive(group, epoch, np.random.default_rng([self.seed, row]))
         rng = np.random.default_rng([self.seed, row, epoch])
-        own = set(group.documents)
-        drawn = rng.choice(len(part.passages), min(len(part.passages), wanted + len(own)), replace=False)
-        candidates = [int(i) for i in drawn if int(i) not in own]
+        known = set(group.documents)
+        drawn = rng.choice(len(shard.passages), min(len(shard.passages), wanted + len(known)), replace=False)
+        candidates = [int(i) for i in drawn if int(i) not in known]
         if not candidates:
             raise UserError(
-                f"query {group.query_id} has every passage as a positive, so no other can be its negative",
+                f"every passage is a positive of query {group.query_id}, so it has no negatives",
                 "add passages to the corpus, or set --train_group_size 1",
             )
         chosen = candidates[:wanted] if len(candidates) >= wanted else rng.choice(candidates, wanted).tolist()
@@ -158,7 +193,7 @@ def _positive(group: PassageRow, epoch: int, rng: np.random.Generator) -> int:
 
 
 def _window(negatives: range, wanted: int, epoch: int, rng: np.random.Generator) -> list[int]:
-    """`wanted` negatives from the epoch's window over the shuffled list, drawn with replacement when there are fewer."""
+    """Return `wanted` negatives from the epoch's window, or a sample with replacement if there are fewer."""
     if not wanted:
         return []
     if len(negatives) < wanted:
@@ -169,12 +204,20 @@ def _window(negatives: range, wanted: int, epoch: int, rng: np.random.Generator)
 
 
 class Collator:
-    """Tokenises a batch of examples: queries first, then passages group after group.
+    """Tokenises a batch of examples without padding: queries first, then passages group by group.
 
-    Returns ids [tokens], lengths [queries + passages], num_queries [], docids [passages] and known [queries, most
-    positives of one], the hashed ids of the passages and of all positives of each query (0 pads; none where false
-    negatives are kept); where the examples have them, labels [queries] and teacher [queries, group]; and query_ids, a
-    list for messages.
+    A call takes a list of examples and returns a dict with:
+
+    - ids [tokens] and lengths [queries + passages]: token ids in one flat tensor, and tokens per text.
+    - num_queries [].
+    - docids [passages] and known [queries, most positives of one]: hashed ids of the passages, and of all positives of
+      each query, padded with 0 (only zeros if false negatives are kept).
+    - labels [queries] and teacher [queries, group], if the examples have them.
+    - query_ids: a list, for messages.
+
+    Args:
+        encoder: Its tokenizer and maximum lengths are used.
+        mask_false_negatives: Fill `known`.
     """
 
     def __init__(self, encoder: NestedEncoder, mask_false_negatives: bool = True) -> None:
@@ -209,5 +252,5 @@ class Collator:
 
 
 def _hash(docid: str) -> int:
-    """A number that stands for an id in tensors, the same in every process; never 0."""
+    """Return a hash of an id as int64, the same in every process; never 0."""
     return int.from_bytes(hashlib.blake2b(docid.encode(), digest_size=8).digest(), "little", signed=True) or 1

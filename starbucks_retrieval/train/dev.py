@@ -1,4 +1,4 @@
-"""Scoring a small dev set at every size while training."""
+"""Dev sets that are scored at every size during training."""
 
 from __future__ import annotations
 
@@ -19,15 +19,35 @@ _DEPTH = 100
 
 
 class DevSet(Protocol):
-    """What can be scored."""
+    """A dev set."""
 
     def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
-        """Every measure's mean over the ladder (`nDCG@10`) and at each size (`nDCG@10/6:128`)."""
+        """Score an encoder.
+
+        Args:
+            encoder: The encoder in training.
+            sizes: The sizes to score.
+            precision: The type of autocast, or None.
+
+        Returns:
+            Every measure's mean over the sizes (`nDCG@10`), and its value at each size (`nDCG@10/6:128`).
+        """
         ...
 
 
 class DevRetrieval:
-    """A BEIR folder's judged queries against its corpus, or against the judged passages and some others."""
+    """The judged queries of a BEIR folder, searched in its corpus or in a sample of it.
+
+    Args:
+        folder: The BEIR folder.
+        split: The split of its judgements.
+        measures: Measures separated by spaces.
+        max_passages: Search only the judged passages and random others up to this number; None means all passages.
+        seed: Seed of the sample.
+
+    Raises:
+        UserError: No query is judged, or a file cannot be read.
+    """
 
     def __init__(self, folder: str, split: str, measures: str, max_passages: int | None, seed: int) -> None:
         self.measures = parse_measures(measures)
@@ -52,17 +72,17 @@ class DevRetrieval:
         log.info("dev set %s: %d queries, %d passages", folder, len(queries), len(passages))
 
     def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
-        """See DevSet."""
+        """Implement `DevSet.score`."""
         config = encoder.config
         texts = [join_text(p, config.passage_field_separator, config.passage_prefix) for p in self.passages]
-        deep = Sizes(sorted({config.passage_size(size) for size in sizes}))
-        passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), deep, dtype=precision)
+        passage_sizes = Sizes(sorted({config.passage_size(size) for size in sizes}))
+        passages = encoder.embed(encoder.tokenize(texts, encoder.max_length(False)), passage_sizes, dtype=precision)
         queries = encoder.encode(self.queries, sizes, is_query=True, dtype=precision)
-        found = {
+        values = {
             size: score(self.qrels, self._run(queries[size], passages[config.passage_size(size)]), self.measures).mean
             for size in sizes
         }
-        return _with_ladder_means(found)
+        return _with_means(values)
 
     def _run(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, dict[str, float]]:
         scores = queries @ passages.T  # [queries, passages]
@@ -74,7 +94,15 @@ class DevRetrieval:
 
 
 class DevPairs:
-    """Scored pairs: Spearman's correlation of their cosines with their scores."""
+    """Scored pairs: Spearman's correlation of their cosines with their scores.
+
+    Args:
+        name: A file, a folder or a name on the hub.
+        split: Its split.
+
+    Raises:
+        UserError: There are fewer than three pairs.
+    """
 
     def __init__(self, name: str, split: str) -> None:
         pairs = list(open_pairs(name, split=split))
@@ -85,18 +113,18 @@ class DevPairs:
         log.info("dev set %s: %d scored pairs", name, len(pairs))
 
     def score(self, encoder: NestedEncoder, sizes: Sizes, precision: torch.dtype | None = None) -> dict[str, float]:
-        """See DevSet."""
+        """Implement `DevSet.score`."""
         from scipy.stats import spearmanr
 
         first, second = (encoder.encode(texts, sizes, dtype=precision) for texts in self.sentences)
-        found = {}
+        values = {}
         for size in sizes:
             a, b = (side[size] / np.linalg.norm(side[size], axis=1, keepdims=True) for side in (first, second))
-            found[size] = {"spearman": float(spearmanr((a * b).sum(1), self.scores).statistic)}
-        return _with_ladder_means(found)
+            values[size] = {"spearman": float(spearmanr((a * b).sum(1), self.scores).statistic)}
+        return _with_means(values)
 
 
-def _with_ladder_means(found: dict[Size, dict[str, float]]) -> dict[str, float]:
-    names = list(next(iter(found.values())))
-    model_sizes = {name: float(np.mean([means[name] for means in found.values()])) for name in names}
-    return model_sizes | {f"{name}/{size}": means[name] for size, means in found.items() for name in names}
+def _with_means(values: dict[Size, dict[str, float]]) -> dict[str, float]:
+    names = list(next(iter(values.values())))
+    means = {name: float(np.mean([at_size[name] for at_size in values.values()])) for name in names}
+    return means | {f"{name}/{size}": at_size[name] for size, at_size in values.items() for name in names}

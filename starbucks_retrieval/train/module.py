@@ -1,4 +1,4 @@
-"""What is trained: an encoder and its objective, from token ids to a loss."""
+"""The module that is trained: an encoder and an objective, from token ids to a loss."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
-Taps = dict[int, Tensor]
+PooledLayers = dict[int, Tensor]
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """How the texts of a step are cut for the encoder: padded tokens at once, and rows of queries and of passages.
+    """The chunks in which the encoder processes the texts of a step.
 
-    With cached, no activation outlives its chunk: the backward pass runs each chunk again, with the same dropout.
+    Attributes:
+        max_tokens: Padded tokens per chunk; None means 1024 on a CPU and 16384 on a GPU.
+        query_rows: Queries per chunk at most.
+        passage_rows: Passages per chunk at most.
+        cached: Keep no activations of a chunk; the backward pass runs it again with the same dropout (GradCache,
+            arXiv 2101.06983).
     """
 
     max_tokens: int | None = None
@@ -34,16 +39,22 @@ class Chunks:
 
 
 class TrainingModule(GradientCheckpointing):
-    """Encodes a batch without computing padding, and applies an objective to its taps.
+    """Encodes a batch with little padding, and applies an objective to the pooled outputs of its layers.
 
-    Texts are sorted by length into chunks; their pooled taps go back to batch order, so the loss and its gradient are
-    those of the padded batch. Passages of other processes are negatives too, unless `cross_device` is off.
+    Texts are sorted by length into chunks, and their pooled outputs are put back into batch order. The loss and its
+    gradient equal those of the padded batch.
 
-    With an `anchor`, a frozen encoder (the backbone as it was), the total gains anchor_weight times the mean of
-    1 - cos between the full size's embeddings of the two: what the smaller sizes learn then costs the full size little.
+    Args:
+        encoder: The encoder to train.
+        objective: The loss over all sizes.
+        chunks: The chunks in which texts are encoded.
+        anchor: A frozen copy of the backbone. The loss gains `anchor_weight` times the mean of 1 - cos between the full
+            size's embeddings of both, so that training for smaller sizes changes the full size little.
+        anchor_weight: The weight of that term.
+        cross_device: Use the passages of other processes as negatives.
     """
 
-    accepts_loss_kwargs = False  # tells transformers' Trainer that our loss is a mean over the batch
+    accepts_loss_kwargs = False  # for transformers' Trainer: the loss is a mean over the batch
 
     def __init__(
         self,
@@ -55,7 +66,7 @@ class TrainingModule(GradientCheckpointing):
         cross_device: bool = True,
     ) -> None:
         super().__init__()
-        # In a tuple, because the anchor is no part of the model: not trained, moved, saved or wrapped with it.
+        # In a tuple, so that the anchor is not trained, moved, saved or wrapped with the module.
         self._anchor = (anchor,)
         self.anchor_weight = anchor_weight
         self.encoder = encoder
@@ -63,7 +74,7 @@ class TrainingModule(GradientCheckpointing):
         self.chunks = chunks or Chunks()
         self.cross_device = cross_device
         self.lora_scale = 0.0
-        self.step: tuple[int, ...] = (0,)  # what the sampling of sizes is seeded by, the same in every process
+        self.step: tuple[int, ...] = (0,)  # seeds the sampling of sizes; the same in every process
 
     @property
     def hf_model(self) -> Any:
@@ -71,12 +82,12 @@ class TrainingModule(GradientCheckpointing):
 
     @property
     def config(self) -> Any:
-        """The backbone's Hugging Face configuration, which transformers' Trainer looks for."""
+        """The backbone's Hugging Face configuration, for transformers' Trainer."""
         return self.encoder.backbone.config
 
     @property
     def _no_split_modules(self) -> Any:
-        # The names of the backbone's layer classes, by which FSDP wraps when its configuration names none.
+        # FSDP wraps the backbone's layer classes if its configuration names none.
         return self.encoder.backbone._no_split_modules
 
     def forward(
@@ -89,28 +100,30 @@ class TrainingModule(GradientCheckpointing):
         labels: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> dict[str, Any]:
-        """The loss, and its parts by name. Arguments as a Collator returns them."""
+        """Return `{"loss": [], "parts": {name: []}}`. The arguments are the tensors of a `Collator`."""
         drawn = self.objective.draw(np.random.default_rng(self.step))
         rows = [row.tolist() for row in ids.cpu().split(lengths.tolist())]
         queries, passages = self._encode(rows, int(num_queries), self.objective.layers(drawn), ids.device)
-        anchored = self._drift(rows, queries, passages)
-        with torch.autocast(ids.device.type, enabled=False):  # the encoder may run in bf16; scores and losses do not
+        anchor_loss = self._anchor_loss(rows, queries, passages)
+        with torch.autocast(
+            ids.device.type, enabled=False
+        ):  # the encoder may run in bf16, scores and losses in float32
             loss = self.objective(self._batch(queries, passages, docids, known, labels, teacher), drawn)
-            if anchored is not None:
-                total = loss.total + self.anchor_weight * anchored
-                loss = Loss(total, {**loss.parts, "anchor": anchored.detach()})
+            if anchor_loss is not None:
+                total = loss.total + self.anchor_weight * anchor_loss
+                loss = Loss(total, {**loss.parts, "anchor": anchor_loss.detach()})
         return {"loss": loss.total, "parts": loss.parts}
 
     def _batch(
         self,
-        queries: Taps,
-        passages: Taps,
+        queries: PooledLayers,
+        passages: PooledLayers,
         docids: Tensor,
         known: Tensor,
         labels: Tensor | None,
         teacher: Tensor | None,
     ) -> Batch:
-        """The step's batch, with the rows of the other processes where the objective needs them."""
+        """Return the batch of a step, with the rows of other processes if the objective needs them."""
         count = len(known)
         group = len(docids) // count
         offset = 0
@@ -126,15 +139,13 @@ class TrainingModule(GradientCheckpointing):
         excluded = excluded_passages(docids, known, batch.targets)
         return Batch(queries, passages, excluded, labels, teacher, group, offset)
 
-    # ------------------------------------------------------------------ texts
-
     def _encode(
         self, rows: list[list[int]], count: int, layers: tuple[tuple[int, ...], tuple[int, ...]], device: torch.device
-    ) -> tuple[Taps, Taps]:
-        """Taps of the first `count` rows at the first layers, and of the others at the second."""
+    ) -> tuple[PooledLayers, PooledLayers]:
+        """Return pooled outputs of the first `count` rows at `layers[0]`, and of the others at `layers[1]`."""
         chunks = self.chunks
-        apart = max(layers[0]) != max(layers[1]) or chunks.query_rows or chunks.passage_rows
-        if apart:  # neither side runs layers, or waits for rows, that only the other one needs
+        separately = max(layers[0]) != max(layers[1]) or chunks.query_rows or chunks.passage_rows
+        if separately:  # queries and passages need different layers or chunks
             return (
                 self.pooled_layers(self.encoder, rows[:count], layers[0], device, chunks.query_rows),
                 self.pooled_layers(self.encoder, rows[count:], layers[1], device, chunks.passage_rows),
@@ -152,25 +163,38 @@ class TrainingModule(GradientCheckpointing):
         layers: tuple[int, ...],
         device: torch.device,
         max_rows: int | None = None,
-    ) -> Taps:
-        """Pooled taps {layer: [texts, hidden]} of token ids, in the order of the texts."""
+    ) -> PooledLayers:
+        """Encode texts in chunks.
+
+        Args:
+            encoder: The encoder, or the anchor.
+            rows: Token ids of each text.
+            layers: The layers whose pooled outputs are returned.
+            device: The device of the encoder.
+            max_rows: Texts per chunk at most.
+
+        Returns:
+            {layer: [texts, hidden]}, in the order of the texts.
+        """
         pad_id = self.encoder.tokenizer.pad_token_id or 0
-        # Small chunks keep queries from being padded to the length of passages; a GPU needs more work at once.
+        # In small chunks, queries are not padded to the length of passages. A GPU needs larger ones.
         budget = self.chunks.max_tokens or (16384 if device.type != "cpu" else 1024)
         chunks = token_batches([len(row) for row in rows], budget, max_rows)
-        found = [self._chunk(encoder, pad([rows[i] for i in chunk], pad_id, device), layers) for chunk in chunks]
+        outputs = [self._chunk(encoder, pad([rows[i] for i in chunk], pad_id, device), layers) for chunk in chunks]
         order = torch.from_numpy(np.argsort(np.concatenate(chunks))).to(device)  # undoes the sorting
-        return {layer: _wide(torch.cat([pooled_layers[layer] for pooled_layers in found]))[order] for layer in layers}
+        return {layer: _to_float32(torch.cat([output[layer] for output in outputs]))[order] for layer in layers}
 
-    def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> Taps:
-        run = encoder.forward  # its parameters are all further in, and ZeRO 3's hooks cannot read taps
+    def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> PooledLayers:
+        run = (
+            encoder.forward
+        )  # not __call__: ZeRO 3's hooks cannot read its outputs, and the parameters belong to inner modules
         if not (self.chunks.cached and torch.is_grad_enabled()):
             return run(**padded, layers=layers)
-        # The gradient cache: keeping nothing but the taps and running the chunk again when their gradient is known is
-        # checkpointing with the chunk as the unit. It restores autocast and the random state by itself.
+        # GradCache is gradient checkpointing of a whole chunk: only its pooled outputs are kept, and it runs again when
+        # their gradient is known. `checkpoint` restores autocast and the random state.
         return checkpoint(run, **padded, layers=layers, use_reentrant=False)
 
-    def _drift(self, rows: list[list[int]], queries: Taps, passages: Taps) -> Tensor | None:
+    def _anchor_loss(self, rows: list[list[int]], queries: PooledLayers, passages: PooledLayers) -> Tensor | None:
         (anchor,) = self._anchor
         if anchor is None:
             return None
@@ -182,20 +206,31 @@ class TrainingModule(GradientCheckpointing):
 
 
 def excluded_passages(docids: Tensor, known: Tensor, targets: Tensor) -> Tensor:
-    """bool [queries, passages]: known positives of a query, in other places than its own positive's.
+    """Mark the passages that must not be negatives of a query because they are known positives of it.
 
-    docids [passages] and known [queries, most positives of a query] are hashes; 0 pads.
+    Args:
+        docids: Hashed ids of the passages, [passages].
+        known: Hashed ids of each query's positives, padded with 0, [queries, most positives of one].
+        targets: The column of each query's positive, which is not marked, [queries].
+
+    Returns:
+        bool [queries, passages].
+
+    Example:
+        >>> docids, known = torch.tensor([7, 8, 7]), torch.tensor([[7, 0], [8, 9]])
+        >>> excluded_passages(docids, known, torch.tensor([0, 1])).int().tolist()
+        [[0, 0, 1], [0, 0, 0]]
     """
     excluded = torch.stack([torch.isin(docids, row[row != 0]) for row in known])
     return excluded.scatter_(1, targets[:, None], False)
 
 
 def _gather_ragged(known: Tensor) -> Tensor:
-    """`gather` for tensors of different widths, padded with 0."""
+    """Apply `gather` to tensors of different widths, padded with 0."""
     width = gather(torch.tensor([known.shape[1]], device=known.device)).max()
     return gather(nn.functional.pad(known, (0, int(width) - known.shape[1])))
 
 
-def _wide(pooled: Tensor) -> Tensor:
-    # Scores and losses of 16-bit taps are taken in float32.
+def _to_float32(pooled: Tensor) -> Tensor:
+    # Scores and losses are computed in float32.
     return pooled.float() if pooled.dtype in (torch.bfloat16, torch.float16) else pooled

@@ -17,9 +17,19 @@ _NAME = "default"
 
 
 def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets: str) -> None:
-    """Freeze a backbone and put trainable adapters into it, in place; its class and the paths to its layers stay.
+    """Freeze a backbone and add trainable LoRA adapters, in place. Its class and the paths to its layers do not change.
 
-    Raises UserError without peft and for names that no module has.
+    Source: LoRA (arXiv 2106.09685), through the library peft.
+
+    Args:
+        backbone: The Hugging Face model.
+        rank: The rank of the adapters.
+        alpha: Their scale, times 1/rank.
+        dropout: Dropout before the adapters.
+        targets: Module names separated by commas, or `all-linear`.
+
+    Raises:
+        UserError: peft is not installed, or no module has such a name.
     """
     require_peft()
     from peft import LoraConfig, inject_adapter_in_model
@@ -35,18 +45,18 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
 
 
 def require_peft() -> None:
-    """Raise UserError where peft is not installed."""
+    """Raise UserError if peft is not installed."""
     if not importlib.util.find_spec("peft"):
         raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'")
 
 
 def has_lora(backbone: nn.Module) -> bool:
-    """Whether adapters were put into a backbone."""
+    """Return whether a backbone has adapters."""
     return any("lora_" in name for name, _ in backbone.named_parameters())
 
 
 def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """A backbone's weights with adapters as plain ones: W + scale · B A in place of W, A and B."""
+    """Return weights with adapters as plain weights: W + scale · B A instead of W, A and B."""
     plain = {name.replace(".base_layer.", "."): weight for name, weight in state.items() if ".lora_" not in name}
     for name, weight in state.items():
         if ".lora_A." in name:
@@ -58,7 +68,7 @@ def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
 
 
 def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
-    """Write the adapters alone, for resuming: a merged weight does not tell its parts."""
+    """Write the adapters alone: a resumed run cannot recover them from merged weights."""
     from safetensors.torch import save_file
 
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -68,7 +78,7 @@ def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """What save_adapter wrote."""
+    """Read the adapters that `save_adapter` wrote."""
     from safetensors.torch import load_file
 
     return load_file(str(folder / FOLDER / "adapter.safetensors"))
@@ -78,7 +88,13 @@ _PREFIX = "encoder.backbone."
 
 
 def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Write the encoder; `state` holds the module's weights where they had to be gathered from several processes."""
+    """Write the encoder of a training module as a model folder, in float32 and with adapters merged.
+
+    Args:
+        module: The module.
+        folder: The folder; it is created if it does not exist.
+        state: The module's weights by name, if they were gathered from several processes.
+    """
     backbone = module.encoder.backbone
     if state is None:
         weights = backbone.state_dict()
@@ -88,12 +104,12 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
     if has_lora(backbone):
         save_adapter(weights, folder)
         weights = merged(weights, module.lora_scale)
-    # Master weights are float32 whatever the training computed in.
+    # Training keeps float32 weights, whatever precision it computes in.
     module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()})
 
 
 def load_model(module: TrainingModule, folder: Path) -> None:
-    """Read a saved encoder's weights into a module that is already built."""
+    """Read the weights of a saved encoder into a module."""
     from starbucks_retrieval.models.loading import load_backbone
 
     if (folder / FOLDER).is_dir():
@@ -109,5 +125,5 @@ def _copy(weights: dict[str, Tensor], backbone: nn.Module, strict: bool = True) 
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
-    # FSDP: each process keeps its part of the whole weights.
+    # FSDP: each process keeps its shard of the weights.
     set_model_state_dict(backbone, weights, options=StateDictOptions(full_state_dict=True, strict=strict))

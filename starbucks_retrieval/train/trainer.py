@@ -1,4 +1,4 @@
-"""transformers' Trainer around our module, data order, checkpoints and dev scores."""
+"""transformers' Trainer with our data order, checkpoints and dev scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class StarbucksTrainer(PartsTrainer):
-    """Trains a TrainingModule; logs every part of its loss, scores a dev set at every size, saves plain model folders."""
+    """Trains a TrainingModule: logs the parts of its loss, scores a dev set at every size, saves plain model folders."""
 
     model: TrainingModule
 
@@ -36,46 +36,46 @@ class StarbucksTrainer(PartsTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The batch's loss. Raises UserError once it is no number."""
+        """Return the loss of a batch. Raises UserError if it is NaN or infinite."""
         query_ids = inputs.pop("query_ids")
-        found = super().compute_loss(model, inputs, return_outputs)
-        loss = (found[0] if return_outputs else found).detach()
+        outputs = super().compute_loss(model, inputs, return_outputs)
+        loss = (outputs[0] if return_outputs else outputs).detach()
         if not torch.isfinite(loss).all():
             raise self._not_finite(loss.item(), query_ids)
-        return found
+        return outputs
 
     def _not_finite(self, loss: float, query_ids: list[str]) -> UserError:
         checkpoints = complete_checkpoints(Path(self.args.output_dir or ""))
-        last = f"the last good checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
-        shown = ", ".join(query_ids[:8]) + (f" and {len(query_ids) - 8} more" if len(query_ids) > 8 else "")
+        last = f"the last complete checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+        names = ", ".join(query_ids[:8]) + (f" and {len(query_ids) - 8} more" if len(query_ids) > 8 else "")
         return UserError(
-            f"the loss is {loss} at step {self.state.global_step + 1}, in the batch of queries {shown}; {last}",
-            "lower --learning_rate, train with --bf16 instead of --fp16, or look at these queries' texts",
+            f"the loss is {loss} at step {self.state.global_step + 1}, in the batch of queries {names}; {last}",
+            "lower --learning_rate, train with --bf16 instead of --fp16, or check the texts of these queries",
         )
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Score the dev set at every size: eval_<measure>/<size>, and eval_<measure>, the mean over the ladder."""
+        """Score the dev set: eval_<measure>/<size> at every size, and eval_<measure>, the mean over the sizes."""
         assert self.dev is not None
-        # Where each process holds a part of the weights, every layer needs them all; else the first does the work.
+        # Sharded weights need all processes in every layer; otherwise only the first process scores.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        found: list[dict[str, float]] = [{}]
+        scores: list[dict[str, float]] = [{}]
         if sharded or self.args.process_index == 0:
             was_training = self.model.training
             self.model.eval()
             precision = torch.bfloat16 if self.args.bf16 else None
-            found = [self.dev.score(self.model.encoder, self.model.objective.sizes, precision)]
+            scores = [self.dev.score(self.model.encoder, self.model.objective.sizes, precision)]
             self.model.train(was_training)
         if world() > 1 and not sharded:
-            torch.distributed.broadcast_object_list(found, src=0)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found[0].items()}
+            torch.distributed.broadcast_object_list(scores, src=0)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores[0].items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if self.args.should_save:  # every process comes here, one writes
+        if self.args.should_save:  # called in every process; one of them writes
             save_model(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -84,14 +84,20 @@ class StarbucksTrainer(PartsTrainer):
     def _load_best_model(self) -> None:
         assert self.state.best_model_checkpoint is not None
         log.info("best checkpoint: %s (%.4f)", Path(self.state.best_model_checkpoint).name, self.state.best_metric)
-        if self.is_deepspeed_enabled:  # the engine reads its own checkpoints
+        if self.is_deepspeed_enabled:  # its engine reads the checkpoints that it wrote
             super()._load_best_model()
             return
         load_model(self.model, Path(self.state.best_model_checkpoint))
 
 
 class EpochSampler(torch.utils.data.Sampler):
-    """(epoch, row) pairs in an order that depends on the seed and the epoch alone."""
+    """Yields (epoch, row) pairs in an order that depends on the seed and the epoch only.
+
+    Args:
+        rows: The number of training rows.
+        seed: The seed.
+        epoch: Called at the start of an epoch, returns its number.
+    """
 
     def __init__(self, rows: int, seed: int, epoch: Any) -> None:
         self.rows = rows
@@ -102,7 +108,7 @@ class EpochSampler(torch.utils.data.Sampler):
         return self.rows
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        # The epoch is asked for here, not pushed by set_epoch: a resumed run's loader does not pass that on.
+        # Read here instead of set by set_epoch, which the data loader of a resumed run does not forward.
         epoch = self.epoch()
         order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
         return ((epoch, int(row)) for row in order)

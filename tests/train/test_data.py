@@ -72,7 +72,7 @@ def test_too_few_negatives_are_drawn_with_replacement(tmp_path):
 
 
 def test_no_negatives_at_all_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"7 hard negatives a query, but rows has none") as caught:
+    with pytest.raises(UserError, match=r"7 hard negatives per query, but rows has none") as caught:
         training_set(tmp_path, [inline_row("a", ["p"], [])], 8)
     assert "--train_group_size 1" in caught.value.hint
     assert len(training_set(tmp_path, [inline_row("a", ["p"], [])], 1)[(0, 0)].passages) == 1
@@ -171,7 +171,7 @@ def test_every_passage_a_positive_leaves_no_negative(tmp_path):
     folder = beir_folder(tmp_path, "".join(f"q1\td{i}\t1\n" for i in range(5)) + "q2\td1\t1\nq2\td2\t0\n")
     data = TrainingSet(2, 0)
     data.add("beir", open_groups(str(folder)), open_corpus(str(folder)), tmp_path / "cache")
-    with pytest.raises(UserError, match="every passage as a positive"):
+    with pytest.raises(UserError, match="every passage is a positive"):
         [data[(0, row)] for row in range(2)]
 
 
