@@ -1,4 +1,4 @@
-"""The door of `export`."""
+"""The command `export`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from starbucks_retrieval.export.arguments import ExportArguments
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, export, summarise."""
-    (arguments, trying, common), _ = parse_flags(
+    """Run the command, and print a summary."""
+    (arguments, dry_run_args, common), _ = parse_flags(
         [ExportArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks export",
         "Write one size of a model as a folder that sentence-transformers, transformers, ONNX Runtime or OpenVINO loads.",
     )
     setup_logging(common)
-    if trying.dry_run:
-        from starbucks_retrieval.export.dry_run import preview
+    from starbucks_retrieval.export.api import export, preview
 
+    if dry_run_args.dry_run:
         preview(arguments).show(common)
         return
-    from starbucks_retrieval.export.api import export
 
     figures = export(arguments)
     kept, total = figures["parameters_kept"], figures["parameters_total"]

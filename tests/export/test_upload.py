@@ -53,7 +53,7 @@ def test_nothing_is_uploaded_unasked(tiny_bert, tmp_path, hub):
 def test_without_a_network_the_folder_is_kept(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(
-        UserError, match=r"the export is whole in .*out.* not uploaded to me/small .*[Oo]ffline"
+        UserError, match=r"the export in .*out is complete.* not uploaded to me/small .*[Oo]ffline"
     ) as caught:
         export(arguments(tiny_bert, tmp_path / "out", push_to_hub=True, hub_model_id="me/small"))
     assert f"hf upload me/small {tmp_path / 'out'}" in caught.value.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,6 @@ from export.exports import SIZE, model_of, run, run_card, some_texts
 from transformers import AutoTokenizer
 
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.export import graphs
 from starbucks_retrieval.export.__main__ import main
 from starbucks_retrieval.models import EncoderConfig
 
@@ -72,7 +72,7 @@ def test_int8_is_near_and_smaller_and_says_what_it_was_scaled_on(tmp_path, corpu
     pytest.importorskip("nncf")
     encoder = model_of(tmp_path / "model", pooling="mean", normalize=True)
     run(encoder, tmp_path / "plain", "openvino")
-    monkeypatch.setattr(graphs, "CALIBRATION_TEXTS", 20)  # NNCF takes its time a text
+    monkeypatch.setattr("starbucks_retrieval.export.api.CALIBRATION_TEXTS", 20)  # NNCF takes its time a text
     figures = run(encoder, tmp_path / "out", "openvino", int8=True, calibration_path=str(corpus))
     assert figures["calibration_texts"] == 20
     assert "set on 20 texts" in (tmp_path / "out/README.md").read_text()
@@ -131,8 +131,8 @@ def test_bad_calibration_texts_write_nothing(tmp_path, capfd, content, message):
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, capfd, flags, absent, extra):
-    find = graphs.importlib.util.find_spec
-    monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     base = ["--model_name_or_path", "anything", "--size", "2:8", "--output_dir", str(tmp_path / "out")]
     assert run_command(main, [*base, *flags]) == 2
     error = capfd.readouterr().err

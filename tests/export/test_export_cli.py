@@ -170,7 +170,7 @@ def test_the_same_export_gives_the_same_bytes_and_names_no_path(tmp_path):
 # ------------------------------------------------------------------ the door
 
 
-def test_the_door_prints_what_it_wrote(tmp_path, capfd):
+def test_the_command_prints_what_it_wrote(tmp_path, capfd):
     encoder = model_of(tmp_path / "model", query_max_len=10)
     flags = ["--model_name_or_path", encoder.name, "--to", "sentence-transformers", "--output_dir"]
     assert run_command(main, [*flags, str(tmp_path / "out"), "--layer", "3", "--dim", "12", "--json"]) == 0
@@ -184,7 +184,7 @@ def test_the_door_prints_what_it_wrote(tmp_path, capfd):
         if path.is_file()
     }
     assert "size 3:12 for sentence-transformers" in err
-    assert "3:12 is none of the sizes that the model was made for: 1:8,3:16,4:32" in err
+    assert "3:12 is not one of the sizes that the model was trained for: 1:8,3:16,4:32" in err
     card = (tmp_path / "out/README.md").read_text()
     assert "queries 10, passages 20 tokens" in card and "max_seq_length = 10" in card
 
