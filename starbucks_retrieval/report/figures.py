@@ -72,7 +72,7 @@ def effectiveness_figure(
             for method in inputs.methods
         }
         for row in _printed(inputs, model_sizes, published)[column]:
-            series[row.name] = [entry.value for entry in row.entries[:-1]]
+            series[row.name] = [cell.value for cell in row.cells[:-1]]
         series = {label: values for label, values in series.items() if any(value is not None for value in values)}
         if len(model_sizes) > 1 and series:
             used |= series.keys()

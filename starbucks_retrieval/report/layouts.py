@@ -17,7 +17,7 @@ from starbucks_retrieval.report.columns import (
 from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
-from starbucks_retrieval.report.tables import DASH, Block, Entry, Heading, Table, TableRow, mark_best
+from starbucks_retrieval.report.tables import DASH, Block, Heading, Table, TableCell, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 _NO_SIZE = "†"
@@ -36,7 +36,7 @@ def averages_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Pu
     for method in inputs.methods:
         sizes: Sequence[Size | None] = model_sizes.sizes if method.has_sizes else (None,)
         values = {column: mean_or_none([method.value(column, size) for size in sizes]) for column in inputs.columns}
-        rows.append(TableRow(method.label, _entries(groups, values), note="" if method.has_sizes else _NO_SIZE))
+        rows.append(TableRow(method.label, _cells(groups, values), note="" if method.has_sizes else _NO_SIZE))
     block = Block("", (*mark_best(rows), *published.averages(groups)))
     notes = [f"Means over the sizes {model_sizes}."]
     if any(row.note for row in rows):
@@ -66,10 +66,10 @@ def by_size_table(
         rows = []
         for method in inputs.methods:
             values = {column: method.value(column, size) for column in inputs.columns}
-            entries = _with_tests(groups, _entries(groups, values), {c: t.get(method.label) for c, t in tests.items()})
+            cells = _with_tests(groups, _cells(groups, values), {c: t.get(method.label) for c, t in tests.items()})
             # A method without sizes has no row at a size, and a method with sizes none in the block without.
-            if (size is not None and method.has_sizes) or any(entry.value is not None for entry in entries):
-                rows.append(TableRow(method.label, entries, baseline=method is marker.baseline))
+            if (size is not None and method.has_sizes) or any(cell.value is not None for cell in cells):
+                rows.append(TableRow(method.label, cells, baseline=method is marker.baseline))
         blocks.append(Block(model_sizes.name(size), (*mark_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
@@ -95,7 +95,7 @@ def ablation_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Pu
                 for method in inputs.methods
             ]
             rows = [
-                TableRow(method.label, (*map(Entry, values), Entry(mean_or_none(values))))
+                TableRow(method.label, (*map(TableCell, values), TableCell(mean_or_none(values))))
                 for method, values in series
                 if any(value is not None for value in values)
             ]
@@ -131,29 +131,29 @@ def _headings(groups: Sequence[ColumnGroup]) -> tuple[Heading, ...]:
     return tuple(found)
 
 
-def _entries(groups: Sequence[ColumnGroup], values: Mapping[Column, float | None]) -> tuple[Entry, ...]:
+def _cells(groups: Sequence[ColumnGroup], values: Mapping[Column, float | None]) -> tuple[TableCell, ...]:
     """Return the scores in the order of `_headings`."""
-    found: list[Entry] = []
+    found: list[TableCell] = []
     for group in groups:
         known = [values[column] for column in group.columns]
-        found += map(Entry, known)
+        found += map(TableCell, known)
         if group.averaged:
-            found.append(Entry(mean_or_none(known)))
+            found.append(TableCell(mean_or_none(known)))
     return tuple(found)
 
 
 def _with_tests(
-    groups: Sequence[ColumnGroup], entries: Sequence[Entry], tests: Mapping[Column, CellComparison | None]
-) -> tuple[Entry, ...]:
-    """Return the entries with their comparisons; averages have none."""
+    groups: Sequence[ColumnGroup], cells: Sequence[TableCell], tests: Mapping[Column, CellComparison | None]
+) -> tuple[TableCell, ...]:
+    """Return the cells with their comparisons; averages have none."""
     by_position: list[CellComparison | None] = []
     for group in groups:
         by_position += [tests[column] for column in group.columns]
         by_position += [None] * group.averaged
-    return tuple(replace(entry, comparison=test) for entry, test in zip(entries, by_position, strict=True))
+    return tuple(replace(cell, comparison=test) for cell, test in zip(cells, by_position, strict=True))
 
 
 def _missing_notes(rows: Sequence[TableRow], average: str) -> list[str]:
-    if all(entry.value is not None for row in rows if not row.published for entry in row.entries):
+    if all(cell.value is not None for row in rows if not row.published for cell in row.cells):
         return []
     return [f"{DASH} was not measured. {average} in which a figure is missing is missing too."]

@@ -10,7 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, ReportSizes, dataset_key, measure_key
-from starbucks_retrieval.report.tables import Entry, TableRow
+from starbucks_retrieval.report.tables import TableCell, TableRow
 from starbucks_retrieval.sizes import Size
 
 # A data set, or the data sets of an average, and a measure; each in its one spelling.
@@ -157,7 +157,7 @@ def _rows(
     """Return a row for every method that has a score."""
     found = ((method, figures(method)) for method in methods)
     return [
-        TableRow(method.label, tuple(map(Entry, values)), published=True)
+        TableRow(method.label, tuple(map(TableCell, values)), published=True)
         for method, values in found
         if any(value is not None for value in values)
     ]

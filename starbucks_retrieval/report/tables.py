@@ -13,7 +13,7 @@ DASH = "–"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableCell:
     """One score of a table.
 
     Args:
@@ -70,7 +70,7 @@ class TableRow:
     """The scores of a method. `published` ones come from a paper; `note` is the sign of a footnote."""
 
     label: str
-    entries: tuple[Entry, ...]
+    cells: tuple[TableCell, ...]
     published: bool = False
     baseline: bool = False
     note: str = ""
@@ -120,14 +120,14 @@ class Table:
         return found
 
     @property
-    def entries(self) -> Iterable[Entry]:
-        """The measured entries; published rows are left out."""
-        return (entry for block in self.blocks for row in block.rows if not row.published for entry in row.entries)
+    def cells(self) -> Iterable[TableCell]:
+        """The measured cells; published rows are left out."""
+        return (cell for block in self.blocks for row in block.rows if not row.published for cell in row.cells)
 
     @property
     def compared(self) -> bool:
         """Whether any score was tested against the baseline's."""
-        return any(entry.comparison for entry in self.entries)
+        return any(cell.comparison for cell in self.cells)
 
     def file_names(self) -> list[str]:
         """Return the names of the files that `to_files` returns."""
@@ -146,7 +146,7 @@ class Table:
             for number, row in enumerate(block.rows):
                 first = [escape_markdown(block.title) if number == 0 else ""] if corner else []
                 name = escape_markdown(row.name)
-                scores = [entry.to_markdown(row.published) for entry in row.entries]
+                scores = [cell.to_markdown(row.published) for cell in row.cells]
                 rows.append([*first, f"_{name}_" if row.published else name, *scores])
         lines = [f"## {escape_markdown(self.title)}", "", *markdown_table(rows, "l" * (len(corner) + 1) + "r")]
         if self.notes:
@@ -180,7 +180,7 @@ class Table:
             for number, row in enumerate(block.rows):
                 first_cells = [escape_latex(block.title) if number == 0 else ""] if corner else []
                 name = escape_latex(row.name)
-                scores = [entry.to_latex(row.published) for entry in row.entries]
+                scores = [cell.to_latex(row.published) for cell in row.cells]
                 lines.append(latex_row([*first_cells, rf"\textit{{{name}}}" if row.published else name, *scores]))
         lines += [r"\bottomrule", r"\end{tabular}"]
         if self.notes:
@@ -196,7 +196,7 @@ class Table:
             for row in block.rows:
                 source = "published" if row.published else "measured"
                 first = [block.title] if corner else []
-                rows.append([*first, row.label, source, *(entry.value for entry in row.entries)])
+                rows.append([*first, row.label, source, *(cell.value for cell in row.cells)])
         return csv_text(rows)
 
     def comparisons_to_csv(self) -> str:
@@ -205,8 +205,8 @@ class Table:
         rows: list[list[str | float | None]] = [[self.corner, *names]]
         for block in self.blocks:
             for row in block.rows:
-                for heading, entry in zip(self.headings, row.entries):
-                    if (test := entry.comparison) is not None:
+                for heading, cell in zip(self.headings, row.cells):
+                    if (test := cell.comparison) is not None:
                         texts = (block.title, row.label, heading.name, heading.group)
                         significant = str(test.significant).lower()
                         rows.append([*texts, test.delta, test.p, test.corrected, significant, test.test])
@@ -214,23 +214,23 @@ class Table:
 
 
 def mark_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
-    """Return the rows with the best measured entries of every column marked.
+    """Return the rows with the best measured cells of every column marked.
 
-    All entries that print as the best one does are marked. A column with one measured entry has no best.
+    All cells that print as the best one does are marked. A column with one measured cell has no best.
 
     Example:
-        >>> rows = mark_best([TableRow("a", (Entry(0.5),)), TableRow("b", (Entry(0.25),))])
-        >>> [row.entries[0].best for row in rows]
+        >>> rows = mark_best([TableRow("a", (TableCell(0.5),)), TableRow("b", (TableCell(0.25),))])
+        >>> [row.cells[0].best for row in rows]
         [True, False]
     """
     measured = [row for row in rows if not row.published]
     best: list[str | None] = []
-    for entries in zip(*(row.entries for row in measured)):
-        known = sorted((entry.value, entry.text) for entry in entries if entry.value is not None)
+    for cells in zip(*(row.cells for row in measured)):
+        known = sorted((cell.value, cell.text) for cell in cells if cell.value is not None)
         best.append(known[-1][1] if len(known) > 1 else None)
     return tuple(
         row
         if row.published
-        else replace(row, entries=tuple(replace(e, best=e.text == text) for e, text in zip(row.entries, best)))
+        else replace(row, cells=tuple(replace(cell, best=cell.text == text) for cell, text in zip(row.cells, best)))
         for row in rows
     )

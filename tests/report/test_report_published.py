@@ -51,18 +51,18 @@ def test_published_rows_are_printed_beside_ours(inputs, paper):
     ours, theirs = table.blocks[0].rows
     assert not ours.published
     assert theirs.name == "SRL (published)"
-    assert [entry.value for entry in theirs.entries] == [0.7, 0.6, 0.65, 0.3, 0.4]
-    assert [entry.value for entry in table.blocks[1].rows[1].entries] == [0.72, None, None, 0.99, 0.5]
+    assert [cell.value for cell in theirs.cells] == [0.7, 0.6, 0.65, 0.3, 0.4]
+    assert [cell.value for cell in table.blocks[1].rows[1].cells] == [0.72, None, None, 0.99, 0.5]
     over = averages_table(inputs, model_sizes, paper).blocks[0].rows[1]
-    assert [entry.value for entry in over.entries] == [0.71, 0.61, 0.66, 0.31, None]
+    assert [cell.value for cell in over.cells] == [0.71, 0.61, 0.66, 0.31, None]
 
 
 def test_published_figures_are_neither_best_nor_compared(inputs, paper):
     method = inputs.methods[0]
     table = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(method, "none"), paper)
     for row in (row for block in table.blocks for row in block.rows if row.published):
-        assert not any(entry.best or entry.comparison for entry in row.entries)
-    assert all(not entry.best for entry in table.entries)  # ours alone has nobody to be better than
+        assert not any(cell.best or cell.comparison for cell in row.cells)
+    assert all(not cell.best for cell in table.cells)  # ours alone has nobody to be better than
 
 
 def test_every_form_says_published(inputs, paper):
@@ -76,7 +76,7 @@ def test_every_form_says_published(inputs, paper):
 def test_ablations_stand_in_their_own_table_alone(inputs, paper):
     model_sizes = inputs.choose_sizes()
     block = ablation_table(inputs, model_sizes, paper).blocks[0]
-    assert [(row.label, [entry.value for entry in row.entries]) for row in block.rows] == [
+    assert [(row.label, [cell.value for cell in row.cells]) for row in block.rows] == [
         ("ours", [0.5, 0.5, 0.5]),
         ("SRL", [0.7, 0.72, 0.71]),
         ("SMAE-SRL without KL", [0.68, 0.7, 0.69]),
@@ -90,7 +90,7 @@ def test_an_average_is_laid_beside_one_over_the_same_sets_only(write, paper):
     cells = [Cell(name, "spearman", size, 0.5, 100) for name in ("STS-B", "STS12", "mine")]
     inputs = read_inputs([write("a.json", cells)])
     table = by_size_table(inputs, inputs.choose_sizes(), SignificanceMarks(None, "none"), paper)
-    assert [entry.value for entry in table.blocks[0].rows[1].entries] == [0.7, 0.6, None, None]
+    assert [cell.value for cell in table.blocks[0].rows[1].cells] == [0.7, 0.6, None, None]
 
 
 def test_other_measures_and_sizes_get_no_published_rows(write, paper):

@@ -10,7 +10,7 @@ from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
-from starbucks_retrieval.report.tables import Block, Entry, Heading, Table, TableRow, mark_best
+from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 
@@ -108,8 +108,8 @@ def test_a_correction_counts_the_methods_compared_on_one_set_at_one_size(two_met
     third = write(
         "third.json", [Cell("web", "nDCG@10", Size(2, 8), 0.5, 4, values={f"q{i}": 0.5 for i in range(4)})], "third"
     )
-    plain = laid_out([*two_methods, third], "old")[1].blocks[0].rows[0].entries[1]
-    corrected = laid_out([*two_methods, third], "old", "bonferroni")[1].blocks[0].rows[0].entries[1]
+    plain = laid_out([*two_methods, third], "old")[1].blocks[0].rows[0].cells[1]
+    corrected = laid_out([*two_methods, third], "old", "bonferroni")[1].blocks[0].rows[0].cells[1]
     assert plain.marked
     assert corrected.comparison is not None
     assert corrected.comparison.corrected == pytest.approx(2 * corrected.comparison.p)
@@ -118,7 +118,7 @@ def test_a_correction_counts_the_methods_compared_on_one_set_at_one_size(two_met
 
 def test_without_a_baseline_nothing_is_marked(two_methods):
     table = laid_out(two_methods)[1]
-    assert not any(entry.comparison for entry in table.entries)
+    assert not any(cell.comparison for cell in table.cells)
     assert "No baseline was named" in table.notes[0]
 
 
@@ -127,7 +127,7 @@ def test_different_queries_are_not_compared(write):
         return write(f"{label}.json", [Cell("web", "RR@10", Size(2, 8), 0.5, 2, values={name: 0.5, "b": 0.5})], label)
 
     table = laid_out([file("x", "a"), file("y", "c")], "y")[1]
-    assert not any(entry.comparison for entry in table.entries)
+    assert not any(cell.comparison for cell in table.cells)
     assert "scored on different queries" in " ".join(table.notes)
 
 
@@ -137,7 +137,7 @@ def test_a_missing_figure_is_never_zero_and_an_average_over_it_is_missing(two_me
             assert "0.0000" not in text
             assert "nan" not in text.lower()
     over_sizes = laid_out(two_methods)[0].blocks[0].rows[1]
-    assert [entry.value for entry in over_sizes.entries] == [pytest.approx(0.7), 0.5, None, None]
+    assert [cell.value for cell in over_sizes.cells] == [pytest.approx(0.7), 0.5, None, None]
 
 
 def test_a_figure_that_is_zero_is_shown(write):
@@ -165,18 +165,18 @@ def test_other_sizes_stay_out_unless_requested(two_methods, write):
 
 def test_the_best_are_all_that_print_as_the_best():
     rows = [
-        TableRow(name, (Entry(value), Entry(other)))
+        TableRow(name, (TableCell(value), TableCell(other)))
         for name, value, other in (("a", 0.50004, 0.1), ("b", 0.50001, None))
     ]
-    best = mark_best([*rows, TableRow("paper", (Entry(0.9), Entry(0.9)), published=True)])
-    assert [[entry.best for entry in row.entries] for row in best] == [[True, False], [True, False], [False, False]]
+    best = mark_best([*rows, TableRow("paper", (TableCell(0.9), TableCell(0.9)), published=True)])
+    assert [[cell.best for cell in row.cells] for row in best] == [[True, False], [True, False], [False, False]]
 
 
 NASTY = 'a_b & 50% $x$ #1 {q} ~ ^ \\ <script>alert("x")</script> | *b* `c` [d](e)\nnext'
 
 
 def nasty() -> Table:
-    return Table("t", NASTY, "", (Heading(NASTY, "m_1"),), (Block("", (TableRow(NASTY, (Entry(0.5),)),)),), [NASTY])
+    return Table("t", NASTY, "", (Heading(NASTY, "m_1"),), (Block("", (TableRow(NASTY, (TableCell(0.5),)),)),), [NASTY])
 
 
 def test_labels_are_escaped_in_latex():
@@ -205,7 +205,7 @@ def test_labels_survive_csv():
 def test_csv_holds_no_formulas(label):
     """Text that a spreadsheet would compute is marked as text, numbers below zero stay numbers."""
     difference = CellComparison(-0.25, 0.5, 0.5, "t")
-    row = TableRow(label, (Entry(-0.5, comparison=difference),))
+    row = TableRow(label, (TableCell(-0.5, comparison=difference),))
     table = Table("t", "t", "size", (Heading(label, label),), (Block(label, (row,)),))
     head, figures = csv.reader(io.StringIO(table.to_csv()))
     assert head[3] == "'" + f"{label} {label}".strip() and figures == [f"'{label}", f"'{label}", "measured", "-0.5"]
@@ -214,5 +214,5 @@ def test_csv_holds_no_formulas(label):
 
 
 def test_csv_leaves_other_text_as_it_is():
-    table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (TableRow("x-y", (Entry(1.0),)),)),))
+    table = Table("t", "t", "size", (Heading("a=b"),), (Block("2:8", (TableRow("x-y", (TableCell(1.0),)),)),))
     assert table.to_csv().splitlines() == ["size,method,source,a=b", "2:8,x-y,measured,1.0"]
