@@ -23,10 +23,10 @@ import common
 import published
 import torch
 
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.data import PretrainingData
 from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.pretrain.options import PRESETS
 
 MODES = ("rival", "ours", "ours recomputing")
 
@@ -73,7 +73,7 @@ class Contenders:
     """Both computations over one set of weights; a learning rate of zero leaves these as they are, at full cost."""
 
     def __init__(self, folder: Path, settings: Any) -> None:
-        options = dataclasses.replace(PRESETS["starbucks-released"])
+        options = dataclasses.replace(PRETRAIN_OBJECTIVES["smae"].variants["starbucks-released"])
         self.module = PretrainingModule.from_pretrained(str(folder / "model"), options=options, dropout=0.0).train()
         # The same weights, recomputed.
         recomputing = copy.deepcopy(self.module, {id(weight): weight for weight in self.module.parameters()})

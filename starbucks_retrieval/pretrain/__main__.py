@@ -24,14 +24,14 @@ def main(argv: Sequence[str]) -> None:
         PRESETS,
         argv,
         "starbucks pretrain",
-        "Pre-train a backbone so that its small sizes carry as much of a text as they can.",
+        "Pre-train a backbone so that its small sizes represent a text as well as possible.",
         _EPILOG,
     )
-    from starbucks_retrieval.pretrain.api import DEFAULTS, pretrain, settings_of
-    from starbucks_retrieval.pretrain.dry_run import preview
+    from starbucks_retrieval.pretrain.api import DEFAULTS, plan_pretraining, pretrain, pretraining_settings
     from starbucks_retrieval.trainer.settings import run_training
 
-    run_training(parsed, settings_of(parsed.rest, parsed.common), DEFAULTS, preview, pretrain, _summary)
+    settings = pretraining_settings(parsed.rest, parsed.common)
+    run_training(parsed, settings, DEFAULTS, lambda *flags: plan_pretraining(*flags).preview(), pretrain, _summary)
 
 
 def _summary(figures: dict[str, Any]) -> str:

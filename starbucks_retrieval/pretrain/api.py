@@ -1,4 +1,4 @@
-"""pretrain(): from flags and text to a backbone that train() takes."""
+"""Plan and run pre-training: from flags and text to a backbone that `train` takes."""
 
 from __future__ import annotations
 
@@ -8,62 +8,117 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
+from starbucks_retrieval.cli.dry_run import Preview
+from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
+from starbucks_retrieval.pretrain.documents import open_documents
+from starbucks_retrieval.pretrain.masks import Masking
+from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
-from starbucks_retrieval.trainer.settings import fixed_settings, has_flag, parse_settings
+from starbucks_retrieval.trainer.settings import dry_run_figures, fixed_settings, has_flag, parse_settings
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+    from starbucks_retrieval.models.info import ModelInfo
 
 log = logging.getLogger(__name__)
 
-_FREE = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run", "print_config")
-# Ours for transformers' TrainingArguments, beside those that all stages share.
+# Flags that a resumed run may change.
+_NOT_RESUMED = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run", "print_config")
+# Our defaults of transformers' TrainingArguments, besides those shared with `train`.
 DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
 
 
-def settings_of(argv: list[str], common: CommonArguments) -> TrainingArguments:
-    """transformers' TrainingArguments from the flags that are not ours, with our defaults."""
+def pretraining_settings(argv: list[str], common: CommonArguments) -> TrainingArguments:
+    """Return transformers' TrainingArguments from the remaining flags, with our defaults.
+
+    Raises:
+        UserError: DeepSpeed or FSDP is requested, or --max_steps is missing.
+    """
     if has_flag(argv, "deepspeed") or has_flag(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
     settings = parse_settings(argv, common, DEFAULTS)
     if settings.max_steps < 1:
-        raise UserError("a stream of text has no end", "say with --max_steps how long to train")
+        raise UserError("a stream of text has no end", "give the number of steps with --max_steps")
     return settings
 
 
-def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[str, Any]:
-    """Train on text, and write the model folder that `settings.output_dir` names. Returns figures for a summary.
+@dataclasses.dataclass(frozen=True)
+class PretrainPlan:
+    """Everything that pre-training derives from flags, the backbone's configuration and the names of the texts.
 
-    Raises UserError for text without documents, a tokenizer without a mask token, contradicting options, sizes beyond
-    the backbone, or an output folder that holds something else.
+    Attributes:
+        arguments: Flags of `pretrain`.
+        settings: Flags of transformers.
+        model: Configuration of the backbone; weights are not read.
+        options: The loss.
+        masking: The masks.
+        sources: The texts, opened but not read.
+        sizes: The sizes that the loss is taken at.
+        max_length: Tokens of a sequence, special tokens included.
     """
-    with locked_output_dir(
-        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
-    ) as resume:
-        return _pretrain(arguments, settings, resume)
+
+    arguments: PretrainArguments
+    settings: TrainingArguments
+    model: ModelInfo
+    options: PretrainOptions
+    masking: Masking
+    sources: list[Records[str]]
+    sizes: Sizes
+    max_length: int
+
+    def preview(self) -> Preview:
+        """Return the lines and figures of `--dry_run`. Bytes leave out the decoder and the heads of checkpoints."""
+        arguments, settings, model = self.arguments, self.settings, self.model
+        parameters = model.parameters(model.num_layers)
+        shared = dry_run_figures(settings, parameters, int(settings.max_steps), arguments.overwrite_output_dir)
+        steps, rows, checkpoints = shared["steps"], shared["rows_per_step"], shared["checkpoints"]
+        figures: dict[str, Any] = {
+            "model": arguments.model_name_or_path,
+            "objective": arguments.objective,
+            "sizes": str(self.sizes),
+            "parameters": parameters,
+            "max_length": self.max_length,
+            "tokens_per_step": rows * self.max_length,
+            "tokens": steps * rows * self.max_length,
+            "seconds": None,
+            **shared,
+        }
+        sequences = f"{rows} sequences of up to {self.max_length} tokens"
+        saved = f"{checkpoints} checkpoints beside the backbone" if checkpoints else "no checkpoints"
+        output = f"to {figures['output_dir']} ({figures['state']}); {readable(figures['free_bytes'] or 0)} free there"
+        lines = [
+            ("model", f"{figures['model']}: {model.num_layers} layers, {parameters / 1e6:.1f} M parameters"),
+            ("sizes", f"{self.sizes} by {arguments.objective}"),
+            ("text", ", ".join(arguments.collections)),
+            ("steps", f"{steps:,} of {sequences}, up to {figures['tokens'] / 1e6:,.1f} M tokens"),
+            ("device", f"{settings.device}, {settings.world_size} processes"),
+            ("writes", f"about {readable(figures['bytes'])} with {saved}, {output}"),
+            (
+                "memory",
+                f"{readable(figures['memory'])} for weights, gradients and optimizer, plus heads and activations",
+            ),
+            ("time", "not estimated: see the first logged steps"),
+        ]
+        return Preview(lines, figures)
 
 
-def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume: str | None) -> dict[str, Any]:
-    import torch
-    from transformers import set_seed
+def plan_pretraining(arguments: PretrainArguments, settings: TrainingArguments) -> PretrainPlan:
+    """Check flags, backbone and texts without reading weights or documents.
 
-    from starbucks_retrieval.models.architectures import token_limit
-    from starbucks_retrieval.pretrain.card import write_card
-    from starbucks_retrieval.pretrain.data import PretrainingData
-    from starbucks_retrieval.pretrain.documents import open_documents
-    from starbucks_retrieval.pretrain.module import PretrainingModule
-    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_place
-    from starbucks_retrieval.trainer.trainer import train_and_save
+    Raises:
+        UserError: A flag contradicts another, the sizes do not fit the backbone, or a text or the backbone is missing.
+    """
+    from starbucks_retrieval.models.info import model_info
 
-    output = Path(str(settings.output_dir))
-    set_seed(settings.seed)
+    model = model_info(arguments.model_name_or_path)
     options = arguments.options()
     masking = arguments.masking(options)
     sources = [
@@ -76,33 +131,79 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
         )
         for name in arguments.collections
     ]
+    depth, width = model.num_layers, model.hidden_size
+    model_sizes = Sizes.parse(arguments.sizes) if arguments.sizes else model.config.sizes or Sizes.default(depth, width)
+    sizes = visited_sizes(options, model_sizes, depth, width)
+    if arguments.max_length > model.token_limit:
+        log.info("max_length %d: the backbone's limit", model.token_limit)
+    length = min(arguments.max_length, model.token_limit)
+    if length == model.token_limit:
+        length -= length % 8  # batches are padded to a multiple of 8, which must not exceed the limit
+    return PretrainPlan(arguments, settings, model, options, masking, sources, sizes, length)
+
+
+def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[str, Any]:
+    """Pre-train a backbone and write its model folder.
+
+    Args:
+        arguments: Flags of `pretrain`.
+        settings: transformers' TrainingArguments; `output_dir` names the model folder.
+
+    Returns:
+        Figures for a summary: sizes, steps, skipped steps, tokens, seconds, loss and dropped documents.
+
+    Raises:
+        UserError: A text has no documents, the tokenizer has no mask token, options contradict each other, sizes do
+            not fit the backbone, or the output folder holds something else.
+
+    Example:
+        >>> from transformers import TrainingArguments  # doctest: +SKIP
+        >>> pretrain(PretrainArguments("bert-base-uncased", dataset_path=["text.txt"]),
+        ...          TrainingArguments("backbone", max_steps=1000))  # doctest: +SKIP
+    """
+    with locked_output_dir(
+        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
+    ) as resume:
+        return _run(plan_pretraining(arguments, settings), resume)
+
+
+def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
+    import torch
+    from transformers import set_seed
+
+    from starbucks_retrieval.pretrain.card import write_pretraining_card
+    from starbucks_retrieval.pretrain.data import PretrainingData
+    from starbucks_retrieval.pretrain.module import PretrainingModule
+    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_text_position
+    from starbucks_retrieval.trainer.trainer import train_and_save
+
+    arguments, settings = plan.arguments, plan.settings
+    output = Path(str(settings.output_dir))
+    set_seed(settings.seed)
     module = PretrainingModule.from_pretrained(
-        arguments.model_name_or_path, _asked(arguments), options, dropout=arguments.dropout, seed=settings.seed
+        arguments.model_name_or_path,
+        Sizes.parse(arguments.sizes) if arguments.sizes else None,
+        plan.options,
+        dropout=arguments.dropout,
+        seed=settings.seed,
     )
-    limit = token_limit(module.config, module.tokenizer)
-    if arguments.max_length > limit:
-        log.info("max_length %d: the backbone's limit", limit)
-    length = min(arguments.max_length, limit)
-    if length == limit:
-        length -= length % 8  # batches are padded to a multiple of 8, which must not go beyond
-    log.info("objective %s; sizes: %s; sequences of %d tokens", arguments.objective, module.sizes, length)
+    log.info("objective %s; sizes: %s; sequences of %d tokens", arguments.objective, module.sizes, plan.max_length)
     data = PretrainingData(
-        sources,
+        plan.sources,
         module.tokenizer,
-        max_length=length,
+        max_length=plan.max_length,
         batch_size=settings.per_device_train_batch_size,
-        masking=masking,
+        masking=plan.masking,
         mode=arguments.mode,
         pack=arguments.pack,
         shuffle=arguments.shuffle,
         seed=settings.seed,
         rank=settings.process_index,
         world=settings.world_size,
-        state=read_place(Path(resume), settings.process_index) if resume else None,
+        state=read_text_position(Path(resume), settings.process_index) if resume else None,
     )
-    configuration = {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _FREE} | fixed_settings(
-        settings
-    )
+    flags = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _NOT_RESUMED}
+    configuration = flags | fixed_settings(settings)
     first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
     trainer = PretrainingTrainer(
         model=module, args=settings, train_dataset=data, max_skipped_steps=arguments.max_skipped_steps
@@ -124,16 +225,12 @@ def _pretrain(arguments: PretrainArguments, settings: TrainingArguments, resume:
 
     def record(done: Any) -> None:
         full = {"pretrain": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
-        whole = {**describe(full), "history": trainer.state.log_history, "figures": figures(done)}
-        write_json(output / "training.json", whole)
+        content = {**describe(full), "history": trainer.state.log_history, "figures": figures(done)}
+        write_json(output / "training.json", content)
 
     def card(done: Any) -> None:
-        write_card(output, module, arguments, masking, settings, figures(done), trainer.state.log_history)
+        write_pretraining_card(
+            output, module, arguments, plan.masking, settings, figures(done), trainer.state.log_history
+        )
 
     return figures(train_and_save(trainer, resume, record, card))
-
-
-def _asked(arguments: PretrainArguments) -> Sizes | None:
-    if arguments.sizes is None:
-        return None
-    return Sizes.parse(arguments.sizes)

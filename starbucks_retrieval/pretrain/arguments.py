@@ -1,4 +1,4 @@
-"""The flags of `pretrain` that are ours; every TrainingArguments flag of transformers works besides them."""
+"""The flags of `pretrain`; every TrainingArguments flag of transformers works as well."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 
 if TYPE_CHECKING:
     from starbucks_retrieval.pretrain.masks import Masking
     from starbucks_retrieval.pretrain.options import PretrainOptions
 
-_MASKS = {"smae": (0.2, 0.4), "retromae": (0.3, 0.5)}
-
-# Published recipes as flags: ours and those of transformers' TrainingArguments together.
+# Published recipes as values of flags, those of transformers' TrainingArguments included.
 _SMAE: dict[str, Any] = {
     "objective": "smae",
     "max_length": 512,
@@ -66,88 +65,94 @@ class PretrainArguments:
     paragraphs: bool = flag(False, "documents of .txt files end at blank lines, not at every line")
     preset: str | None = flag(None, f"a published recipe; flags override it. One of {', '.join(PRESETS)}")
 
-    objective: Literal["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"] = flag(
-        "smae",
-        "smae: encoder and decoder losses at every size; mlm-sizes: without the decoder; mlm: the full size alone too; "
-        "retromae: enhanced decoding from the full size; retromae-basic; smae-enhanced: enhanced decoding from every size",
-    )
-    variant: Literal["starbucks", "starbucks-released"] = flag("starbucks", "smae: the paper's sum, or half of it")
-    sizes: str | None = flag(None, "ladder such as 2:32,6:128,12:768 (default: six rungs in the paper's proportions)")
+    objective: str = flag("smae", f"the loss. {PRETRAIN_OBJECTIVES.help_text()}", choices=PRETRAIN_OBJECTIVES)
+    variant: str = flag("starbucks", "smae: starbucks is the sum of both losses (paper), starbucks-released half of it")
+    sizes: str | None = flag(None, "sizes such as 2:32,6:128,12:768 (default: six sizes in the paper's proportions)")
     encoder_mlm_probability: float | None = flag(None, "masked for the encoder (default: 0.2; retromae 0.3)")
     decoder_mlm_probability: float | None = flag(None, "masked for the decoder (default: 0.4; retromae 0.5)")
     masks: Literal["nested", "independent"] | None = flag(
         None, "whether the encoder's masked words are among the decoder's (default: nested for smae, else independent)"
     )
-    replace: Literal["80/10/10", "always_mask"] = flag("80/10/10", "what stands in for a masked token")
-    projection: Literal["transform", "linear"] | None = flag(
-        None, "what a cut state meets: the head's transform on its first inputs (default), or its matrix alone (eq. 7)"
+    replace: Literal["80/10/10", "always_mask"] = flag(
+        "80/10/10",
+        "masked tokens become the mask token, a random token or stay, in these proportions; or always the mask token",
     )
-    decoder_layers: int | None = flag(None, "of a basic decoder (default: 1)")
+    projection: Literal["transform", "linear"] | None = flag(
+        None,
+        "applied to a truncated state: the head's transform on its first inputs (default), or its matrix alone (eq. 7)",
+    )
+    decoder_layers: int | None = flag(None, "layers of a basic decoder (default: 1)")
     decoder_init: Literal["first", "random"] | None = flag(
         None, "decoder from the backbone's first layers, or random (default: first; retromae random)"
     )
-    decoder_token_fraction: float | None = flag(None, "part of the decoder's targets that each size meets (default: 1)")
+    decoder_token_fraction: float | None = flag(
+        None, "part of the decoder's targets that each size predicts (default: 1)"
+    )
     size_batch: int | None = flag(None, "sizes that the decoder runs at once (default: all)")
-    contrastive_weight: float | None = flag(None, "of InfoNCE between two spans of a document; needs --mode spans")
-    contrastive_temperature: float | None = flag(None, "divides its scores (default: 1)")
+    contrastive_weight: float | None = flag(
+        None, "weight of InfoNCE between two spans of a document; needs --mode spans"
+    )
+    contrastive_temperature: float | None = flag(None, "divides the scores of InfoNCE (default: 1)")
     contrastive_normalize: bool | None = flag(None, "cosines instead of dot products")
 
-    max_length: int = flag(512, "tokens of a sequence, special ones included; the backbone's own limit if that is less")
+    max_length: int = flag(512, "tokens of a sequence, special tokens included; at most the backbone's limit")
     mode: Literal["window", "blocks", "spans"] = flag(
         "window", "one random window of a long document; blocks of whole sentences; or two spans of each document"
     )
-    pack: bool = flag(False, "blocks go on into the next document")
-    shuffle: int = flag(10000, "documents that are permuted among themselves; 0 keeps the order of the files")
-    dropout: float | None = flag(None, "replaces the backbone's own everywhere")
-    max_skipped_steps: int = flag(100, "stop after so many steps with a gradient that is no number; each is left out")
+    pack: bool = flag(False, "blocks continue into the next document")
+    shuffle: int = flag(10000, "documents that are shuffled together; 0 keeps the order of the files")
+    dropout: float | None = flag(None, "dropout probability of all layers (default: the backbone's)")
+    max_skipped_steps: int = flag(
+        100, "stop after this many steps with NaN or infinite gradients; each such step is skipped"
+    )
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
-    dry_run: bool = flag(False, "write nothing: say what would be done and how many bytes it takes")
-    print_config: bool = flag(False, "train nothing: show every value, and whether a flag, a file or a preset set it")
+    dry_run: bool = flag(False, "write nothing; print the work and the bytes it would write")
+    print_config: bool = flag(False, "train nothing; print every value and whether a flag, a file or a preset set it")
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:
-            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(PRESETS)}")
-        if self.variant != "starbucks" and self.objective != "smae":
-            raise UserError(f"--variant {self.variant} is one of --objective smae", "drop one of the two")
+            raise UserError(f"unknown preset {self.preset}", f"use one of {', '.join(PRESETS)}")
+        objective = PRETRAIN_OBJECTIVES[self.objective]
+        if self.variant != "starbucks" and self.variant not in objective.variants:
+            known = ", ".join(["starbucks", *objective.variants])
+            raise UserError(f"--objective {self.objective} has no --variant {self.variant}", f"use one of: {known}")
         if self.contrastive_weight and self.mode != "spans":
             raise UserError("--contrastive_weight compares two spans of a document", "add --mode spans")
-        if self.sizes and self.objective in ("mlm", "retromae", "retromae-basic"):
-            raise UserError(f"--objective {self.objective} trains the full size alone", "drop --sizes")
+        if self.sizes and objective.options.sizes == "full":
+            raise UserError(f"--objective {self.objective} trains the full size only", "drop --sizes")
         if self.shuffle < 0 or self.max_skipped_steps < 0:
             raise UserError("--shuffle and --max_skipped_steps are not negative", "0 switches them off")
         _ = self.collections
 
     @property
     def collections(self) -> list[str]:
-        """What the text is read from."""
+        """The files and data sets that the text is read from. Raises UserError if none is named."""
         found = [*(self.dataset_path or []), *([self.dataset_name] if self.dataset_name else [])]
         if not found:
             raise UserError("no text to train on", "name it with --dataset_path or --dataset_name")
         return found
 
     def options(self) -> PretrainOptions:
-        """The loss: the objective's, then the flags."""
-        from starbucks_retrieval.pretrain.options import PRESETS
-
-        chosen = PRESETS[self.variant if self.objective == "smae" else self.objective]
+        """Return the options of the objective and its variant, changed by the flags. Raises UserError for contradictions."""
+        objective = PRETRAIN_OBJECTIVES[self.objective]
         names = (
             *("projection", "decoder_layers", "decoder_init", "decoder_token_fraction", "size_batch"),
             *("contrastive_weight", "contrastive_temperature", "contrastive_normalize"),
         )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return dataclasses.replace(chosen, **given)
+        return dataclasses.replace(objective.variants.get(self.variant, objective.options), **given)
 
     def masking(self, options: PretrainOptions) -> Masking:
-        """The masks: those of the objective's family, then the flags."""
+        """Return the masks of the objective, changed by the flags. Raises UserError for values out of range."""
         from starbucks_retrieval.pretrain.masks import Masking
 
-        retromae = self.objective.startswith("retromae")
-        encoder, decoder = _MASKS["retromae" if retromae else "smae"]
+        objective = PRETRAIN_OBJECTIVES[self.objective]
+        encoder, decoder = self.encoder_mlm_probability, self.decoder_mlm_probability
         return Masking(
-            encoder_probability=encoder if self.encoder_mlm_probability is None else self.encoder_mlm_probability,
-            decoder_probability=decoder if self.decoder_mlm_probability is None else self.decoder_mlm_probability,
-            masks=self.masks or ("nested" if self.objective == "smae" else "independent"),
+            encoder_probability=objective.encoder_probability if encoder is None else encoder,
+            decoder_probability=objective.decoder_probability if decoder is None else decoder,
+            masks=self.masks or objective.masks,
             replace=self.replace,
             decoder=options.decoder if options.mae else "none",
         )

@@ -12,21 +12,13 @@ import yaml
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.models.info import base_model, base_model_text
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.module import PretrainingModule
 
-_METHODS = {
-    "smae": "Starbucks masked auto-encoding (arXiv 2410.13230)",
-    "smae-enhanced": "Starbucks masked auto-encoding (arXiv 2410.13230) with RetroMAE's enhanced decoding",
-    "mlm-sizes": "masked language modelling at every size (arXiv 2410.13230, Table 3)",
-    "mlm": "masked language modelling",
-    "retromae": "RetroMAE (arXiv 2205.12035)",
-    "retromae-basic": "RetroMAE (arXiv 2205.12035) with basic decoding",
-}
 
-
-def write_card(
+def write_pretraining_card(
     folder: Path,
     module: PretrainingModule,
     arguments: PretrainArguments,
@@ -35,7 +27,17 @@ def write_card(
     figures: dict[str, Any],
     history: Sequence[dict[str, Any]],
 ) -> None:
-    """Write README.md: what the backbone is, how it was trained, its losses first and last, how to go on with it."""
+    """Write README.md: the method, the first and last losses, how to fine-tune the backbone, and how it was trained.
+
+    Args:
+        folder: The model folder.
+        module: The pre-trained module.
+        arguments: Flags of `pretrain`.
+        masking: The masks.
+        settings: transformers' TrainingArguments.
+        figures: The summary that `pretrain` returns.
+        history: The log of transformers' Trainer, whose first and last losses are shown.
+    """
     base = arguments.model_name_or_path
     head = {"library_name": "transformers", "pipeline_tag": "fill-mask", **base_model(base), "tags": ["starbucks"]}
     lines = [
@@ -44,8 +46,8 @@ def write_card(
         "---",
         f"# {folder.name}, a backbone for embeddings of many sizes",
         "",
-        f"A masked language model pre-trained by {_METHODS[arguments.objective]}, to be fine-tuned before its embeddings "
-        "are of use. The folder `decoder` is read by nothing but a resumed run.",
+        f"A masked language model pre-trained by {PRETRAIN_OBJECTIVES[arguments.objective].title}, to be fine-tuned before its embeddings "
+        "are useful. Only a resumed run reads the folder `decoder`.",
         "",
         *_losses(history),
         "## Use",
@@ -77,7 +79,7 @@ def _recipe(module: PretrainingModule, masking: Masking, settings: Any, figures:
     return {
         "sizes": figures["sizes"],
         "steps": figures["steps"],
-        "steps left out for a gradient that is no number": figures["skipped_steps"],
+        "steps skipped for NaN or infinite gradients": figures["skipped_steps"],
         "tokens": figures["tokens"],
         "sequences per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
         "learning rate": settings.learning_rate,

@@ -14,18 +14,30 @@ from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain.documents import DocumentStream
 from starbucks_retrieval.pretrain.losses import IGNORED
-from starbucks_retrieval.pretrain.masks import Masking, choose, draw_visibility, find_words, random_order, replace
+from starbucks_retrieval.pretrain.masks import (
+    Masking,
+    choose_words,
+    draw_visibility,
+    find_words,
+    random_order,
+    replace_tokens,
+)
 from starbucks_retrieval.pretrain.windows import Cutter, Mode, Pieces, WholeWordTokenizer
 
-_MASKS = 2  # sets this file's generators apart from those of documents and windows
+_MASKS = 2  # separates these random generators from those of documents and windows
 
 
 class MaskingCollator:
-    """Pads sequences on the right, to a multiple of `multiple` tokens, and masks them.
+    """Pads sequences on the right and masks them.
 
-    Returns ids, attention_mask, encoder_ids, encoder_labels, all int64 [batch, T]. For a basic decoder also decoder_ids
-    and decoder_labels of the second stream; for an enhanced one decoder_ids, which are ids, decoder_labels, which are
-    all tokens but the special ones, and visible, bool [batch, T, T]. Labels are -100 where nothing is predicted.
+    A call returns ids, attention_mask, encoder_ids and encoder_labels, all int64 [batch, T]; for a basic decoder also
+    its masked decoder_ids and decoder_labels; for an enhanced decoder the unmasked decoder_ids, decoder_labels of all
+    tokens except special ones, and visible, bool [batch, T, T]. Labels are -100 where nothing is predicted.
+
+    Args:
+        tokenizer: Gives the special tokens.
+        masking: The masks.
+        multiple: T is a multiple of this.
     """
 
     def __init__(self, tokenizer: WholeWordTokenizer, masking: Masking, multiple: int = 8) -> None:
@@ -40,13 +52,15 @@ class MaskingCollator:
         masking = self.masking
         count, most = words.sizes.shape
         orders = random_order(count, most, rng), random_order(count, most, rng)
-        of_encoder, of_decoder = choose(words, orders, masking)
+        of_encoder, of_decoder = choose_words(words, orders, masking)
         always = masking.replace == "always_mask"
         vocabulary = self.tokenizer.mask_id, self.tokenizer.vocab_size
         batch = {"ids": ids, "attention_mask": np.arange(ids.shape[1]) < lengths[:, None]}
-        batch["encoder_ids"], batch["encoder_labels"] = replace(ids, words.tokens(of_encoder), *vocabulary, rng, always)
+        batch["encoder_ids"], batch["encoder_labels"] = replace_tokens(
+            ids, words.tokens(of_encoder), *vocabulary, rng, always
+        )
         if masking.decoder == "basic":
-            batch["decoder_ids"], batch["decoder_labels"] = replace(
+            batch["decoder_ids"], batch["decoder_labels"] = replace_tokens(
                 ids, words.tokens(of_decoder), *vocabulary, rng, always
             )
         elif masking.decoder == "enhanced":
@@ -60,7 +74,7 @@ class MaskingCollator:
         return tensors
 
     def _padded(self, rows: Sequence[Pieces]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """ids [batch, T], starts [batch, T], lengths [batch]; special tokens around each text, and no start in them."""
+        """ids [batch, T], starts [batch, T] and lengths [batch], with special tokens around each text."""
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         head = len(prefix)
         lengths = np.array([head + len(pieces.ids) + len(suffix) for pieces in rows])
@@ -76,23 +90,40 @@ class MaskingCollator:
         return ids, starts, lengths
 
     def _text(self, lengths: np.ndarray, longest: int) -> np.ndarray:
-        """bool [batch, T]: places between the special tokens around each text."""
-        places = np.arange(longest)
-        return (places >= len(self.tokenizer.prefix)) & (places < (lengths - len(self.tokenizer.suffix))[:, None])
+        """bool [batch, T]: positions between the special tokens around each text."""
+        positions = np.arange(longest)
+        return (positions >= len(self.tokenizer.prefix)) & (positions < (lengths - len(self.tokenizer.suffix))[:, None])
 
 
 class PretrainingData(torch.utils.data.IterableDataset):
-    """An endless iterable of batches, those of MaskingCollator, for one process of `world`.
+    """An endless iterable of masked batches (see `MaskingCollator`), for one process of several.
 
-    Every batch also holds state, int64 [3 + sources]: documents consumed, parts of the next document consumed, number
-    of the next batch, and the documents of each source, -1 until it was passed. Handing the state of a batch over, as a
-    list, makes the first batch the one that followed it, bit for bit. Windows follow from (seed, epoch, document), masks from
-    (seed, rank, batch): the number of processes and the batch size must stay as they were.
+    Every batch also holds `state`, int64 [3 + sources]: documents consumed, parts of the next document consumed, number
+    of the next batch, and the documents of each source, -1 until all of them are consumed. A data set made with the
+    state of a batch continues with the next batch, bit for bit; the number of processes and the batch size must be the
+    same. Windows are seeded with (seed, epoch, document), masks with (seed, rank, batch).
 
-    Iterate it as it is, or through a DataLoader with batch_size=None and at most one worker. `shuffle` is the number of
-    documents that are permuted among themselves, 0 keeps the order of the sources. In mode spans, rows 2i and 2i + 1
-    are of one document. Raises UserError for a state of other sources, for spans in batches of odd size, and for more
-    than one worker.
+    Iterate it directly, or through a DataLoader with batch_size=None and at most one worker. In mode spans, rows 2i and
+    2i + 1 come from the same document.
+
+    Args:
+        sources: Texts, read one after the other.
+        tokenizer: A fast Hugging Face tokenizer.
+        max_length: Tokens of a sequence, special tokens included.
+        batch_size: Rows of a batch.
+        masking: The masks.
+        mode: How documents become sequences, see `Cutter`.
+        pack: Blocks continue into the next document.
+        least: Word pieces of the shortest sequence.
+        shuffle: Documents that are shuffled together; 0 keeps their order.
+        seed: Seeds the order, the windows and the masks.
+        rank: Number of this process.
+        world: Number of processes.
+        state: The `state` of the batch to continue after.
+
+    Raises:
+        UserError: The state belongs to other sources, or spans do not fit the batch size; when iterated, more than one
+            worker.
     """
 
     def __init__(
@@ -128,7 +159,7 @@ class PretrainingData(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
-            raise UserError("the batches come in one order", "set --dataloader_num_workers to 0 or 1")
+            raise UserError("batches must keep their order", "set --dataloader_num_workers to 0 or 1")
         documents = self.documents.read(self.documents_read)
         sequences = self.cutter.sequences(documents, self.parts_read)
         batch = self.batch
@@ -143,7 +174,7 @@ class PretrainingData(torch.utils.data.IterableDataset):
             yield tensors
 
     def _passed(self, position: int) -> list[int]:
-        """The documents of each source that the stream is past, -1 for the others, however far it was read ahead."""
+        """The documents of each source that is consumed, -1 for the others, however far the stream was read ahead."""
         found, before = [], 0
         for length in self.documents.lengths:
             before += length or 0

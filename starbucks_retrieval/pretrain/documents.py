@@ -1,4 +1,4 @@
-"""Raw documents for pre-training: streams of strings without ids, endless, sharded, and readable from any position."""
+"""Documents for pre-training: an endless stream of texts, shared among processes, that resumes at any position."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from starbucks_retrieval.errors import UserError
 log = logging.getLogger(__name__)
 
 _TSV = {1: ("text",), 2: ("docid", "text"), 3: ("docid", "title", "text")}
-_ORDER = 3  # sets this file's generators apart from those of windows and masks
+_ORDER = 3  # separates these random generators from those of windows and masks
 
 
 class Document(NamedTuple):
     """One document of a stream.
 
-    position counts all documents of all processes before it, over all epochs; number counts those of its epoch.
+    Attributes:
+        position: Number of documents before it, of all processes and epochs.
+        epoch: From 0.
+        number: Number of documents before it in its epoch.
+        text: The document.
     """
 
     position: int
@@ -44,16 +48,23 @@ def open_documents(
     config: str | None = None,
     split: str | None = None,
 ) -> Records[str]:
-    """Open raw documents; nothing is read yet but the name.
+    """Open documents without reading them.
 
-    A .txt or .txt.gz file holds a document a line, or with `paragraphs` one between blank lines. Everything else is
-    spelled as a corpus is (jsonl, Parquet, csv, tsv, BEIR or Arrow folder, `ir:` id, short name, Hugging Face data set), but
-    needs no ids: a document is title + separator + text, the text taken from `column` (default: text or contents).
-    Raises UserError for a missing file, for a format nobody reads, and for `paragraphs` of anything but plain text.
+    Args:
+        collection: A .txt or .txt.gz file with one document a line, or a corpus (jsonl, Parquet, csv, tsv, BEIR or Arrow
+            folder, `ir:` id, short name, Hugging Face data set), whose ids are not needed.
+        column: The column of the text; text or contents by default.
+        paragraphs: Documents of a .txt file are separated by blank lines.
+        separator: Between title and text.
+        config: Configuration of a Hugging Face data set.
+        split: Split of a Hugging Face data set.
+
+    Raises:
+        UserError: The file is missing or of an unknown format, or `paragraphs` is set for another format.
     """
     if _is_plain_text(collection):
         path = find_path(collection)
-        assert path is not None  # a name with such an ending is a file or an error
+        assert path is not None  # find_path raises for a missing .txt file
         read = partial(_paragraphs if paragraphs else _lines, path)
         return Records(collection, str(path), read, _line)
     if paragraphs:
@@ -63,14 +74,21 @@ def open_documents(
 
 
 class DocumentStream:
-    """Several sources one after the other, again and again: an endless stream in a fixed order.
+    """An endless stream over several sources, one after the other, in a fixed order.
 
-    A position in it is one integer, the documents before it over all epochs. Of `world` processes, number `rank` is
-    given documents rank, rank + world, … of each epoch. With `shuffle` above 0, blocks of so many documents (which are
-    held in memory) are permuted, by a generator seeded with (seed, epoch, block); sources of one block mix.
+    A position is one integer, the number of documents before it over all epochs. Process `rank` of `world` reads the
+    documents rank, rank + world, … of each epoch.
 
-    `lengths` are the documents of each source, None until it was read to its end once; handing those of an earlier
-    run over saves counting them again when a position lies beyond the first source.
+    Args:
+        sources: The texts.
+        seed: Seeds the order.
+        shuffle: Documents of a block that is held in memory and shuffled; 0 keeps the order.
+        rank: Number of this process.
+        world: Number of processes.
+        lengths: Documents of each source, None if unknown. Lengths of an earlier run save counting them again.
+
+    Raises:
+        UserError: There is no source, or their number differs from that of `lengths`.
     """
 
     def __init__(
@@ -94,23 +112,23 @@ class DocumentStream:
         if len(self.lengths) != len(self.sources):
             raise UserError(
                 f"{len(self.sources)} sources of documents, where the run began with {len(self.lengths)}",
-                "name the same sources in the same order, or start afresh",
+                "name the same sources in the same order, or start a new run",
             )
 
     def count(self) -> int:
-        """The documents of one epoch, empty ones included; reads what was not read to its end yet."""
+        """Return the documents of one epoch, empty ones included; sources of unknown length are read."""
         for i, source in enumerate(self.sources):
             if self.lengths[i] is None:
                 self.lengths[i] = sum(1 for _ in source)
         return sum(length or 0 for length in self.lengths)
 
     def read(self, position: int = 0) -> Iterator[Document]:
-        """This process' documents from `position` on, without end; those before it are not parsed.
+        """Yield this process's documents from `position` on, without end; earlier documents are not parsed.
 
-        Raises UserError for sources without documents, for fewer documents than processes, and for a source that has
-        not as many documents as it had.
+        Raises:
+            UserError: There are no documents, or fewer than processes, or a source has changed its length.
         """
-        epoch, start = self._place(position)
+        epoch, start = self._epoch_and_number(position)
         first = position - start  # position of the epoch's first document
         while True:
             found = False
@@ -126,8 +144,8 @@ class DocumentStream:
             epoch, start, first = epoch + 1, 0, first + total
             log.info("all %d documents were read; epoch %d begins", total, epoch + 1)
 
-    def _place(self, position: int) -> tuple[int, int]:
-        """(epoch, number within it) of a position, counting no source that lies beyond it."""
+    def _epoch_and_number(self, position: int) -> tuple[int, int]:
+        """(epoch, number within it) of a position, without counting later sources."""
         before = 0
         for i, source in enumerate(self.sources):
             start = position - before
@@ -151,8 +169,8 @@ class DocumentStream:
         while held := list(islice(texts, self.shuffle)):
             order = np.random.default_rng([_ORDER, self.seed, epoch, block]).permutation(len(held))
             first = block * self.shuffle
-            for place in range(max(number - first, 0), len(held)):
-                yield first + place, held[order[place]]
+            for i in range(max(number - first, 0), len(held)):
+                yield first + i, held[order[i]]
             block += 1
 
     def _texts(self, start: int) -> Iterator[str]:
@@ -168,7 +186,7 @@ class DocumentStream:
                 if length is not None and count != length:
                     raise UserError(
                         f"{source.name} holds {count} documents, and held {length} before",
-                        "a source must not change under a run: put the old one back, or start afresh",
+                        "a source must not change during a run: restore it, or start a new run",
                     )
                 self.lengths[i] = length = count
             before += length
@@ -203,7 +221,7 @@ def _groups(path: Path) -> Iterator[tuple[int, bytes]]:
     held: list[bytes] = []
     for number, raw in raw_lines(path):
         blank = not raw.strip()
-        if held and (blank or number != last + 1):  # raw_lines leaves empty lines out: a gap is one
+        if held and (blank or number != last + 1):  # raw_lines skips empty lines: a gap in the numbers is a blank line
             yield first, b"\n".join(held)
             held = []
         if not blank:

@@ -1,4 +1,4 @@
-"""Run a backbone's layers and its language-modelling head on states cut to their first d numbers."""
+"""A backbone's hidden states, and its language-modelling head applied to states truncated to d numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Attribute paths inside a masked language model. An activation of None is GELU, which the model calls by name."""
+    """Attribute paths inside a masked language model; an activation of None is GELU."""
 
     dense: str
     norm: str
@@ -53,9 +53,9 @@ HEADS: dict[str, HeadLayout] = {
 
 @dataclass(frozen=True)
 class Head:
-    """The parts of a language-modelling head. It owns nothing: they belong to the model.
+    """The parts of a model's language-modelling head.
 
-    The vocabulary is as wide as the word embeddings, E, which is the backbone's width D everywhere but in ELECTRA.
+    The vocabulary matrix is as wide as the word embeddings, E, which is the backbone's width D except in ELECTRA.
     """
 
     dense: nn.Linear
@@ -64,7 +64,7 @@ class Head:
     vocabulary: nn.Linear
 
     def transform(self, states: Tensor) -> Tensor:
-        """[..., d] -> [..., E]: norm(act(x @ W[:, :d]ᵀ + b)), the whole head's own computation at d = D.
+        """Return norm(act(x @ W[:, :d]ᵀ + b)), which at d = D is the head's transform: [..., d] -> [..., E].
 
         Source: the released code of Starbucks (arXiv 2410.13230).
         """
@@ -72,12 +72,12 @@ class Head:
         return self.norm(self.activation(functional.linear(states, weight, self.dense.bias)))
 
     def linear(self, states: Tensor) -> Tensor:
-        """[..., d] -> [..., E]: x @ W[:, :d]ᵀ alone. Source: Starbucks (arXiv 2410.13230), eq. 7."""
+        """Return x @ W[:, :d]ᵀ: [..., d] -> [..., E]. Source: Starbucks (arXiv 2410.13230), eq. 7."""
         return functional.linear(states, self.dense.weight[:, : states.shape[-1]])
 
 
 def head_of(model: Any) -> Head:
-    """The head of a Hugging Face masked language model."""
+    """Return the head of a Hugging Face masked language model."""
     layout = head_layout_of(model.config)
     activation = attrgetter(layout.activation)(model) if layout.activation else functional.gelu
     return Head(
@@ -89,7 +89,7 @@ def head_of(model: Any) -> Head:
 
 
 def head_layout_of(config: Any) -> HeadLayout:
-    """The layout of a configuration's head. Raises UserError for an architecture without one."""
+    """Return the head layout of a configuration. Raises UserError for architectures without such a head."""
     if config.model_type not in HEADS:
         raise UserError(
             f"the architecture {config.model_type!r} has no language-modelling head over masked tokens",
@@ -101,14 +101,22 @@ def head_layout_of(config: Any) -> HeadLayout:
 def load_masked_lm(
     name_or_path: str, *, attn_implementation: str | None = None, dropout: float | None = None, seed: int = 0
 ) -> tuple[Any, Any, EncoderConfig]:
-    """A masked language model in float32, its tokenizer, and our configuration.
+    """Load a masked language model in float32, its tokenizer, and its stored configuration.
 
-    A checkpoint without a head, such as a sentence-transformers model, gets a new transform drawn from `seed`, over the
-    vocabulary of its word embeddings. `dropout` replaces the model's own. Raises UserError as `load_backbone` does.
+    A checkpoint without a head, such as a sentence-transformers model, gets a random one over its word embeddings.
+
+    Args:
+        name_or_path: Folder or hub name.
+        attn_implementation: transformers' attention.
+        dropout: Replaces the model's dropout probabilities.
+        seed: Seeds a new head.
+
+    Raises:
+        UserError: As `load_backbone`, and for architectures without a masked language model.
     """
     from transformers import AutoModelForMaskedLM
 
-    # Everything about the backbone is checked and explained there; here, only the head can still be missing.
+    # load_backbone checks everything but the head.
     backbone, tokenizer, config = load_backbone(name_or_path, attn_implementation=attn_implementation, dropout=dropout)
     hf_config = backbone.config
     del backbone
@@ -126,7 +134,7 @@ def load_masked_lm(
         )
     if report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"]))
-        log.info("%s has no whole language-modelling head; new from seed %d: %s", name_or_path, seed, names)
+        log.info("%s has no complete language-modelling head; initialised from seed %d: %s", name_or_path, seed, names)
     return model, tokenizer, config
 
 
@@ -158,12 +166,12 @@ def _keep(found: dict[int, Tensor], number: int, module: nn.Module, inputs: Any,
 
 
 def embedded(backbone: Any, ids: Tensor) -> Tensor:
-    """What the first layer is given for token ids [batch, tokens]: [batch, tokens, hidden]."""
+    """Return the first layer's input for token ids [batch, tokens]: [batch, tokens, hidden]."""
     return widened(backbone, backbone.embeddings(input_ids=ids))
 
 
 def widened(backbone: Any, vectors: Tensor, bias: bool = True) -> Tensor:
-    """Vectors as wide as the word embeddings, brought to the width of the layers: [..., E] -> [..., D].
+    """Project vectors from the width of the word embeddings to that of the layers: [..., E] -> [..., D].
 
     Only ELECTRA's small models have two widths, and a projection between their embeddings and their layers.
     """
@@ -174,7 +182,7 @@ def widened(backbone: Any, vectors: Tensor, bias: bool = True) -> Tensor:
 
 
 def position_embeddings(backbone: Any, tokens: int) -> Tensor:
-    """The learned embeddings of the first positions of a text without padding to its left: [tokens, hidden]."""
+    """Return the learned embeddings of the first positions of a text padded on the right: [tokens, hidden]."""
     table = backbone.embeddings.position_embeddings.weight
     # RoBERTa and its kin number positions from after the padding token's id.
     start = getattr(backbone.embeddings, "padding_idx", -1) + 1

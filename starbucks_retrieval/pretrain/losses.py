@@ -1,4 +1,4 @@
-"""Cross-entropy over a whole vocabulary at a few positions of a text, without keeping logits."""
+"""Losses of pre-training: cross-entropy over the vocabulary without storing logits, and contrast of spans."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from starbucks_retrieval.losses.functional import info_nce
 
 IGNORED = -100
 
-# Logits that exist at once: enough rows to keep a processor's matrix units busy, and no more.
+# Logits in memory at once: enough rows to keep the processor's matrix units busy.
 _LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True)
 class Term:
-    """One mean of the loss: its name, its vectors [targets, width], the tokens to predict [targets], and its weight."""
+    """One mean of the loss.
+
+    Attributes:
+        name: In logs, such as `enc/2:32`.
+        rows: [targets, width], vectors that are multiplied with the vocabulary.
+        targets: int64 [targets], tokens to predict.
+        weight: Of this mean in the loss.
+    """
 
     name: str
     rows: Tensor
@@ -30,9 +37,12 @@ class Term:
 def mean_cross_entropies(
     terms: Sequence[Term], vocabulary: nn.Linear, max_logits: int | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Σ weight · (mean over a term's targets of -log p(target)), and each term's own mean by name; 0 without targets.
+    """Return the weighted sum of the terms' mean cross-entropies, and each term's mean by name; 0 without targets.
 
-    All terms share the products with the vocabulary, at most `max_logits` logits at a time.
+    Args:
+        terms: All terms are multiplied with the vocabulary together.
+        vocabulary: The output layer of the language-modelling head.
+        max_logits: Logits in memory at once; a default for the device if None.
     """
     rows, targets = torch.cat([term.rows for term in terms]), torch.cat([term.targets for term in terms])
     counts = [len(term.targets) for term in terms]
@@ -51,10 +61,20 @@ def weighted_cross_entropy(
     bias: Tensor | None = None,
     max_logits: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Σ weight · -log softmax(row @ vocabularyᵀ + bias)[target], and the unweighted losses [rows], without gradient.
+    """Return Σ weight · -log softmax(row @ vocabularyᵀ + bias)[target], and the unweighted losses without gradient.
 
-    rows [rows, width], targets and weights [rows], vocabulary [words, width], bias [words]. Products run in autocast's
-    format where it is on; log-probabilities and losses are float32 at least.
+    Products use autocast's precision if it is on; log-probabilities and losses are at least float32.
+
+    Args:
+        rows: [rows, width].
+        targets: int64 [rows].
+        weights: [rows].
+        vocabulary: [words, width].
+        bias: [words].
+        max_logits: Logits in memory at once; a default for the device if None.
+
+    Returns:
+        The weighted sum, and losses [rows].
     """
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
@@ -64,9 +84,9 @@ def weighted_cross_entropy(
 
 
 class _WeightedCrossEntropy(torch.autograd.Function):
-    """The gradient of a cross-entropy is known with its logits, so it is taken at once and the logits are dropped.
+    """Computes the gradient together with the loss, chunk by chunk, so that logits are never stored.
 
-    Recomputing them in the backward pass (checkpointing) would need the same memory and a third more multiplications.
+    Recomputing them in the backward pass (checkpointing) needs the same memory and a third more multiplications.
     """
 
     @staticmethod
@@ -91,20 +111,20 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         with torch.autocast(rows.device.type, enabled=False):
             words = vocabulary.to(dtype).t()
             for start in range(0, len(rows), chunk):
-                some = slice(start, start + chunk)
-                these, target, weight = rows[some].to(dtype), targets[some, None], weights[some, None]
-                logits = these @ words if bias is None else torch.addmm(bias.to(dtype), these, words)
+                part = slice(start, start + chunk)
+                inputs, target, weight = rows[part].to(dtype), targets[part, None], weights[part, None]
+                logits = inputs @ words if bias is None else torch.addmm(bias.to(dtype), inputs, words)
                 log_p = torch.log_softmax(logits, dim=1, dtype=wide)
-                losses[some] = -log_p.gather(1, target).squeeze(1)
+                losses[part] = -log_p.gather(1, target).squeeze(1)
                 if not training:
                     continue
-                # p - 1 at the target; the weights, often tiny, are multiplied with what has range to spare
+                # p - 1 at the target; the weights, often tiny, are multiplied after the products, where float32 has the range
                 error = log_p.exp_().scatter_add_(1, target, torch.full_like(weight, -1.0))
                 if bias_grad is not None:
                     bias_grad += (error.t() @ weight).squeeze(1)
                 error = error.to(dtype)
-                row_grad[some] = (error @ words.t()) * weight
-                scaled = (rows[some] * weight).to(dtype)
+                row_grad[part] = (error @ words.t()) * weight
+                scaled = (rows[part] * weight).to(dtype)
                 if word_grad.dtype == dtype:
                     word_grad.addmm_(error.t(), scaled)
                 else:
@@ -118,21 +138,29 @@ class _WeightedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        # In place: the vocabulary's is large. A second pass over a kept graph is refused by torch, not wrong.
+        # In place, because the vocabulary's gradient is large; torch refuses a second backward pass.
         row_grad, word_grad, bias_grad = (kept if kept is None else kept.mul_(grad) for kept in ctx.saved_tensors)
         return row_grad, None, None, word_grad, bias_grad, None, None, None
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0, normalize: bool = False) -> Tensor:
-    """InfoNCE between the two spans of each document, rows 2i and 2i+1 of vectors [spans, dim].
+    """Return InfoNCE between the two spans of each document, the mean over spans.
 
-    Every span looks for its partner among all other spans of the batch; the loss is the mean over spans.
+    Every span is to find its partner among all other spans of the batch.
     Source: A. Liu and S. Yang (arXiv 2208.00231), eq. 8, with positives and in-batch negatives as in coCondenser.
+
+    Args:
+        vectors: [spans, dim]; rows 2i and 2i+1 come from the same document.
+        temperature: Divides the scores.
+        normalize: Cosines instead of inner products.
+
+    Raises:
+        ValueError: The number of spans is odd.
     """
     if len(vectors) % 2:
         raise ValueError(f"{len(vectors)} spans are not two of each document")
     if normalize:
         vectors = nn.functional.normalize(vectors, dim=1)
     order = torch.arange(len(vectors), device=vectors.device)
-    itself = order[:, None] == order
-    return info_nce(vectors @ vectors.t(), order ^ 1, temperature, itself)
+    is_self = order[:, None] == order
+    return info_nce(vectors @ vectors.t(), order ^ 1, temperature, is_self)

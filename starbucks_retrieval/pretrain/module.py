@@ -1,4 +1,4 @@
-"""What is pre-trained: a masked language model at every size, and a decoder that each size must satisfy."""
+"""The pre-training module: a masked language model at every size, and a decoder that reads each size's vector."""
 
 from __future__ import annotations
 
@@ -29,15 +29,24 @@ from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
 
 class PretrainingModule(GradientCheckpointing):
-    """From a batch of masked texts to the loss L = mean over sizes of (L_enc + L_dec), or a variant of it.
+    """Computes L = mean over sizes of (L_enc + L_dec), or a variant of it, from a batch of masked texts.
 
-    L_enc(n, d): the masked tokens of the encoder's input, from the states after layer n cut to d numbers, through the
-    head. L_dec(n, d): tokens of the decoder's input, from a decoder that is given the first of these states. Each is a
-    mean over all targets of the batch. Only targets meet the vocabulary, all sizes and both losses in the same products.
-
-    In ELECTRA the head ends in the width of the word embeddings; what the decoder is given passes the projection that
-    all its embeddings pass. Raises UserError where sizes or options do not fit the backbone.
+    L_enc(n, d) predicts the masked tokens of the encoder's input from the states after layer n, truncated to d numbers,
+    through the language-modelling head. L_dec(n, d) predicts tokens of the decoder's input; the decoder reads the first
+    of these states in place of [CLS]. Each loss is a mean over all targets of the batch. Only targets are multiplied
+    with the vocabulary, for all sizes and both losses at once.
     Sources: Starbucks (arXiv 2410.13230), eq. 6-9; RetroMAE (arXiv 2205.12035).
+
+    Args:
+        model: A Hugging Face masked language model.
+        tokenizer: Saved beside it.
+        encoder_config: The backbone's stored configuration.
+        sizes: Sizes to train; by default the stored ones, or six in the paper's proportions.
+        options: The loss.
+        seed: Seeds a randomly initialised decoder.
+
+    Raises:
+        UserError: Sizes or options do not fit the backbone.
     """
 
     accepts_loss_kwargs = False  # tells transformers' Trainer that our loss is a mean over the batch
@@ -62,8 +71,8 @@ class PretrainingModule(GradientCheckpointing):
         self.sizes = visited_sizes(options, model_sizes, depth, width)
         self.encoder_config = stored_config(encoder_config, self.sizes, options)
         self.decoder: Decoder | None = new_decoder(self.backbone, self.layout, options, seed) if options.mae else None
-        self.max_logits: int | None = None  # logits that may exist at once; None: a default by device
-        self.step: tuple[int, ...] = (0,)  # what the sampling of the decoder's targets is seeded by
+        self.max_logits: int | None = None  # logits in memory at once; None: a default for the device
+        self.step: tuple[int, ...] = (0,)  # seeds the sampling of the decoder's targets
 
     @classmethod
     def from_pretrained(
@@ -76,7 +85,7 @@ class PretrainingModule(GradientCheckpointing):
         dropout: float | None = None,
         seed: int = 0,
     ) -> PretrainingModule:
-        """Load a Hugging Face or sentence-transformers folder or hub name; see `load_masked_lm`."""
+        """Load a Hugging Face or sentence-transformers folder or hub name with `load_masked_lm`."""
         model, tokenizer, config = load_masked_lm(
             name_or_path, attn_implementation=attn_implementation, dropout=dropout, seed=seed
         )
@@ -98,7 +107,7 @@ class PretrainingModule(GradientCheckpointing):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.model.device
 
     def forward(
@@ -111,11 +120,19 @@ class PretrainingModule(GradientCheckpointing):
         decoder_labels: Tensor | None = None,
         visible: Tensor | None = None,
     ) -> dict[str, Any]:
-        """{"loss": scalar, "parts": {"enc/2:32", "dec/2:32", …, "ctr"}} of a batch of texts padded to the right.
+        """Return the loss of a batch of texts padded on the right.
 
-        ids, encoder_ids, decoder_ids [batch, tokens]: the text, and the same masked for the encoder and the decoder;
-        labels, of the same shape, hold the tokens to predict and -100 elsewhere. Basic decoding reads decoder_ids;
-        enhanced decoding reads ids and visible, bool [batch, tokens, tokens]: True where a row may attend to a column.
+        Args:
+            ids: int64 [batch, tokens], the text.
+            attention_mask: [batch, tokens], 0 for padding.
+            encoder_ids: The text masked for the encoder.
+            encoder_labels: Tokens to predict, -100 elsewhere.
+            decoder_ids: The text masked for a basic decoder.
+            decoder_labels: Tokens that the decoder predicts, -100 elsewhere.
+            visible: bool [batch, tokens, tokens], True where a row may attend to a column, for enhanced decoding.
+
+        Returns:
+            `loss`, a scalar, and `parts`, the mean of each loss by name: `enc/2:32`, `dec/2:32`, `ctr`.
         """
         states = hidden_states(self.backbone, self.layout, self.sizes.layers, encoder_ids, attention_mask)
         terms = self._encoder_terms(states, encoder_labels)
@@ -136,9 +153,9 @@ class PretrainingModule(GradientCheckpointing):
 
     def _encoder_terms(self, states: dict[int, Tensor], labels: Tensor) -> list[Term]:
         flat = labels.flatten()
-        places = (flat != IGNORED).nonzero().squeeze(1)
-        targets = flat[places]
-        masked = {layer: state.flatten(0, 1).index_select(0, places) for layer, state in states.items()}
+        positions = (flat != IGNORED).nonzero().squeeze(1)
+        targets = flat[positions]
+        masked = {layer: state.flatten(0, 1).index_select(0, positions) for layer, state in states.items()}
         project = self.head.linear if self.options.projection == "linear" else self.head.transform
         return [
             Term(f"enc/{size}", project(masked[size.layer][:, : size.dim]), targets, self._weight)
@@ -146,7 +163,7 @@ class PretrainingModule(GradientCheckpointing):
         ]
 
     def _decoder_terms(self, states: dict[int, Tensor], ids: Tensor, mask: Tensor, labels: Tensor) -> list[Term]:
-        """The decoder's means; mask [batch, tokens], or [batch, tokens, tokens] for enhanced decoding."""
+        """The decoder's losses; mask [batch, tokens], or [batch, tokens, tokens] for enhanced decoding."""
         tokens = embedded(self.backbone, ids)
         if self.options.decoder_token_fraction < 1:
             rng = np.random.default_rng(self.step)
@@ -159,17 +176,17 @@ class PretrainingModule(GradientCheckpointing):
         for start in range(0, len(self.sizes), count):
             sizes = self.sizes[start : start + count]
             first = torch.stack([self._bottleneck(states[size.layer][:, 0, : size.dim]) for size in sizes])
-            these = rows.some(start, start + count)
-            found = self._decode(first, tokens, mask, these)
-            targets = these.targets[these.valid].reshape(len(these.index), these.count)
+            group = rows.of_sizes(start, start + count)
+            found = self._decode(first, tokens, mask, group)
+            targets = group.targets[group.valid].reshape(len(group.index), group.count)
             terms += [
-                Term(f"dec/{size}", vectors, wanted, self._weight)
-                for size, vectors, wanted in zip(sizes, found, targets.expand(len(sizes), -1))
+                Term(f"dec/{size}", vectors, tokens_of_size, self._weight)
+                for size, vectors, tokens_of_size in zip(sizes, found, targets.expand(len(sizes), -1))
             ]
         return terms
 
     def _decode(self, first: Tensor, tokens: Tensor, mask: Tensor, rows: DecoderRows) -> Tensor:
-        """What meets the vocabulary, for every size of `first`: [sizes, targets, E]."""
+        """The vectors that are multiplied with the vocabulary: [sizes, targets, E]."""
 
         def run(first: Tensor, tokens: Tensor) -> Tensor:
             assert self.decoder is not None
@@ -183,18 +200,18 @@ class PretrainingModule(GradientCheckpointing):
         return run(first, tokens)
 
     def _bottleneck(self, state: Tensor) -> Tensor:
-        """What the decoder is given of the first state cut to d numbers: [batch, d] -> [batch, D]."""
+        """Project a truncated [CLS] state to the decoder's width: [batch, d] -> [batch, D]."""
         if self.options.projection == "identity":
             return state
         if self.options.projection == "transform":
             return widened(self.backbone, self.head.transform(state))
         vector = widened(self.backbone, self.head.linear(state))
-        # Enhanced decoding adds positions to it, and takes the sum for a layer's input: it must have their scale.
+        # Enhanced decoding adds it to position embeddings as a layer's input: it needs their scale.
         return functional.layer_norm(vector, vector.shape[-1:]) if self.options.decoder == "enhanced" else vector
 
     @property
     def _weight(self) -> float:
-        """What one mean counts in the loss."""
+        """The weight of one size's loss."""
         halved = self.options.mae and self.options.loss_scale == "half"
         return (0.5 if halved else 1.0) / len(self.sizes)
 
@@ -205,7 +222,7 @@ class PretrainingModule(GradientCheckpointing):
 
 
 def stored_config(config: EncoderConfig, sizes: Sizes, options: PretrainOptions) -> EncoderConfig:
-    """What the saved folder says of itself: the ladder, and the pooling that the decoder trained."""
+    """Return the configuration to save: the sizes, and CLS pooling if a decoder was trained."""
     if options.mae:
         config = dataclasses.replace(config, pooling="cls")
-    return dataclasses.replace(config, sizes=sizes) if options.sizes == "ladder" else config
+    return dataclasses.replace(config, sizes=sizes) if options.sizes == "all" else config

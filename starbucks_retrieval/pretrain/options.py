@@ -1,9 +1,10 @@
-"""What the published pre-training methods do differently, as options; contradictions are refused here."""
+"""Pre-training objectives: what each published method does differently, as options of one loss."""
 
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from starbucks_retrieval.errors import UserError
@@ -12,23 +13,31 @@ from starbucks_retrieval.sizes import Size, Sizes
 
 @dataclass(frozen=True)
 class PretrainOptions:
-    """The loss of pre-training. The defaults are those of Starbucks' masked auto-encoding (SMAE).
+    """The loss of pre-training. The defaults are those of Starbucks masked auto-encoding (SMAE).
 
-    sizes: visit every rung of the ladder, or the backbone's full size alone.
-    mae: add the decoder's loss to the encoder's. loss_scale: their sum (the paper), or half of it (the released code).
-    projection: what a state cut to its first d numbers meets. transform: the dense layer of the language-modelling head
-    restricted to its first d inputs, with its bias, activation and norm (the released code); linear: the dense layer's
-    first d inputs alone (eq. 7); identity: the decoder is given the state itself (RetroMAE), for full-width sizes only.
-    What a decoder returns always meets the whole head.
-    decoder basic: the masked text through decoder_layers transformer layers. enhanced: every token is predicted from its
-    own random part of the text (RetroMAE). decoder_init first: copies of the backbone's first layers; or random.
-    decoder_token_fraction: how many of the decoder's targets a size meets, drawn anew for every size and step.
-    contrastive_weight weighs InfoNCE between two spans of each document (a second stage of
-    arXiv 2208.00231).
-    size_batch: how many sizes the decoder runs at once; None means all.
+    Attributes:
+        sizes: all takes the loss at every size of the model; full at the backbone's full size only.
+        mae: Whether the decoder's loss is added to the encoder's.
+        loss_scale: sum adds the two losses (the paper); half takes half of their sum (the released code).
+        projection: Maps a state truncated to its first d numbers to the width of the layers. transform: the dense layer
+            of the language-modelling head restricted to its first d inputs, with bias, activation and norm (released
+            code); linear: that matrix alone (eq. 7); identity: none, for full-width sizes only (RetroMAE). The output
+            of a decoder always passes the whole head.
+        decoder: basic reads the masked text; enhanced predicts every token from its own random part of the text
+            (RetroMAE).
+        decoder_layers: Transformer layers of a basic decoder.
+        decoder_init: first copies the backbone's first layers; random initialises new ones.
+        decoder_token_fraction: Part of the decoder's targets that each size predicts, drawn anew at every step.
+        contrastive_weight: Weight of InfoNCE between two spans of each document (second stage of arXiv 2208.00231).
+        contrastive_temperature: Divides its scores.
+        contrastive_normalize: Cosines instead of inner products.
+        size_batch: Sizes that the decoder runs at once; None means all.
+
+    Raises:
+        UserError: A value is out of range, or options contradict each other.
     """
 
-    sizes: Literal["ladder", "full"] = "ladder"
+    sizes: Literal["all", "full"] = "all"
     mae: bool = True
     loss_scale: Literal["sum", "half"] = "sum"
     projection: Literal["transform", "linear", "identity"] = "transform"
@@ -67,27 +76,77 @@ class PretrainOptions:
         if self.decoder == "enhanced" or self.decoder_layers > 1 or self.decoder_token_fraction < 1:
             raise UserError("options of the decoder, but mae false leaves it out", "drop them, or set mae true")
         if self.projection == "identity":
-            raise UserError("projection identity is what a decoder is given, but there is none", "take transform")
+            raise UserError("projection identity is for the decoder's input, but there is no decoder", "take transform")
 
 
-PRESETS: dict[str, PretrainOptions] = {
-    # arXiv 2410.13230, eq. 6-9
-    "starbucks": PretrainOptions(),
-    # Its released code takes half of every size's loss.
-    "starbucks-released": PretrainOptions(loss_scale="half"),
-    # Table 3's ablations: without the decoder, and without the sizes too
-    "mlm-sizes": PretrainOptions(mae=False),
-    "mlm": PretrainOptions(sizes="full", mae=False),
-    # arXiv 2205.12035: enhanced decoding, and the paper's simpler variant
-    "retromae": PretrainOptions(sizes="full", projection="identity", decoder="enhanced", decoder_init="random"),
-    "retromae-basic": PretrainOptions(sizes="full", projection="identity", decoder_init="random"),
-    # Enhanced decoding from every size
-    "smae-enhanced": PretrainOptions(decoder="enhanced"),
-}
+@dataclass(frozen=True)
+class PretrainObjective:
+    """A value of `--objective`: the loss, the default masks, and the text of the model card.
+
+    Attributes:
+        title: Name and source of the method, for the model card.
+        options: The loss.
+        variants: Other values of `--variant`, each with its loss.
+        encoder_probability: Default part of the tokens that is masked for the encoder.
+        decoder_probability: Default part of the tokens that is masked for the decoder.
+        masks: nested makes the encoder's masked words a subset of the decoder's; independent draws both.
+    """
+
+    title: str
+    options: PretrainOptions
+    variants: Mapping[str, PretrainOptions] = field(default_factory=dict)
+    encoder_probability: float = 0.2
+    decoder_probability: float = 0.4
+    masks: Literal["nested", "independent"] = "independent"
+
+
+# Starbucks (arXiv 2410.13230), eq. 6-9; its released code takes half of every size's loss.
+SMAE = PretrainObjective(
+    "Starbucks masked auto-encoding (arXiv 2410.13230)",
+    PretrainOptions(),
+    {"starbucks-released": PretrainOptions(loss_scale="half")},
+    masks="nested",
+)
+# The ablations of its Table 3: without the decoder, and also without the sizes.
+MLM_SIZES = PretrainObjective(
+    "masked language modelling at every size (arXiv 2410.13230, Table 3)", PretrainOptions(mae=False)
+)
+MLM = PretrainObjective("masked language modelling", PretrainOptions(sizes="full", mae=False))
+# RetroMAE (arXiv 2205.12035): enhanced decoding, and the paper's simpler variant.
+RETROMAE = PretrainObjective(
+    "RetroMAE (arXiv 2205.12035)",
+    PretrainOptions(sizes="full", projection="identity", decoder="enhanced", decoder_init="random"),
+    encoder_probability=0.3,
+    decoder_probability=0.5,
+)
+RETROMAE_BASIC = PretrainObjective(
+    "RetroMAE (arXiv 2205.12035) with basic decoding",
+    PretrainOptions(sizes="full", projection="identity", decoder_init="random"),
+    encoder_probability=0.3,
+    decoder_probability=0.5,
+)
+SMAE_ENHANCED = PretrainObjective(
+    "Starbucks masked auto-encoding (arXiv 2410.13230) with RetroMAE's enhanced decoding",
+    PretrainOptions(decoder="enhanced"),
+)
 
 
 def visited_sizes(options: PretrainOptions, sizes: Sizes, num_layers: int, hidden_size: int) -> Sizes:
-    """The sizes that the loss is taken at. Raises UserError where they do not fit the backbone or the options."""
+    """Return the sizes that the loss is taken at.
+
+    Args:
+        options: The loss.
+        sizes: The model's sizes.
+        num_layers: Layers of the backbone.
+        hidden_size: Width of the backbone.
+
+    Raises:
+        UserError: A size does not fit the backbone or the options.
+
+    Example:
+        >>> print(visited_sizes(PretrainOptions(sizes="full"), Sizes.parse("2:32,4:64"), 12, 768))
+        12:768
+    """
     if options.sizes == "full":
         return Sizes([Size(num_layers, hidden_size)])
     sizes.check(num_layers, hidden_size)

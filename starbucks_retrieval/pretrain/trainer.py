@@ -1,4 +1,4 @@
-"""transformers' Trainer around pre-training: an endless stream, checkpoints that know their place in it, skipped steps."""
+"""Pre-training with transformers' Trainer: an endless stream, resumable checkpoints, skipped steps, and saving."""
 
 from __future__ import annotations
 
@@ -8,19 +8,72 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import write_json
+from starbucks_retrieval.files import atomic_writer, umask_permissions, write_json
+from starbucks_retrieval.models.loading import quiet_transformers
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.pretrain.save import load_model, save_model
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 
 log = logging.getLogger(__name__)
 
+DECODER_FILE = Path("decoder") / "decoder.safetensors"
+_MODEL, _DECODER = "model.", "decoder."
+
+
+def save_backbone(module: PretrainingModule, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    """Write backbone and head as transformers does, tokenizer, starbucks.json, and the decoder.
+
+    Args:
+        module: What is saved.
+        folder: The model folder, created if needed.
+        state: The module's weights if they were gathered from several processes.
+    """
+    from safetensors.torch import save
+
+    state = module.state_dict() if state is None else state
+    folder.mkdir(parents=True, exist_ok=True)
+    if module.decoder is not None:
+        with atomic_writer(folder / DECODER_FILE) as file:
+            file.write(save({name: weight.cpu().contiguous() for name, weight in _part(state, _DECODER).items()}))
+    weights = _part(state, _MODEL)
+    for tied in module.model.all_tied_weights_keys:
+        weights.pop(tied, None)
+    with quiet_transformers(), umask_permissions(folder):
+        module.model.save_pretrained(folder, state_dict=weights)
+    if module.tokenizer is not None:
+        module.tokenizer.save_pretrained(folder)
+    module.encoder_config.save(folder)
+
+
+def load_backbone_and_decoder(module: PretrainingModule, folder: Path) -> None:
+    """Load the files of `save_backbone` into a module with the same options. Raises UserError if the decoder is missing."""
+    from safetensors.torch import load_file
+    from transformers import AutoModelForMaskedLM
+
+    with quiet_transformers():
+        model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    module.model.load_state_dict(model.state_dict())
+    if module.decoder is not None:
+        if not (folder / DECODER_FILE).is_file():
+            raise UserError(f"{folder} has no {DECODER_FILE}", "resume from a checkpoint that was made with a decoder")
+        module.decoder.load_state_dict(load_file(folder / DECODER_FILE))
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    # Weights are stored in float32 whatever the precision of training.
+    return {name.removeprefix(prefix): value.float() for name, value in state.items() if name.startswith(prefix)}
+
 
 class PretrainingTrainer(PartsTrainer):
-    """Trains a PretrainingModule on PretrainingData."""
+    """Trains a PretrainingModule on PretrainingData.
+
+    Args:
+        max_skipped_steps: Number of steps with NaN or infinite gradients after which training stops.
+        args, kwargs: As for transformers' Trainer.
+    """
 
     model: PretrainingModule
 
@@ -33,20 +86,20 @@ class PretrainingTrainer(PartsTrainer):
         self.add_callback(self.skipper)
 
     def get_train_dataloader(self) -> Any:
-        """The stream itself: it is cut into batches and shared out among processes already."""
+        """The stream, which yields whole batches of this process already."""
         workers = min(1, self.args.dataloader_num_workers)
         return torch.utils.data.DataLoader(self.train_dataset, batch_size=None, num_workers=workers)
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
-        """Train; a resumed run goes on with the random state of its checkpoint."""
+        """Train; a resumed run continues with the random state of its checkpoint."""
         self._resumed_from = resume_from_checkpoint
         return super().train(resume_from_checkpoint, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The batch's loss; its place in the stream is kept for the next checkpoint."""
-        if self._resumed_from:  # transformers restores it only where it skips through the data itself
+        """Return the loss of a batch, and keep its position in the stream for the next checkpoint."""
+        if self._resumed_from:  # transformers restores it only if it skips data itself
             self._load_rng_state(self._resumed_from)
             self._resumed_from = None
         self.data_state = inputs.pop("state").tolist()
@@ -55,40 +108,39 @@ class PretrainingTrainer(PartsTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        # Every process comes here, and has a place of its own; the state of the trainer, which makes a checkpoint
-        # whole, is written afterwards.
-        write_json(place_file(Path(output_dir), self.args.process_index), {"state": self.data_state})
+        # Every process writes its position; trainer_state.json, which completes a checkpoint, is written afterwards.
+        write_json(text_position_file(Path(output_dir), self.args.process_index), {"state": self.data_state})
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:
-            save_model(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
+            save_backbone(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_model(self.model, Path(resume_from_checkpoint))
+        load_backbone_and_decoder(self.model, Path(resume_from_checkpoint))
 
 
-def place_file(checkpoint: Path, process: int) -> Path:
-    """Where a process keeps its place in the text."""
+def text_position_file(checkpoint: Path, process: int) -> Path:
+    """Return the file of a checkpoint that keeps the position of a process in the text."""
     return checkpoint / f"text-position-{process}.json"
 
 
-def read_place(checkpoint: Path, process: int) -> list[int]:
-    """The place in the text that a checkpoint was made at. Raises UserError where it is missing."""
-    path = place_file(checkpoint, process)
+def read_text_position(checkpoint: Path, process: int) -> list[int]:
+    """Return the position in the text at which a checkpoint was made. Raises UserError if it is missing."""
+    path = text_position_file(checkpoint, process)
     if not path.is_file():
-        raise UserError(f"{checkpoint} lacks {path.name}", "resume with as many processes as the run began with")
+        raise UserError(f"{checkpoint} lacks {path.name}", "resume with the same number of processes as at the start")
     return json.loads(path.read_text(encoding="utf-8"))["state"]
 
 
 class SkipNonFinite(TrainerCallback):
-    """Leaves out a step whose gradient holds a value that is no number, as a whole; stops the run after too many."""
+    """Skips steps whose gradient is NaN or infinite, and stops the run after `limit` of them."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.skipped = 0
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if args.fp16:  # the gradient scaler meets overflows by itself, and expects some
+        if args.fp16:  # the gradient scaler handles overflows itself
             return
         parameters = [p for p in kwargs["model"].parameters() if p.grad is not None]
         if not parameters or bool(torch.isfinite(torch.nn.utils.get_total_norm([p.grad for p in parameters]))):
@@ -96,11 +148,9 @@ class SkipNonFinite(TrainerCallback):
         for parameter in parameters:
             parameter.grad = None
         self.skipped += 1
-        log.warning(
-            "step %d has a gradient that is no number: left out (%d so far)", state.global_step + 1, self.skipped
-        )
+        log.warning("step %d has NaN or infinite gradients: skipped (%d so far)", state.global_step + 1, self.skipped)
         if self.skipped > self.limit:
             raise UserError(
-                f"{self.skipped} steps had a gradient that is no number, the last one was step {state.global_step + 1}",
+                f"{self.skipped} steps had NaN or infinite gradients, the last one was step {state.global_step + 1}",
                 "lower --learning_rate, train in fp32, or raise --max_skipped_steps",
             )

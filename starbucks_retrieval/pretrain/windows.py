@@ -16,42 +16,51 @@ from starbucks_retrieval.pretrain.documents import Document
 MAX_WORD = 16  # pieces
 
 Mode = Literal["window", "blocks", "spans"]
-_WINDOWS = 1  # sets this file's generators apart from those of documents and masks
-_CHUNK = (64, 1 << 20)  # documents, characters: what is tokenised at once
-# The white space stays in front of the sentence that follows, where tokenizers that keep it look for it.
+_WINDOWS = 1  # separates these random generators from those of documents and masks
+_CHUNK = (64, 1 << 20)  # documents and characters that are tokenised at once
+# White space stays before the following sentence, where tokenizers that keep it expect it.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)|(?=\n)")
 
 
 class Pieces(NamedTuple):
-    """A text as word pieces: ids int32 [pieces] without the special tokens around it; starts bool [pieces].
+    """A text as word pieces, without special tokens around it.
 
-    starts is true where a word begins.
+    Attributes:
+        ids: int32 [pieces].
+        starts: bool [pieces], True where a word begins.
     """
 
     ids: np.ndarray
     starts: np.ndarray
 
     def cut(self, first: int, last: int) -> Pieces:
-        """Pieces `first` up to `last`; what is left of a word that the cut goes through is a word of its own."""
+        """Return the pieces from `first` to `last`; the rest of a word that is cut counts as a word."""
         starts = self.starts[first:last].copy()
         starts[:1] = True
         return Pieces(self.ids[first:last], starts)
 
 
 def join(parts: Sequence[Pieces]) -> Pieces:
-    """Several texts as one."""
+    """Concatenate several texts."""
     return Pieces(np.concatenate([part.ids for part in parts]), np.concatenate([part.starts for part in parts]))
 
 
 class WholeWordTokenizer:
-    """A fast Hugging Face tokenizer that gives whole texts, uncut, with the begins of their words.
+    """Tokenizes whole texts without truncation, and marks where their words begin.
 
-    Words are the tokenizer's own (`Encoding.word_ids`). A word of more than 16 pieces counts as that many words: such
-    are the texts of scripts without spaces to some tokenizers, and no budget would ever admit them.
+    Words are those of the tokenizer (`Encoding.word_ids`). Every piece of a word of more than 16 pieces counts as a
+    word: some tokenizers see a text without spaces as one word, which no masking budget would admit.
 
-    prefix and suffix are the ids put around a text; special [vocabulary] is true for ids that are never masked: the
-    special tokens, the unknown token among them. Raises UserError for a tokenizer without a mask token, without a token
-    in front of the text (the bottleneck's place), or that cannot tell words.
+    Args:
+        tokenizer: A fast Hugging Face tokenizer.
+
+    Attributes:
+        prefix: int32, special tokens before a text.
+        suffix: int32, special tokens after a text.
+        special: bool [vocabulary], True for tokens that are never masked: the special and the unknown token.
+
+    Raises:
+        UserError: The tokenizer has no mask token, no token before the text (which holds its embedding), or no words.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -59,14 +68,14 @@ class WholeWordTokenizer:
 
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(
-                "the tokenizer has no fast version, which alone knows words", "save a tokenizer.json for it"
+                "the tokenizer has no fast version, and only fast ones mark words", "save a tokenizer.json for it"
             )
         if tokenizer.mask_token_id is None:
             raise UserError(
                 "the tokenizer has no mask token",
                 "take a backbone trained as a masked language model, or add one: tokenizer.add_special_tokens({'mask_token': '[MASK]'})",
             )
-        # A copy: truncation and padding are state that others may rely on, and that tokenizer.json may bring.
+        # A copy, because truncation and padding are state of the tokenizer, possibly from its tokenizer.json.
         self._fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._fast.no_truncation()
         self._fast.no_padding()
@@ -91,7 +100,7 @@ class WholeWordTokenizer:
             )
 
     def __call__(self, texts: Sequence[str]) -> list[Pieces]:
-        """The pieces of each text."""
+        """Return the pieces of each text."""
         encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
         ends = np.cumsum([0, *(len(encoding) for encoding in encodings)])
         total = int(ends[-1])
@@ -109,26 +118,36 @@ class WholeWordTokenizer:
 
 
 class TokenSequence(NamedTuple):
-    """What becomes one row of a batch; `after` is where to go on reading: (document position, part of that document)."""
+    """One row of a batch; `after` is where reading continues: (document position, part of that document)."""
 
     pieces: Pieces
     after: tuple[int, int]
 
 
 class Cutter:
-    """Cuts documents into sequences; what is random follows from (seed, epoch, document number) alone.
+    """Cuts documents into sequences; random choices are seeded with (seed, epoch, document number).
 
-    mode window: a document that is too long gives one window, every place of which is as likely; a short one is taken
-    whole. blocks: whole sentences (ends are . ! ? before white space, and line breaks), as many as fit, one that fits
-    nowhere cut into several; with `pack`, a block goes on into the next document. spans: two sequences a document,
-    random spans on either side of a random place in its middle half, so that they never overlap.
-
-    A text is tokenised once and its ids are cut. The released code turns the ids of a window back into a string, which
-    is tokenised a second time and may come out longer. Sources: Starbucks (arXiv 2410.13230) and its code; spans: the
+    A text is tokenised once and its ids are cut. The released code turns the ids of a window back into a string and
+    tokenises it again, which may give more tokens. Sources: Starbucks (arXiv 2410.13230) and its code; spans: the
     second stage of A. Liu and S. Yang (arXiv 2208.00231).
 
-    `dropped` counts what is left out: "empty" documents, and "short" ones (and blocks) of fewer than `least` pieces; a
-    document for spans needs twice as many. Raises UserError for an epoch that leaves nothing.
+    Args:
+        tokenizer: Tokenizes whole texts.
+        max_length: Tokens of a sequence, special tokens included.
+        mode: window takes one uniformly random window of a long document and a short document whole. blocks takes as
+            many whole sentences as fit (they end at . ! ? before white space, and at line breaks) and cuts sentences
+            that are too long. spans takes two random spans of a document that never overlap: one on either side of a
+            random position in its middle half.
+        seed: Seeds the random choices.
+        pack: Blocks continue into the next document.
+        least: Word pieces of the shortest sequence.
+
+    Attributes:
+        dropped: Counts of `empty` documents, and of `short` documents and blocks with fewer than `least` pieces; a
+            document for spans needs twice as many.
+
+    Raises:
+        UserError: Options contradict each other; when iterated, no document of an epoch is long enough.
     """
 
     def __init__(
@@ -146,9 +165,9 @@ class Cutter:
         if pack and mode != "blocks":
             raise UserError(f"packing joins blocks of sentences, not {mode}", "use blocks, or do not pack")
         self.tokenizer = tokenizer
-        self.room = max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
-        if self.room < 2 * least:  # of two neighbouring blocks one is always long enough, so that no document is lost
-            raise UserError(f"a length of {max_length} tokens leaves no room for text", "raise --max_length")
+        self.capacity = max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
+        if self.capacity < 2 * least:  # of two neighbouring blocks one is always long enough, so no document is lost
+            raise UserError(f"a length of {max_length} tokens leaves too few tokens for text", "raise --max_length")
         self.mode = mode
         self.seed = seed
         self.pack = pack
@@ -156,7 +175,7 @@ class Cutter:
         self.dropped: Counter[str] = Counter()
 
     def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[TokenSequence]:
-        """The sequences of `documents`, leaving out the first `part` parts (sentences) of the first one."""
+        """Yield the sequences of `documents`, without the first `part` parts (sentences) of the first document."""
         parts = self._parts(documents)
         found = self._blocks(parts, part) if self.mode == "blocks" else self._random(parts)
         for sequence in found:
@@ -176,7 +195,7 @@ class Cutter:
                 if document.epoch != epoch:
                     if whole and not kept:
                         raise self._nothing_left()
-                    # A first epoch that a resumed run enters in its middle proves nothing.
+                    # An epoch that a resumed run enters in its middle is not counted.
                     kept, whole, epoch = False, epoch >= 0 or document.position == document.number == 0, document.epoch
                 parts = [next(pieces) for _ in of_document]
                 if not document.text.strip():
@@ -201,19 +220,19 @@ class Cutter:
             yield TokenSequence(self._window(pieces, middle, length, rng), after)
 
     def _window(self, pieces: Pieces, first: int, last: int, rng: np.random.Generator) -> Pieces:
-        if last - first > self.room:
-            first = int(rng.integers(first, last - self.room + 1))
-        return pieces.cut(first, min(first + self.room, last))
+        if last - first > self.capacity:
+            first = int(rng.integers(first, last - self.capacity + 1))
+        return pieces.cut(first, min(first + self.capacity, last))
 
     def _blocks(self, documents: Iterator[tuple[Document, list[Pieces]]], skip: int) -> Iterator[TokenSequence]:
         held: list[Pieces] = []
         length = 0
         for document, sentences in documents:
-            for place, part in enumerate(self._fitting(sentences)):
-                if place < skip:
+            for i, part in enumerate(self._fitting(sentences)):
+                if i < skip:
                     continue
-                if length + len(part.ids) > self.room:
-                    yield TokenSequence(join(held), (document.position, place))
+                if length + len(part.ids) > self.capacity:
+                    yield TokenSequence(join(held), (document.position, i))
                     held, length = [], 0
                 held.append(part)
                 length += len(part.ids)
@@ -223,10 +242,10 @@ class Cutter:
                 held, length = [], 0
 
     def _fitting(self, sentences: list[Pieces]) -> Iterator[Pieces]:
-        """The sentences, those too long for any block in several parts."""
+        """The sentences; those too long for any block in several parts."""
         for sentence in sentences:
-            for first in range(0, len(sentence.ids), self.room):
-                yield sentence.cut(first, first + self.room)
+            for first in range(0, len(sentence.ids), self.capacity):
+                yield sentence.cut(first, first + self.capacity)
 
     def _nothing_left(self) -> UserError:
         return UserError(

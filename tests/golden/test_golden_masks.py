@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starbucks_retrieval.pretrain.masks import Masking, choose, find_words, visibility
+from starbucks_retrieval.pretrain.masks import Masking, choose_words, find_words, visibility
 
 
 def golden_words(data, rows=1):
@@ -23,7 +23,7 @@ def test_nested_whole_word_masks(golden, number):
     words = golden_words(data)
     order = np.array([case["order"]])
     masking = Masking(encoder_probability=case["p_enc"], decoder_probability=case["p_dec"])
-    encoder, decoder = choose(words, (order, order), masking)
+    encoder, decoder = choose_words(words, (order, order), masking)
     np.testing.assert_array_equal(words.tokens(encoder)[0], case["enc"])
     np.testing.assert_array_equal(words.tokens(decoder)[0], case["dec"])
 
@@ -34,7 +34,7 @@ def test_all_orders_at_once(golden):
     assert len(cases) == 2
     words = golden_words(data, 2)
     orders = np.array([case["order"] for case in cases])
-    encoder, decoder = choose(words, (orders, orders), Masking())
+    encoder, decoder = choose_words(words, (orders, orders), Masking())
     np.testing.assert_array_equal(words.tokens(encoder), [case["enc"] for case in cases])
     np.testing.assert_array_equal(words.tokens(decoder), [case["dec"] for case in cases])
 

@@ -8,7 +8,7 @@ from golden.parity import close, tensor
 from torch import nn
 from torch.nn import functional
 
-from starbucks_retrieval.pretrain.decoders import AttentionParts, two_stream_attention
+from starbucks_retrieval.pretrain.decoders import AttentionLayer, two_stream_attention
 from starbucks_retrieval.pretrain.heads import Head
 from starbucks_retrieval.pretrain.losses import Term, mean_cross_entropies
 
@@ -51,7 +51,7 @@ def test_the_loss_of_three_sizes(golden, mode, weight):
 def test_two_stream_attention(golden):
     data = golden["enhanced_decoding"]
     query, key, value = (linear(tensor(data[name]).T.contiguous()) for name in ("Wq", "Wk", "Wv"))
-    parts = AttentionParts(query, key, value, heads=1, dropout=0.0, finish=lambda context, residual: context)
+    parts = AttentionLayer(query, key, value, heads=1, dropout=0.0, finish=lambda context, residual: context)
     first = tensor(data["h"])[None, None]  # [sizes, batch, width]
     visible = torch.tensor(data["visible"][0], dtype=torch.bool)[None, None]
     context = two_stream_attention(

@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
+
 from ..conftest import FAMILIES, save_tokenizer
+
+# The loss of every objective, and of the variant of one.
+OPTIONS = {name: PRETRAIN_OBJECTIVES[name].options for name in PRETRAIN_OBJECTIVES} | {
+    "starbucks-released": PRETRAIN_OBJECTIVES["smae"].variants["starbucks-released"]
+}
 
 MASKED = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet", "modernbert")
 TWO_STREAM = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")

@@ -114,7 +114,7 @@ def test_labelled_rows_hold_every_target_once():
     rows = DecoderRows.labelled(labels)
     assert rows.count == 3 and rows.index.shape == (1, 3, 2)
     assert rows.targets[rows.valid].tolist() == [12, 15, 21]
-    assert rows.of(torch.arange(18).view(3, 6))[rows.valid].tolist() == [2, 5, 13]
+    assert rows.gather(torch.arange(18).view(3, 6))[rows.valid].tolist() == [2, 5, 13]
 
 
 def test_every_size_samples_equally_many_targets():

@@ -72,7 +72,7 @@ def test_a_backbone_without_a_head_gets_a_new_one(family, tmp_path, caplog):
     save_model(tmp_path, family)
     with caplog.at_level(logging.INFO, logger="starbucks_retrieval"):
         model, tokenizer, _ = load_masked_lm(str(tmp_path), seed=1)
-    assert "new from seed 1" in caplog.text and tokenizer.mask_token == "[MASK]"
+    assert "initialised from seed 1" in caplog.text and tokenizer.mask_token == "[MASK]"
     backbone = getattr(model, model.base_model_prefix)
     for name, weight in transformers.AutoModel.from_pretrained(tmp_path).state_dict().items():
         if not name.startswith("pooler"):

@@ -7,7 +7,15 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.pretrain.losses import IGNORED
-from starbucks_retrieval.pretrain.masks import Masking, budgets, choose, find_words, random_order, replace, walk
+from starbucks_retrieval.pretrain.masks import (
+    Masking,
+    budgets,
+    choose_words,
+    find_words,
+    random_order,
+    replace_tokens,
+    take_within_budget,
+)
 
 
 def random_words(rows=40, longest=50, seed=0):
@@ -43,7 +51,7 @@ def test_walk_equals_a_walk_word_by_word():
     rng = np.random.default_rng(0)
     sizes = rng.integers(0, 9, (500, 30))
     limits = rng.integers(0, 60, 500)
-    taken = walk(sizes, limits)
+    taken = take_within_budget(sizes, limits)
     assert taken.tolist() == [slow_walk(*row) for row in zip(sizes.tolist(), limits.tolist())]
     used = (sizes * taken).sum(1)
     assert (used <= limits).all() and (used == limits).any() and (used < limits).any()
@@ -64,7 +72,7 @@ def test_streams_keep_their_budgets_and_whole_words(masks, encoder, decoder):
     rng = np.random.default_rng(1)
     orders = random_order(*words.sizes.shape, rng), random_order(*words.sizes.shape, rng)
     masking = Masking(encoder, decoder, masks)
-    chosen = choose(words, orders, masking)
+    chosen = choose_words(words, orders, masking)
     for stream, probability in zip(chosen, (encoder, decoder)):
         tokens = words.tokens(stream)
         limit = budgets(words.lengths, probability)
@@ -104,7 +112,7 @@ def slow_nested(sizes, order, budget_encoder, budget_decoder):
 def test_nested_streams_equal_one_walk_word_by_word(encoder, decoder):
     words, _, _ = random_words(rows=300)
     order = random_order(*words.sizes.shape, np.random.default_rng(2))
-    chosen = choose(words, (order, order), Masking(encoder, decoder))
+    chosen = choose_words(words, (order, order), Masking(encoder, decoder))
     limits = budgets(words.lengths, encoder), budgets(words.lengths, decoder)
     for row in range(300):
         expected = slow_nested(words.sizes[row].tolist(), order[row], limits[0][row], limits[1][row])
@@ -115,7 +123,10 @@ def test_independent_streams_use_an_order_each():
     words, _, _ = random_words()
     orders = [random_order(*words.sizes.shape, np.random.default_rng(seed)) for seed in range(3)]
     masking = Masking(masks="independent")
-    first, second = choose(words, (orders[0], orders[1]), masking), choose(words, (orders[0], orders[2]), masking)
+    first, second = (
+        choose_words(words, (orders[0], orders[1]), masking),
+        choose_words(words, (orders[0], orders[2]), masking),
+    )
     assert (first[0] == second[0]).all() and (first[1] != second[1]).any()
 
 
@@ -133,7 +144,7 @@ def test_eighty_ten_ten():
     rng = np.random.default_rng(0)
     ids = rng.integers(5, 1000, (400, 250))
     chosen = rng.random(ids.shape) < 0.3
-    inputs, labels = replace(ids, chosen, 4, 1000, rng)
+    inputs, labels = replace_tokens(ids, chosen, 4, 1000, rng)
     assert (inputs[~chosen] == ids[~chosen]).all()
     assert (labels[~chosen] == IGNORED).all() and (labels[chosen] == ids[chosen]).all()
     count = chosen.sum()
@@ -149,7 +160,7 @@ def test_eighty_ten_ten():
 def test_always_mask():
     ids = np.arange(20).reshape(2, 10) + 5
     chosen = ids % 3 == 0
-    inputs, labels = replace(ids, chosen, 4, 30, np.random.default_rng(0), always_mask=True)
+    inputs, labels = replace_tokens(ids, chosen, 4, 30, np.random.default_rng(0), always_mask=True)
     assert inputs.tolist() == np.where(chosen, 4, ids).tolist()
     assert labels.tolist() == np.where(chosen, ids, IGNORED).tolist()
 

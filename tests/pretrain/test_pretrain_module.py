@@ -11,16 +11,16 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.pretrain.losses import span_contrast
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.pretrain.options import PRESETS, PretrainOptions
+from starbucks_retrieval.pretrain.options import PretrainOptions
 from starbucks_retrieval.sizes import Sizes
 
 from . import published
-from .conftest import MASKED, TWO_STREAM, masked_batch, masked_lm
+from .conftest import MASKED, OPTIONS, TWO_STREAM, masked_batch, masked_lm
 
-LADDER = Sizes.parse("1:8,2:8,2:20,4:32")
+SIZES = Sizes.parse("1:8,2:8,2:20,4:32")
 
 
-def build(family="bert", options=None, sizes=LADDER, double=True, seed=3, **changes) -> PretrainingModule:
+def build(family="bert", options=None, sizes=SIZES, double=True, seed=3, **changes) -> PretrainingModule:
     model = masked_lm(family, **changes)
     module = PretrainingModule(model, None, EncoderConfig(), sizes, options or PretrainOptions(), seed=seed)
     return (module.double() if double else module).eval()
@@ -60,7 +60,7 @@ def test_smae_is_the_published_loss(family):
 
 @pytest.mark.parametrize("family", [name for name in TWO_STREAM if name != "distilbert"])  # see the decoders' tests
 def test_enhanced_decoding_is_the_published_loss(family):
-    check(build(family, PRESETS["smae-enhanced"]), masked_batch(enhanced=True), enhanced=True)
+    check(build(family, OPTIONS["smae-enhanced"]), masked_batch(enhanced=True), enhanced=True)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_a_ladder_below_the_last_layer_runs_no_layer_above():
 
 
 def test_plain_mlm_is_the_model_s_own_loss():
-    module, batch = build(options=PRESETS["mlm"]), masked_batch()
+    module, batch = build(options=OPTIONS["mlm"]), masked_batch()
     own = module.model(batch["encoder_ids"], batch["attention_mask"], labels=batch["encoder_labels"]).loss
     found = module(**batch)
     torch.testing.assert_close(found["loss"], own)
     assert set(found["parts"]) == {"enc/4:32"}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_every_preset_gives_finite_gradients(name):
-    module = build(options=PRESETS[name], double=False).train()
-    found = module(**masked_batch(enhanced=PRESETS[name].decoder == "enhanced"))
+    module = build(options=OPTIONS[name], double=False).train()
+    found = module(**masked_batch(enhanced=OPTIONS[name].decoder == "enhanced"))
     grads = gradients(module, found["loss"])
     assert grads and all(grad.isfinite().all() for grad in grads.values())
     assert (module.decoder is None) == name.startswith("mlm")
@@ -198,7 +198,7 @@ def test_texts_do_not_depend_on_their_padding():
 
 
 def test_a_row_that_sees_nothing_sees_the_vector_alone():
-    module, batch = build(options=PRESETS["smae-enhanced"]), masked_batch(enhanced=True)
+    module, batch = build(options=OPTIONS["smae-enhanced"]), masked_batch(enhanced=True)
     batch["visible"][0, 3] = False
     batch["visible"][1] = False
     found = module(**batch)
@@ -321,5 +321,5 @@ def test_the_default_ladder_is_the_stored_one_or_the_paper_s():
     assert build(sizes=None).sizes == Sizes.default(4, 32)
     stored = PretrainingModule(masked_lm(), None, EncoderConfig(sizes=Sizes.parse("2:16,4:32"), pooling="mean"))
     assert str(stored.sizes) == "2:16,4:32" and stored.encoder_config.pooling == "cls"
-    full = PretrainingModule(masked_lm(), None, EncoderConfig(), LADDER, PRESETS["mlm"])
+    full = PretrainingModule(masked_lm(), None, EncoderConfig(), SIZES, OPTIONS["mlm"])
     assert str(full.sizes) == "4:32" and full.encoder_config.sizes is None

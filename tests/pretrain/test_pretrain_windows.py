@@ -157,7 +157,7 @@ def test_an_epoch_that_leaves_nothing_is_an_error(tokenizer):
 
 
 def test_impossible_settings_are_refused(tokenizer):
-    with pytest.raises(UserError, match="no room"):
+    with pytest.raises(UserError, match="too few tokens"):
         Cutter(tokenizer, 11)
     with pytest.raises(UserError, match="cannot be cut into 'words'"):
         Cutter(tokenizer, LENGTH, "words")

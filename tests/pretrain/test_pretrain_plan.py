@@ -33,14 +33,14 @@ def job(tiny_bert, tmp_path, monkeypatch):
 def test_what_it_says_is_what_the_run_does(job, tmp_path, capsys, objective):
     more = ["--objective", objective, "--gradient_accumulation_steps", "2", "--quiet", "--json"]
     assert run_command(main, [*job, *more, "--dry_run"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    plan = json.loads(capsys.readouterr().out)
     assert not list((tmp_path / "here").iterdir())
-    assert (told["steps"], told["rows_per_step"], told["max_length"], told["state"]) == (2, 8, 60, "new")
+    assert (plan["steps"], plan["rows_per_step"], plan["max_length"], plan["state"]) == (2, 8, 56, "new")
     assert run_command(main, [*job, *more]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
+    assert (done["steps"], done["sizes"]) == (plan["steps"], plan["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
-    assert told["bytes"] == pytest.approx(written, rel=0.3)  # the folder keeps a head beside the backbone
+    assert plan["bytes"] == pytest.approx(written, rel=0.3)  # the folder keeps a head beside the backbone
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_refusals(job, capsys, more, what):
 
 def test_text_for_a_terminal(job, capsys):
     assert run_command(main, [*job, "--dry_run"]) == 0
-    assert "2 of 4 sequences of up to 60 tokens" in capsys.readouterr().out
+    assert "2 of 4 sequences of up to 56 tokens" in capsys.readouterr().out

@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.__main__ import main
 from starbucks_retrieval.pretrain.arguments import PRESETS
+from starbucks_retrieval.pretrain.options import PretrainObjective, PretrainOptions
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +141,10 @@ def test_a_step_with_a_broken_gradient_is_left_out_whole(tiny_bert, text, tmp_pa
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(saved)]
     assert same == [False, True, True]
     assert all(torch.isfinite(weight).all() for weight in saved[3].values())
-    assert "left out for a gradient that is no number: 2" in (tmp_path / "m" / "README.md").read_text()
+    assert "skipped for NaN or infinite gradients: 2" in (tmp_path / "m" / "README.md").read_text()
     broken.update(range(10))
     assert door(tiny_bert, text, tmp_path / "n", "--max_skipped_steps", 2) == 2
-    assert "3 steps had a gradient that is no number" in capfd.readouterr().err
+    assert "3 steps had a NaN or infinite gradients" in capfd.readouterr().err
 
 
 def test_short_documents_are_dropped_and_counted_and_the_text_wraps(tiny_bert, text, tmp_path):
@@ -209,7 +211,7 @@ def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path)
         ("--dataset_path absent.txt", "absent.txt"),
         ("--deepspeed x.json", "DDP"),
         ("--fsdp", "DDP"),
-        ("--max_length 8", "no room"),
+        ("--max_length 8", "too few tokens"),
     ],
 )
 def test_bad_input_is_refused_at_the_door(tiny_bert, text, tmp_path, capfd, words, message):
@@ -225,3 +227,13 @@ def test_text_without_documents_and_models_without_masks_are_refused(text, tmp_p
     assert door(save_model(tmp_path / "bert"), empty, tmp_path / "m") == 2
     assert door(save_model(tmp_path / "llama", "llama"), text, tmp_path / "n") == 2
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_registered_objective_trains_and_gets_its_card(tiny_bert, text, tmp_path):
+    objective = PretrainObjective("a method of another package", PretrainOptions(mae=False))
+    PRETRAIN_OBJECTIVES.register("added", objective, help="an objective of a test")
+    try:
+        assert door(tiny_bert, text, tmp_path / "m", "--objective", "added") == 0
+    finally:
+        del PRETRAIN_OBJECTIVES._entries["added"]
+    assert "pre-trained by a method of another package" in (tmp_path / "m" / "README.md").read_text()
