@@ -120,7 +120,7 @@ class PretrainArguments:
         if self.contrastive_weight and self.mode != "spans":
             raise UserError("--contrastive_weight compares two spans of a document", "add --mode spans")
         if self.sizes and objective.options.sizes == "full":
-            raise UserError(f"--objective {self.objective} trains the full size only", "drop --sizes")
+            raise UserError(f"--objective {self.objective} trains the full size alone", "drop --sizes")
         if self.shuffle < 0 or self.max_skipped_steps < 0:
             raise UserError("--shuffle and --max_skipped_steps are not negative", "0 switches them off")
         _ = self.collections
