@@ -112,11 +112,12 @@ class PretrainArguments:
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:
-            raise UserError(f"unknown preset {self.preset}", f"use one of {', '.join(PRESETS)}")
+            raise UserError(f"there is no preset {self.preset}", f"use one of {', '.join(PRESETS)}")
         objective = PRETRAIN_OBJECTIVES[self.objective]
         if self.variant != "starbucks" and self.variant not in objective.variants:
-            known = ", ".join(["starbucks", *objective.variants])
-            raise UserError(f"--objective {self.objective} has no --variant {self.variant}", f"use one of: {known}")
+            owners = [name for name in PRETRAIN_OBJECTIVES if self.variant in PRETRAIN_OBJECTIVES[name].variants]
+            hint = f"it belongs to --objective {' or '.join(owners)}" if owners else "drop --variant"
+            raise UserError(f"--objective {self.objective} has no variant {self.variant}", hint)
         if self.contrastive_weight and self.mode != "spans":
             raise UserError("--contrastive_weight compares two spans of a document", "add --mode spans")
         if self.sizes and objective.options.sizes == "full":
