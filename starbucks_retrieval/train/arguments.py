@@ -1,4 +1,4 @@
-"""The flags of `train` that are ours; every TrainingArguments flag of transformers works besides them."""
+"""The flags of `train`, besides those of transformers' TrainingArguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Lengths in tokens of queries and of passages.
+# Default lengths of queries and passages, in tokens.
 _LENGTHS = {"retrieval": (32, 196), "sts": (128, 128)}
 
 
@@ -27,64 +27,75 @@ class TrainArguments:
     """Training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
-    task: Literal["retrieval", "sts"] = flag("retrieval", "sts: similarity, from NLI triples or from scored pairs")
+    task: Literal["retrieval", "sts"] = flag(
+        "retrieval", "retrieval, or sts: similarity, from NLI triples or from scored pairs"
+    )
     dataset_path: list[str] | None = flag(
         None,
-        "training groups: files, BEIR folders, ir: or short names; several are mixed, one given twice counts twice",
+        "training groups: files, BEIR folders, ir: or short names; several are mixed; one given twice is used twice as often",
     )
     dataset_name: str | None = flag(None, "training groups from the hub (or use --dataset_path)")
     dataset_config: str | None = flag(None, "configuration of the hub data set")
     dataset_split: str | None = flag(None, "split of the training groups (default: train)")
-    corpus_path: str | None = flag(None, "texts for groups that hold ids only; a BEIR folder brings its own")
+    corpus_path: str | None = flag(None, "texts for groups that hold ids only; a BEIR folder contains its corpus")
     corpus_name: str | None = flag(None, "the same, from the hub")
     preset: str | None = flag(
-        None, f"a published recipe: lengths, batch, rates and objective; flags override it. One of {', '.join(PRESETS)}"
+        None,
+        f"a published recipe: lengths, batch size, learning rate and objective; flags override it. One of {', '.join(PRESETS)}",
     )
 
-    objective: str = flag("srl", f"what a step trains. {LOSSES.help_text()}", choices=LOSSES)
+    objective: str = flag("srl", f"training loss. {LOSSES.help_text()}", choices=LOSSES)
     variant: str | None = flag(None, "published version of the objective (default: the first that --objective lists)")
-    sizes: str | None = flag(None, "ladder such as 2:32,6:128,12:768 (default: six rungs in the paper's proportions)")
+    sizes: str | None = flag(
+        None, "size list such as 2:32,6:128,12:768 (default: six sizes in the paper's proportions)"
+    )
     kl_weight: float | None = flag(None, "weight of the alignment with the full size (default: 1)")
     kl_temperature: float | None = flag(None, "temperature inside the KL (default for srl: that of the scores)")
-    loss_reduction: Literal["mean", "sum"] | None = flag(None, "srl, mrl: over the sizes (default: as published)")
-    train_layers: str | None = flag(None, "2dmse: layers to sample, as 1,2,3; 2dmse-v2: to train, or last")
+    loss_reduction: Literal["mean", "sum"] | None = flag(
+        None, "srl, mrl: reduction over the sizes (default: as published)"
+    )
+    train_layers: str | None = flag(None, "2dmse: layers to sample, as 1,2,3; 2dmse-v2: layers to train, or last")
     train_dims: str | None = flag(None, "mrl, 2dmse, 2dmse-v2: dims to train, as 32,64,128")
-    train_dim: bool | None = flag(None, "separate: take the loss at the size's own dim (default), or at full width")
-    sub_model_sampling: bool | None = flag(None, "srl: one layer of the ladder and the last a step, at every dim")
+    train_dim: bool | None = flag(None, "separate: compute the loss at the size's dim (default), or at full width")
+    sub_model_sampling: bool | None = flag(
+        None, "srl: one layer of the size list and the last one per step, at every dim"
+    )
     score_align: bool | None = flag(None, "2dmse-v2: align scores instead of embeddings with their PCA target")
     compare_to_last_layer: bool | None = flag(None, "2dmse-v2, with --score_align: scores of the last layer")
     full_dim: bool | None = flag(None, "2dmse-v2: train the full width of every layer too")
-    pca: Literal["exact", "lowrank"] | None = flag(None, "2dmse-v2: how the PCA target is found (default: exact)")
+    pca: Literal["exact", "lowrank"] | None = flag(None, "2dmse-v2: computation of the PCA target (default: exact)")
     objective_options: list[str] | None = flag(
         None, "any other option of the method's file in losses/, as kl_space=scores detach_teacher=false"
     )
     passage_layers: str | None = flag(
-        None, "score queries against passages of another depth: last, or pairs such as 2:6,4:12"
+        None, "encode passages at other layers than queries: last, or pairs such as 2:6,4:12"
     )
     fix_doc: bool = flag(False, "the same as --passage_layers last")
     anchor_weight: float = flag(
-        0.0, "above 0: keep the full size's embeddings near the backbone's, by so much times 1 - cosine"
+        0.0, "weight of 1 - cosine between the full size's embeddings of the model and of the backbone (0: off)"
     )
 
-    contrastive_weight: float | None = flag(None, "of InfoNCE over positives and negatives (default: 1)")
-    angle_weight: float | None = flag(None, "of the angle loss over labelled pairs (default: 0)")
-    cosent_weight: float | None = flag(None, "of CoSENT over labelled pairs (default: 0; 1 for scored pairs)")
-    pair_temperature: float | None = flag(None, "of these two (default: 0.05)")
-    distil_weight: float | None = flag(None, "of a teacher's scores in the training rows, at every size (default: 0)")
+    contrastive_weight: float | None = flag(None, "weight of InfoNCE over positives and negatives (default: 1)")
+    angle_weight: float | None = flag(None, "weight of the angle loss over labelled pairs (default: 0)")
+    cosent_weight: float | None = flag(None, "weight of CoSENT over labelled pairs (default: 0; 1 for scored pairs)")
+    pair_temperature: float | None = flag(None, "temperature of the angle loss and CoSENT (default: 0.05)")
+    distil_weight: float | None = flag(
+        None, "weight of distillation from a teacher's scores in the training rows, at every size (default: 0)"
+    )
     distil_temperature: float | None = flag(None, "divides the teacher's scores (default: 1)")
     in_batch_negatives: bool | None = flag(None, "other queries' passages are negatives too (default: true)")
-    negatives_x_device: bool = flag(True, "those of other processes as well")
+    negatives_x_device: bool = flag(True, "the passages of other processes are negatives too")
     temperature: float | None = flag(
         None, "divides scores (default: 0.05 for similarity and sentence-transformers models, else 1)"
     )
     pooling: Literal["cls", "mean", "last"] | None = flag(
-        None, "default: the backbone's own, else cls, for similarity mean, for decoder-only backbones last"
+        None, "default: the backbone's, else cls, mean for similarity, last for decoder-only backbones"
     )
-    normalize: bool | None = flag(None, "cosine instead of dot product (default: as the backbone says, else false)")
-    query_prefix: str | None = flag(None, "put before every query (default: the backbone's own)")
-    passage_prefix: str | None = flag(None, "put before every passage (default: the backbone's own)")
-    passage_field_separator: str | None = flag(None, "between title and text (default: a space)")
-    dropout: float | None = flag(None, "replaces the backbone's own everywhere; 0 switches it off")
+    normalize: bool | None = flag(None, "cosine instead of dot product (default: the backbone's setting, else false)")
+    query_prefix: str | None = flag(None, "text before every query (default: the backbone's)")
+    passage_prefix: str | None = flag(None, "text before every passage (default: the backbone's)")
+    passage_field_separator: str | None = flag(None, "separator of title and text (default: a space)")
+    dropout: float | None = flag(None, "dropout everywhere in the backbone (default: the backbone's; 0: off)")
     query_max_len: int | None = flag(None, "tokens of a query, special ones included (default: 32; similarity 128)")
     passage_max_len: int | None = flag(None, "tokens of a passage, special ones included (default: 196; 128)")
 
@@ -92,36 +103,36 @@ class TrainArguments:
         None, "passages per query: one positive, the rest hard negatives (default: 8; NLI triples 2, scored pairs 1)"
     )
     false_negatives: Literal["mask", "keep"] = flag(
-        "mask", "other known positives of a query inside the batch: no negatives (mask), or as published (keep)"
+        "mask", "other known positives of a query in the batch: mask them, or keep them as negatives, as published"
     )
     max_tokens_per_chunk: int | None = flag(
-        None, "padded tokens through the encoder at once, texts sorted by length (default: 1024; on a GPU 16384)"
+        None, "padded tokens per encoder call, texts sorted by length (default: 1024; on a GPU 16384)"
     )
-    grad_cache: bool = flag(False, "keep no activations beyond a chunk: any batch size in the memory of one chunk")
-    gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries a chunk at most")
-    gc_p_chunk_size: int | None = flag(None, "with --grad_cache: passages a chunk at most")
+    grad_cache: bool = flag(False, "keep the activations of one chunk only, so that any batch size fits into memory")
+    gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries per chunk at most")
+    gc_p_chunk_size: int | None = flag(None, "with --grad_cache: passages per chunk at most")
     lora: bool = flag(False, "train low-rank adapters instead of all weights; the saved model has them merged")
     lora_r: int = flag(16, "rank of the adapters")
-    lora_alpha: int = flag(32, "their scale, times 1/rank")
-    lora_dropout: float = flag(0.0, "dropout in front of them")
-    lora_target_modules: str = flag("all-linear", "names of the modules that get one, as query,value")
+    lora_alpha: int = flag(32, "scale of the adapters, times 1/rank")
+    lora_dropout: float = flag(0.0, "dropout before the adapters")
+    lora_target_modules: str = flag("all-linear", "names of the modules with an adapter, as query,value")
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
     override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
-    dry_run: bool = flag(False, "write nothing: say what would be done, how many bytes it takes and about how long")
-    print_config: bool = flag(False, "train nothing: show every value, and whether a flag, a file or a preset set it")
+    dry_run: bool = flag(False, "write nothing; print the work, the bytes it would write and the estimated time")
+    print_config: bool = flag(False, "train nothing; print every value and its source: flag, file, preset or default")
 
     eval_dataset_path: str | None = flag(
         None, "dev set scored at every size while training: a BEIR folder, or a file of scored pairs"
     )
-    eval_dataset_split: str = flag("dev", "its split")
-    eval_max_passages: int | None = flag(None, "score against the judged passages and others up to this number")
+    eval_dataset_split: str = flag("dev", "split of the dev set")
+    eval_max_passages: int | None = flag(None, "search the judged passages and random others up to this number")
     eval_measures: str | None = flag(
-        None, "the first, averaged over the sizes, picks the best checkpoint (nDCG@10 RR@10; similarity spearman)"
+        None, "the first, averaged over the sizes, selects the best checkpoint (nDCG@10 RR@10; similarity spearman)"
     )
 
-    # Habits of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, mapped onto the flags above.
-    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the ladder, with --embedding_dim_list")
-    embedding_dim_list: str | None = flag(None, "ielab/Starbucks: dims of the ladder; 2DMSE-Reproduce: --train_dims")
+    # Flags of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, mapped to the flags above.
+    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the sizes, with --embedding_dim_list")
+    embedding_dim_list: str | None = flag(None, "ielab/Starbucks: dims of the sizes; 2DMSE-Reproduce: --train_dims")
     kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight")
     srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default")
     passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc")
@@ -130,17 +141,19 @@ class TrainArguments:
 
     def __post_init__(self) -> None:
         if self.train_group_size is not None and self.train_group_size < 1:
-            raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "take at least 1")
+            raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "use at least 1")
         self._check_preset()
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
-            raise UserError(f"--warmup_ratio {self.warmup_ratio} is no share of the steps", "take 0 or more, below 1")
+            raise UserError(
+                f"--warmup_ratio {self.warmup_ratio} is not a share of the steps", "use a number from 0 to below 1"
+            )
         if self.anchor_weight < 0:
-            raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "0 switches it off")
+            raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "use 0 or more; 0 switches it off")
         if (self.gc_q_chunk_size or self.gc_p_chunk_size) and not self.grad_cache:
             raise UserError("--gc_q_chunk_size and --gc_p_chunk_size do nothing by themselves", "add --grad_cache true")
         if min(self.gc_q_chunk_size or 1, self.gc_p_chunk_size or 1, self.max_tokens_per_chunk or 1) < 1:
-            raise UserError("a chunk holds at least one text", "take 1 or more")
-        self._old_habits()
+            raise UserError("a chunk holds at least one text", "use 1 or more")
+        self._map_other_flags()
         if self.fix_doc:
             if self.passage_layers not in (None, "last"):
                 raise UserError("--fix_doc and --passage_layers contradict each other", "give one of them")
@@ -152,21 +165,26 @@ class TrainArguments:
         if not self.preset:
             return
         if self.preset in RENAMED:
-            raise UserError(f"there is no preset {self.preset}", f"it is called {RENAMED[self.preset]} now")
+            raise UserError(f"there is no preset {self.preset}", f"its name is now {RENAMED[self.preset]}")
         if self.preset not in PRESETS:
             raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(PRESETS)}")
         if self.preset in CHANGED:
             log.warning("preset %s %s", self.preset, CHANGED[self.preset])
 
-    def _old_habits(self) -> None:
+    def _map_other_flags(self) -> None:
         if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
-            raise UserError("--layer_list and --embedding_dim_list belong together", "or write --sizes 2:32,4:64")
+            raise UserError(
+                "--layer_list and --embedding_dim_list need each other", "give both, or write --sizes 2:32,4:64"
+            )
         if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
             if self.sizes:
                 raise UserError("--sizes and --layer_list contradict each other", "give one of them")
             layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
             if len(layers) != len(dims):
-                raise UserError(f"{len(layers)} layers for {len(dims)} dims", "give as many of each")
+                raise UserError(
+                    f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims",
+                    "give as many of each",
+                )
             self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
             log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
         elif self.layer_list or self.embedding_dim_list:
@@ -185,11 +203,11 @@ class TrainArguments:
 
     @property
     def collections(self) -> list[str]:
-        """What the training groups are read from."""
-        found = [*(self.dataset_path or []), *([self.dataset_name] if self.dataset_name else [])]
-        if not found:
+        """The collections of training data. Raises UserError if none is given."""
+        names = [*(self.dataset_path or []), *([self.dataset_name] if self.dataset_name else [])]
+        if not names:
             raise UserError("no training data", "name it with --dataset_path or --dataset_name")
-        return found
+        return names
 
     @property
     def dev_measures(self) -> str:
@@ -197,7 +215,16 @@ class TrainArguments:
         return self.eval_measures or ("spearman" if self.task == "sts" else "nDCG@10 RR@10")
 
     def model_sizes(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
-        """The sizes that the model stores: asked for, else the backbone's stored ones, else the paper's proportions."""
+        """Return the sizes that the trained model stores.
+
+        Args:
+            num_layers: Layers of the backbone.
+            hidden_size: Its width.
+            stored: The sizes that it stores, or None; `--sizes` overrides them, and None means the paper's proportions.
+
+        Raises:
+            UserError: A size does not fit the backbone or the objective.
+        """
         full = Size(num_layers, hidden_size)
         default = stored or Sizes.default(num_layers, hidden_size)
         if self.sizes is not None:
@@ -215,7 +242,14 @@ class TrainArguments:
         return default
 
     def encoder_config(self, config: EncoderConfig, sizes: Sizes, options: Options, limit: int) -> EncoderConfig:
-        """What the trained model stores about itself; `limit` is the longest input it admits, in tokens."""
+        """Return the configuration that the trained model stores.
+
+        Args:
+            config: The backbone's configuration.
+            sizes: The sizes of the model.
+            options: The objective's options.
+            limit: The longest input of the backbone, in tokens.
+        """
         named = {
             name: getattr(self, name)
             for name in ("pooling", "query_prefix", "passage_prefix", "passage_field_separator")
@@ -241,7 +275,12 @@ class TrainArguments:
 
 
 def integers(text: str) -> list[int]:
-    """Numbers written as 2,4,6."""
+    """Read integers separated by commas. Raises UserError for any other text.
+
+    Example:
+        >>> integers("2,4,6")
+        [2, 4, 6]
+    """
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""From flags to an objective: the variant's options, what the backbone says, then the flags; contradictions refused."""
+"""The objective of a training run: its options come from a variant, then the backbone, then the flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Objective, Options
     from starbucks_retrieval.models import EncoderConfig
 
-# Flags that set an option of the same or of another name, in every method whose options have it.
+# Flag -> the option that it sets, in every objective that has it.
 _FLAGS = {
     **{
         name: name
@@ -35,7 +35,17 @@ _FLAGS = {
 
 
 def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:
-    """The objective's options. Raises UserError for an unknown variant and for a flag that the method does not have."""
+    """Return the options of the objective.
+
+    Args:
+        arguments: The flags.
+        config: The backbone's configuration.
+        num_layers: Its layers.
+        scored_pairs: Whether the data are scored pairs.
+
+    Raises:
+        UserError: The variant is unknown, or a flag is not an option of the objective.
+    """
     from starbucks_retrieval.losses.base import Options
 
     variants = LOSSES[arguments.objective].variants
@@ -45,12 +55,12 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
     chosen = variants[name]
     changes: dict[str, Any] = {}
     for field in ("temperature", "normalize"):
-        # A variant that fixes its own score (the STS ones) keeps it; the others take the task's or the backbone's.
+        # A variant that fixes its score (STS) keeps it; the others use the score of the task or of the backbone.
         if getattr(chosen, field) == getattr(Options, field):
             sts = {"temperature": 0.05, "normalize": True}
             changes[field] = sts[field] if arguments.task == "sts" else getattr(config, field)
     if scored_pairs:
-        # Scored pairs name no positives; CoSENT is what the published low-resource runs take.
+        # Scored pairs have no positives; the published low-resource runs use CoSENT.
         changes |= {"contrastive_weight": 0.0}
         if not chosen.angle_weight:
             changes |= {"cosent_weight": 1.0}
@@ -61,8 +71,8 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
             continue
         if option not in known:
             raise UserError(
-                f"--{flag} is no option of --objective {arguments.objective}",
-                "drop it; see train --help for whose it is",
+                f"--{flag} is not an option of --objective {arguments.objective}",
+                "drop it; train --help names the objectives of each flag",
             )
         changes[option] = _value(flag, value, num_layers)
     if arguments.angle_weight and arguments.cosent_weight is None:
@@ -71,12 +81,12 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
         changes |= _other_option(word, type(chosen))
     options = dataclasses.replace(chosen, **changes)
     if scored_pairs and options.contrastive_weight:
-        raise UserError("scored pairs name no positives for a contrastive loss", "set --contrastive_weight 0")
+        raise UserError("scored pairs have no positives for a contrastive loss", "set --contrastive_weight 0")
     return options
 
 
 def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options: Options) -> Objective:
-    """The objective over a ladder, for a backbone of the full size."""
+    """Return the objective over a size list, for a backbone whose full size is `full`."""
     return LOSSES[arguments.objective].objective(sizes, full, options)
 
 
@@ -93,14 +103,14 @@ def _value(flag: str, value: Any, num_layers: int) -> Any:
 
 
 def _other_option(word: str, options: type) -> dict[str, Any]:
-    """`name=value` as an option of the right type. Raises UserError for an unknown name or a value it cannot have."""
+    """Return `name=value` as an option with the right type. Raises UserError for an unknown name or a wrong value."""
     import yaml
 
     name, equals, text = word.partition("=")
     hints = typing.get_type_hints(options)
     if name not in hints or not equals:
         raise UserError(
-            f"--objective_options {word}: no such option", f"write name=value; there are {', '.join(hints)}"
+            f"--objective_options {word}: no such option", f"write name=value; the names are {', '.join(hints)}"
         )
     value = yaml.safe_load(text)
     if isinstance(value, list):
@@ -118,11 +128,11 @@ def _other_option(word: str, options: type) -> dict[str, Any]:
 
 
 def _layer_pairs(text: str, num_layers: int) -> tuple[tuple[int, int], ...]:
-    """`last`, or `2:6,4:12` as ((2, 6), (4, 12))."""
+    """Return the (query layer, passage layer) pairs of `last` or of `2:6,4:12`."""
     if text == "last":
         return tuple((layer, num_layers) for layer in range(num_layers))
     pairs = tuple((size.layer, size.dim) for size in (Size.parse(word) for word in text.split(",")))
     deepest = max(max(pair) for pair in pairs)
     if deepest > num_layers:
-        raise UserError(f"--passage_layers {text} names layer {deepest} of {num_layers}", f"take 1 to {num_layers}")
+        raise UserError(f"--passage_layers {text} names layer {deepest} of {num_layers}", f"use 1 to {num_layers}")
     return pairs

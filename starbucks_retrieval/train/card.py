@@ -1,4 +1,4 @@
-"""The model card that train writes beside the weights."""
+"""The model card that `train` writes beside the weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ def write_card(
     recipe: dict[str, Any],
     history: Sequence[dict[str, Any]],
 ) -> None:
-    """Write README.md: what the model is, its sizes with dev scores before and after, how it was trained, how to use it."""
+    """Write README.md: the model, its sizes with dev scores before and after training, its use and its recipe.
+
+    Args:
+        folder: The model folder.
+        encoder: The trained encoder.
+        arguments: The flags of the run.
+        options: The options of the objective.
+        recipe: Further entries of the section on training.
+        history: The log of the run; its first and last dev scores are shown.
+    """
     config = encoder.config
     sizes = encoder.sizes
     objective = f"{arguments.objective} {arguments.variant or ''}".strip()
@@ -86,19 +95,19 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
 
 
 def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
-    """A sentence about passages of other depth than their queries."""
+    """Return a sentence about passages that are encoded at other layers than their queries."""
     pairs = [pair_name(size, encoder.config.passage_size(size)) for size in sizes]
     deeper = [pair for pair in pairs if "/" in pair]
     return [
         "",
-        f"Sizes are those of queries; passages have another depth (queries/passages): {', '.join(deeper)}.",
+        f"Sizes are those of queries; passages use other layers (queries/passages): {', '.join(deeper)}.",
     ] * bool(deeper)
 
 
 def parameters(encoder: NestedEncoder, size: Size) -> int:
-    """Weights that an embedding at `size` needs: everything but the layers above it."""
+    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it."""
     return sum(
-        getattr(weight, "ds_numel", weight.numel())  # ZeRO 3 keeps the number apart from the weights
+        getattr(weight, "ds_numel", weight.numel())  # the size of a weight that ZeRO 3 shards
         for name, weight in encoder.backbone.named_parameters()
         if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
     )

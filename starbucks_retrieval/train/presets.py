@@ -1,7 +1,7 @@
-"""Hyper-parameters of the papers as flags: ours and those of transformers' TrainingArguments together.
+"""Published recipes as flags, ours and those of transformers' TrainingArguments.
 
-A plain name is what a paper says, `-released` what its code does where that differs. All of them keep a query's other
-known positives among its negatives, as every paper and code does: so methods that are compared share one policy.
+A plain name follows a paper, and `-released` follows its code where the two differ. All presets keep a query's other known
+positives among its negatives, as all papers and codes do, so that compared methods treat them alike.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "2dmse-v2-msmarco-released": _V2_MSMARCO | {"variant": "retrieval"},
     # Its eq. 1-3: several dims of the last layer
     "mrl-msmarco": _MSMARCO | {"objective": "mrl"},
-    # What its code runs as "MSE": the loss of the code above over the last layer alone, at 128 dims
+    # Its code's "MSE": the loss of the code above over the last layer alone, at 128 dims
     "mrl-msmarco-released": _MSMARCO | {"objective": "2dmse-v2", "variant": "retrieval", "train_layers": "last"},
     # The same paper's single models: add --sizes 6:128
     "separate-msmarco": _MSMARCO | {"objective": "separate", "bf16": True, "save_steps": 10000},
@@ -119,7 +119,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "separate-sts": _NLI | {"objective": "separate"},
     "separate-sts-full-width": _NLI | {"objective": "separate", "variant": "separate-sts-released"},
     "mrl-sts": _NLI | {"objective": "mrl"},
-    # What arXiv 2411.17299 ran on NLI with sentence-transformers
+    # The NLI runs of arXiv 2411.17299 with sentence-transformers
     "mrl-sts-reproduced": _REPRODUCED_NLI | {"objective": "mrl", "train_dims": _ALL_DIMS},
     "2dmse-sts-reproduced": _REPRODUCED_NLI | {"objective": "2dmse", "variant": "st-3.2", "train_dims": _ALL_DIMS},
     # Its eq. 12 with AnglE's losses; "MSE": at the last layer alone. AnglE's code takes other layers and averages them.
@@ -129,18 +129,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mrl-v2-sts-released": _ANGLE | {"variant": "angle", "train_layers": "last"},
 }
 
-# Names of version 0.1 that are gone, or likely guesses → today's
+# Names of version 0.1, or likely guesses -> current names
 RENAMED = {"starbucks-stsb": "starbucks-stsb-released", "separate-sts-released": "separate-sts-full-width"}
 
-# Names that meant something else in version 0.1
+# Names with another meaning in version 0.1
 CHANGED = {
-    "starbucks-msmarco": "keeps known positives among the negatives, as the papers; in 0.1 it had --false_negatives mask",
+    "starbucks-msmarco": "keeps known positives among the negatives, as the paper does; in 0.1 it had --false_negatives mask",
     **{
-        name: f"is the paper's recipe; what 0.1 called so is {name}-released"
+        name: f"is the paper's recipe; the 0.1 preset of this name is now {name}-released"
         for name in (
             *("starbucks-sts", "2dmse-sts", "2dmse-v2-sts", "mrl-v2-sts"),
             *("2dmse-v2-msmarco", "mrl-msmarco"),
         )
     },
-    "separate-sts": "trains at the size's own dim; what 0.1 called so is separate-sts-full-width",
+    "separate-sts": "trains at the size's own dim; the 0.1 preset of this name is now separate-sts-full-width",
 }

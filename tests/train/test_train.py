@@ -189,11 +189,11 @@ def test_a_preset_is_shown_for_people(capsys):
         (("--passage_max_len", "999"), "beyond this model's"),
         (("--no_such_flag",), "no_such_flag"),
         (("--objective", "nonsense"), "invalid choice"),
-        (("--layer_list", "2,4"), "belong together"),
+        (("--layer_list", "2,4"), "need each other"),
         (("--dataset_path", "absent.jsonl"), "no such file"),
         (("--variant", "starbucks-sts-released", "--kl_weight", "-1"), "negative"),
         (("--bf16", "maybe"), "bf16"),
-        (("--warmup_ratio", "50"), "no share"),
+        (("--warmup_ratio", "50"), "not a share"),
         (("--temperature", "default", "--temperature", "hot"), "invalid float"),
     ],
 )

@@ -95,7 +95,7 @@ def test_scored_pairs_and_groups_with_texts(job, tmp_path, capsys):
     ("more", "what"),
     [
         (["--sizes", "9:8"], "9:8"),
-        (["--pca", "exact"], "--pca is no option"),
+        (["--pca", "exact"], "--pca is not an option"),
         (["--passage_max_len", "500"], "beyond this model's 60"),
         (["--dataset_split", "nope"], "nope"),
         (["--learning_rate", "fast"], "learning_rate"),

@@ -290,8 +290,8 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
     ("words", "message"),
     [
         ("--variant eq12", "no variant eq12"),
-        ("--score_align true", "no option of --objective srl"),
-        ("--objective mrl --kl_temperature 2", "no option of --objective mrl"),
+        ("--score_align true", "not an option of --objective srl"),
+        ("--objective mrl --kl_temperature 2", "not an option of --objective mrl"),
         ("--objective separate", "one size"),
         ("--objective separate --sizes 2:8,4:32", "one size"),
         ("--objective full --sizes 2:8", "4:32 alone"),
@@ -319,7 +319,7 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
         ("--temperature 0", "positive"),
     ],
 )
-def test_contradictions_are_refused_at_the_door(tiny_bert, data, tmp_path, capfd, words, message):
+def test_contradictions_are_refused(tiny_bert, data, tmp_path, capfd, words, message):
     plain = tmp_path / "plain.jsonl"
     plain.write_text('{"query": "w1", "positive": "w2", "negative": "w3"}\n')
     files = {"plain": plain, "pairs": data / "pairs.tsv"}
