@@ -1,4 +1,4 @@
-"""Runtimes other than torch: the same numbers, any shape, any thread, and files that can be trusted."""
+"""Back ends other than torch give the same numbers for any shape and thread, and check the files they write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -53,29 +54,29 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def conversions():
-    """Converting takes seconds: keep what was made of a graph for the next test that wants the same."""
+    """Converting takes seconds: keep each converted graph for the next test that needs it."""
     kept = {}
 
     def keep(module, name, copy):
         convert = getattr(module, name)
 
-        def kept_or_made(graph):
+        def convert_once(graph):
             key = (name, graph.encoder, type(graph), str(graph.outputs), str(getattr(graph, "size", "")))
             if key not in kept:
                 kept[key] = convert(graph)
             return copy(kept[key])
 
-        patch.setattr(module, name, kept_or_made)
+        patch.setattr(module, name, convert_once)
 
     with pytest.MonkeyPatch.context() as patch:
         keep(onnx, "onnx_bytes", bytes)
-        keep(openvino, "converted", lambda model: model.clone())
+        keep(openvino, "convert", lambda model: model.clone())
         yield
 
 
 @pytest.fixture(scope="module")
-def runtimes(encoder):
-    """Runtimes of the encoder, made when first asked for."""
+def opened(encoder):
+    """A function that opens a back end of the encoder on first use."""
     made = {}
 
     def get(backend, dtype="fp32"):
@@ -88,8 +89,8 @@ def runtimes(encoder):
 
 
 @pytest.mark.parametrize("backend", ["torch", *BACKENDS])
-def test_every_size_equals_torch_for_any_shape_of_batch(encoder, runtimes, backend):
-    runtime = runtimes(backend)
+def test_every_size_equals_torch_for_any_shape_of_batch(encoder, opened, backend):
+    runtime = opened(backend)
     assert runtime.name == {"torch": "fp32", "onnx": "onnx-fp32", "openvino": "openvino-fp32"}[backend]
     for count, longest, max_tokens in [(40, 50, 200), (40, 7, 4096), (3, 1, 4096)]:
         rows = token_rows(count, longest)
@@ -102,16 +103,16 @@ def test_every_size_equals_torch_for_any_shape_of_batch(encoder, runtimes, backe
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_fewer_sizes_and_no_rows_are_fine_and_a_layer_that_was_not_converted_is_refused(runtimes, backend):
+def test_fewer_sizes_and_no_rows_are_accepted_and_an_unknown_layer_is_refused(opened, backend):
     rows = token_rows(5)
-    some = runtimes(backend).embed(rows, Sizes.parse("1:6"), max_tokens=100)
-    all_of_layer = runtimes(backend).embed(rows, Sizes.parse("1:8"), max_tokens=100)[Size(1, 8)][:, :6]
+    narrow = opened(backend).embed(rows, Sizes.parse("1:6"), max_tokens=100)
+    all_of_layer = opened(backend).embed(rows, Sizes.parse("1:8"), max_tokens=100)[Size(1, 8)][:, :6]
     np.testing.assert_allclose(
-        some[Size(1, 6)], all_of_layer / np.linalg.norm(all_of_layer, axis=1, keepdims=True), atol=1e-6
+        narrow[Size(1, 6)], all_of_layer / np.linalg.norm(all_of_layer, axis=1, keepdims=True), atol=1e-6
     )
-    assert runtimes(backend).embed([], SIZES, max_tokens=100)[Size(2, 32)].shape == (0, 32)
+    assert opened(backend).embed([], SIZES, max_tokens=100)[Size(2, 32)].shape == (0, 32)
     with pytest.raises(UserError, match="layer 3"):
-        runtimes(backend).embed(rows, Sizes.parse("3:8"), max_tokens=100)
+        opened(backend).embed(rows, Sizes.parse("3:8"), max_tokens=100)
 
 
 def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
@@ -121,8 +122,8 @@ def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_equal_calls_give_equal_bits_from_any_number_of_threads(runtimes, backend):
-    runtime = runtimes(backend)
+def test_equal_calls_give_equal_bits_from_any_number_of_threads(opened, backend):
+    runtime = opened(backend)
     inputs = [token_rows(60, 50, seed) for seed in range(4)]
     expected = [runtime.embed(rows, SIZES, max_tokens=300) for rows in inputs]
     found: dict[int, dict] = {}
@@ -141,27 +142,27 @@ def test_equal_calls_give_equal_bits_from_any_number_of_threads(runtimes, backen
             assert np.array_equal(found[i][size], vectors[size])
 
 
-def test_bf16_is_near_and_says_so(encoder, runtimes):
+def test_bf16_is_close_and_its_name_says_bf16(encoder, opened):
     needs("openvino")
     import openvino
 
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("this CPU has no bf16")
-    runtime = runtimes("openvino", "bf16")
+    runtime = opened("openvino", "bf16")
     assert runtime.name == "openvino-bf16"
     exact, found = encoder.embed(token_rows(), SIZES), runtime.embed(token_rows(), SIZES, max_tokens=300)
     for size in SIZES:
         assert 1e-5 < np.abs(found[size] - exact[size]).max() < 0.1
 
 
-def test_int8_reports_its_drift_and_exact_runtimes_report_none(encoder, runtimes):
-    int8 = runtimes("openvino", "int8")
+def test_int8_reports_its_drift_and_exact_back_ends_report_none(encoder, opened):
+    int8 = opened("openvino", "int8")
     assert int8.name == "openvino-int8"
     rows = token_rows(60)
     for figures in drift(int8, encoder, rows, SIZES).values():
         assert 0.8 < figures["cosine"] < 1 - 1e-6
         assert 0.2 < figures["top10"] < 1
-    for figures in drift(runtimes("openvino"), encoder, rows, SIZES).values():
+    for figures in drift(opened("openvino"), encoder, rows, SIZES).values():
         assert figures["cosine"] == pytest.approx(1, abs=1e-6)
         assert figures["top10"] > 0.98
     with pytest.raises(UserError, match="no neighbours"):
@@ -252,9 +253,9 @@ def test_onnx_file_has_dynamic_axes_and_no_layer_above_the_size(encoder, tmp_pat
     assert b"site-packages" not in path.read_bytes()
     session = onnxruntime.InferenceSession(path)
     for row in token_rows(4):
-        asked = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
+        inputs = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
         expected = encoder.embed([row], Sizes.parse("1:8"))[Size(1, 8)]
-        np.testing.assert_allclose(session.run(["embedding"], asked)[0], expected, atol=1e-5)
+        np.testing.assert_allclose(session.run(["embedding"], inputs)[0], expected, atol=1e-5)
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
 
 
@@ -271,9 +272,9 @@ def test_openvino_folder(encoder, tmp_path, calibrated):
     compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     assert any(node.get_type_name() == "FakeQuantize" for node in model.get_ops()) == calibrated
     for row in rows[:4]:
-        asked = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
+        inputs = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
         expected = encoder.embed([row], Sizes.parse("1:8"))[Size(1, 8)]
-        np.testing.assert_allclose(compiled(asked)["embedding"], expected, atol=0.5 if calibrated else 1e-5)
+        np.testing.assert_allclose(compiled(inputs)["embedding"], expected, atol=0.5 if calibrated else 1e-5)
 
 
 def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch):
@@ -287,7 +288,7 @@ def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------ asking for what is not there
+# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch
         ("torch", "fp8", "unknown dtype 'fp8'"),
     ],
 )
-def test_refuses_what_a_backend_lacks(encoder, backend, dtype, message):
+def test_refuses_a_dtype_that_a_backend_lacks(encoder, backend, dtype, message):
     with pytest.raises(UserError, match=message):
         open_backend(backend, encoder, SIZES, dtype)
 
@@ -333,7 +334,7 @@ def test_an_absent_package_is_named_with_its_extra(encoder, backend, monkeypatch
 
 
 class Timed:
-    """A runtime that is said to take its time, and notes what it was given."""
+    """A back end of a given speed that records its batches."""
 
     def __init__(self, name, seconds_per_token):
         self.name = name
@@ -348,7 +349,7 @@ class Timed:
 
 @pytest.fixture
 def clocked(monkeypatch):
-    """Runtimes take the seconds that they say."""
+    """Time passes at the speeds that the back ends name."""
 
     def seconds(runtime, rows, sizes, max_tokens):
         runtime.embed(rows, sizes, max_tokens=max_tokens)
@@ -383,17 +384,17 @@ def test_nothing_is_timed_where_there_is_no_choice():
         choose_backend([], token_rows(), SIZES, 100)
 
 
-def test_real_candidates(encoder, runtimes, ticking):
-    candidates = [runtimes("torch"), runtimes("onnx")]
+def test_real_candidates(encoder, opened, ticking):
+    candidates = [opened("torch"), opened("onnx")]
     best, rates = choose_backend(candidates, token_rows(), SIZES, 400)
     assert best is candidates[0]  # a second each, so the first of equals
     assert set(rates) == {"fp32", "onnx-fp32"}
     assert rates["fp32"] == rates["onnx-fp32"]
 
 
-def test_a_clock_that_stands_still_gives_rates_too(encoder, runtimes, monkeypatch):
+def test_a_clock_that_stands_still_gives_rates_too(encoder, opened, monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 5.0))
-    _, rates = choose_backend([runtimes("torch"), runtimes("onnx")], token_rows(), SIZES, 400)
+    _, rates = choose_backend([opened("torch"), opened("onnx")], token_rows(), SIZES, 400)
     assert all(0 < rate < math.inf for rate in rates.values())
 
 
@@ -423,3 +424,12 @@ def test_signals_arrive_after_models_of_openvino_are_gone(encoder):
         signal.raise_signal(signal.SIGUSR1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_the_names_of_back_ends_are_read_without_torch():
+    code = (
+        "import sys; from starbucks_retrieval.models.backends import BACKENDS; print(*BACKENDS)\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert names == ["torch", *BACKENDS]

@@ -1,4 +1,4 @@
-"""encode(): order, truncation before normalisation, prefixes, lengths, and what it refuses."""
+"""encode(): order, truncation before normalisation, prefixes, lengths, and refusals."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_truncates_then_normalises(encoder):
 
 def test_prefix_and_length_come_from_the_config(encoder):
     encoder.config = EncoderConfig(query_prefix="w1 w2 ", query_max_len=6)
-    asked = encoder.encode(["w3 w4 w5 w6"], is_query=True)
+    vectors = encoder.encode(["w3 w4 w5 w6"], is_query=True)
     encoder.config = EncoderConfig()
-    assert np.array_equal(asked[Size(4, 32)], encoder.encode(["w1 w2 w3 w4"])[Size(4, 32)])
+    assert np.array_equal(vectors[Size(4, 32)], encoder.encode(["w1 w2 w3 w4"])[Size(4, 32)])
 
 
 def test_no_texts_give_empty_arrays(encoder):
@@ -112,7 +112,7 @@ def test_refuses_a_folder_without_a_vocabulary(tiny_bert, tmp_path):
         NestedEncoder.from_pretrained(tmp_path)
 
 
-def test_a_ladder_is_cut_with_the_layers(tiny_bert, tmp_path):
+def test_the_sizes_of_a_truncated_model_are_those_it_can_reach(tiny_bert, tmp_path):
     encoder = NestedEncoder.from_pretrained(tiny_bert)
     encoder.config = EncoderConfig(sizes=Sizes.parse("1:4,2:8,4:32"))
     encoder.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""A fingerprint tells every model from every other that computes something else, and from no model that does not."""
+"""Models that compute the same embeddings have one fingerprint, and others have different ones."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from starbucks_retrieval.store.layout import read_manifest
 
 
 def edited(model, folder, **changes):
-    """A copy of a model whose config.json says something else; None takes a key out."""
+    """Copy a model with other values in its config.json; None removes a key."""
     shutil.copytree(model, folder)
     content = json.loads((folder / "config.json").read_text()) | changes
     content = {key: value for key, value in content.items() if value is not None}

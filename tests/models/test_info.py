@@ -1,11 +1,11 @@
-"""What a card says a model was made from: a name that others can find, or none."""
+"""The base model in a card: a name that others can find, or none."""
 
 import pytest
 
 from starbucks_retrieval.models.info import base_model, base_model_text
 
 
-def test_a_hub_name_is_told():
+def test_a_hub_name_is_the_base_model():
     assert base_model("google/bert") == {"base_model": "google/bert"}
     assert base_model_text("bert-base-uncased") == "`bert-base-uncased`"
 
@@ -32,7 +32,7 @@ def test_a_folder_of_the_hubs_cache_has_its_name(tmp_path):
         (None, None),
     ],
 )
-def test_another_folder_has_what_its_own_card_records(tmp_path, card, expected):
+def test_another_folder_has_the_base_that_its_card_records(tmp_path, card, expected):
     folder = tmp_path / "bert-base"
     folder.mkdir()
     if card is not None:
@@ -42,6 +42,6 @@ def test_another_folder_has_what_its_own_card_records(tmp_path, card, expected):
     assert ("org/a" in base_model_text(str(folder))) == isinstance(expected, list)
 
 
-def test_a_card_that_is_no_text_is_left_alone(tmp_path):
+def test_a_card_that_is_not_utf8_is_ignored(tmp_path):
     (tmp_path / "README.md").write_bytes(b"---\nbase_model: \xff\n---\n")
     assert base_model(str(tmp_path)) == {}

@@ -1,4 +1,4 @@
-"""A tap at layer n is the truncated model's output, bit for bit, in every family."""
+"""The pooled output of layer n is that of the truncated model, bit for bit, in every architecture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tap_equals_truncated_model_bit_for_bit(folders, family):
+def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
     from transformers import AutoConfig, AutoModel
 
     encoder = NestedEncoder.from_pretrained(folders[family])
@@ -72,7 +72,7 @@ def test_layer_zero_is_the_embedding_output(folders, family, training):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_only_asked_layers_are_read_from_disk(folders, family, tmp_path):
+def test_only_the_requested_layers_are_read_from_disk(folders, family, tmp_path):
     whole = NestedEncoder.from_pretrained(folders[family])
     stack = whole.layout.layers + "."
     for file in folders[family].iterdir():
@@ -93,7 +93,7 @@ def test_only_asked_layers_are_read_from_disk(folders, family, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert", "qwen3"])
-def test_nothing_above_the_deepest_asked_layer_runs(folders, family):
+def test_no_layer_above_the_deepest_requested_one_runs(folders, family):
     encoder = NestedEncoder.from_pretrained(folders[family])
     ran = []
     for number, layer in enumerate(layers_of(encoder.backbone, encoder.layout), 1):
@@ -105,7 +105,7 @@ def test_nothing_above_the_deepest_asked_layer_runs(folders, family):
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "llama"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_of_taps_equal_those_of_truncated_models(folders, family, checkpointing):
+def test_gradients_of_pooled_layers_equal_those_of_truncated_models(folders, family, checkpointing):
     encoder = NestedEncoder.from_pretrained(folders[family]).train()
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):

@@ -1,4 +1,4 @@
-"""Texts laid end to end give the taps of padded batches, for every architecture that can run so."""
+"""Texts laid end to end give the pooled outputs of padded batches, for every architecture that supports it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoder_of(folder, family, pooling):
 
 
 @pytest.mark.parametrize("family", unpadded.FAMILIES)
-def test_taps_are_those_of_padded_batches(tmp_path, family):
+def test_pooled_layers_equal_those_of_padded_batches(tmp_path, family):
     rng = np.random.default_rng(0)
     rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]
     for pooling in ["last"] if family in DECODERS else ["cls", "mean", "last"]:
@@ -54,7 +54,7 @@ def test_other_architectures_are_refused(tmp_path):
         NestedEncoder.from_pretrained(tmp_path, attn_implementation=unpadded.NAME)
 
 
-def test_where_the_kernel_cannot_run_batches_are_padded_as_ever(tmp_path):
+def test_batches_are_padded_where_the_kernel_cannot_run(tmp_path):
     encoder = encoder_of(tmp_path, "bert", "mean")
     plain = NestedEncoder.from_pretrained(tmp_path, device="cpu")
     plain.config = encoder.config
@@ -64,7 +64,7 @@ def test_where_the_kernel_cannot_run_batches_are_padded_as_ever(tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_torch_without_the_kernel_is_told(tmp_path, monkeypatch, there):
+def test_a_torch_without_the_kernel_is_refused(tmp_path, monkeypatch, there):
     module = types.ModuleType("torch.nn.attention.varlen")
     if there:  # as torch 2.10 had it
         module.varlen_attn = lambda query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False: query
@@ -75,7 +75,7 @@ def test_a_torch_without_the_kernel_is_told(tmp_path, monkeypatch, there):
     for call in (unpadded.kernel, lambda: unpadded._with_kernel(*states, packing, (-1, -1), None)):
         with pytest.raises(UserError, match=r"unpadded needs torch 2\.12 or newer on a GPU, this is 2"):
             call()
-    # Told before the model is read, where the kernel would be asked; a CPU needs none.
+    # On a GPU it is refused before the model is read; a CPU needs no kernel.
     monkeypatch.setattr(encoder_module, "resolve_device", lambda name: torch.device("cuda"))
     with pytest.raises(UserError, match="needs torch 2"):
         NestedEncoder.from_pretrained(tmp_path / "none", attn_implementation=unpadded.NAME)
@@ -90,7 +90,7 @@ def test_this_torch_has_the_kernel():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_kernel_gives_what_padding_gives(tmp_path):
+def test_the_kernel_gives_the_numbers_of_padded_batches(tmp_path):
     encoder = encoder_of(tmp_path, "bert", "mean").to("cuda")
     rng = np.random.default_rng(0)
     rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]

@@ -19,7 +19,8 @@ from starbucks_retrieval.sizes import Size, Sizes
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 TokenRows = Sequence[Sequence[int]]
-Run = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
+# A converted graph: token ids and mask, int64 [batch, tokens] → outputs [batch, hidden].
+GraphFunction = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
 
 
 class Backend(Protocol):
@@ -68,7 +69,7 @@ class GraphBackend(ABC):
         self._layers = sizes.layers
 
     @abstractmethod
-    def runner(self) -> Run:
+    def runner(self) -> GraphFunction:
         """Return a function for one thread: int64 ids and mask [batch, tokens] → pooled outputs [batch, hidden]."""
 
     def embed(

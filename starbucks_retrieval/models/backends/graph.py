@@ -1,4 +1,4 @@
-"""The encoder as one static graph, for runtimes other than torch; and that graph as files that are checked first."""
+"""The encoder as one static graph, for back ends other than torch, and checks of a converted graph against torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import truncated_view
-from starbucks_retrieval.models.backends.base import Run
+from starbucks_retrieval.models.backends.base import GraphFunction
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
@@ -24,22 +24,30 @@ from starbucks_retrieval.sizes import Size, check_size
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "embedding"
 
-# tests/models/test_runtimes.py converts each of these and compares it with torch.
+# tests/models/test_backends.py converts each of these and compares it with torch.
 CONVERTIBLE = (
     *("bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"),
     *("llama", "mistral", "qwen2", "qwen3"),
 )
 
-# What a converted graph may differ by from torch: in fp32, of the largest number of the embeddings, or of 1 where all
-# are smaller; else the least mean cosine. The second finds broken models; what a sound one loses, `drift` tells.
-_CLOSE = 1e-4
-_SIMILAR = 0.8
+# Tolerances of a converted graph against torch. In fp32: the largest difference, relative to the largest number of the
+# embeddings or to 1. Otherwise: the smallest mean cosine, which finds broken models; `drift` measures what others lose.
+_MAX_DIFFERENCE = 1e-4
+_MIN_COSINE = 0.8
 
 
 class PooledLayersGraph(nn.Module):
-    """The pooled taps of some layers as one function of token ids and mask; it holds no weight above the deepest.
+    """The pooled outputs of several layers as one function of token ids and mask.
 
-    Padding is to the right. A text without a token is read as its first padding token, so that no row gives NaN.
+    It holds no weights above the deepest layer. Padding is on the right. In a row without tokens, the first padding
+    token counts as one, so that no row gives NaN.
+
+    Args:
+        encoder: The encoder.
+        layers: The layers to return, ascending.
+
+    Attributes:
+        outputs: The names of the outputs, such as `layer_6`.
     """
 
     def __init__(self, encoder: NestedEncoder, layers: Sequence[int]) -> None:
@@ -50,31 +58,36 @@ class PooledLayersGraph(nn.Module):
 
     @property
     def encoder(self) -> NestedEncoder:
-        """Whose taps these are."""
+        """The encoder that the graph was made from."""
         return self._encoder[0]
 
     @property
     def outputs(self) -> list[str]:
-        """The names of what forward returns."""
-        return [f"tap_{layer}" for layer in self.layers]
+        """The names of the outputs."""
+        return [f"layer_{layer}" for layer in self.layers]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Taps, float32 [batch, hidden] each, in the order of the layers, from int64 [batch, tokens]."""
+        """Return float32 [batch, hidden] for each layer, from int64 token ids and mask [batch, tokens]."""
         empty = attention_mask.sum(dim=1, keepdim=True) == 0
         first = torch.arange(attention_mask.shape[1], device=attention_mask.device) == 0
         mask = torch.where(empty & first, torch.ones_like(attention_mask), attention_mask)
-        with _EveryTokenSees():
+        with _NoEmptyAttention():
             pooled_layers = self.encoder(input_ids, mask, self.layers)
         return tuple(pooled_layers[layer] for layer in self.layers)
 
     @torch.no_grad()
     def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
-        """What the encoder itself says for a padded batch."""
+        """Return the outputs of the encoder itself, in torch, for a padded batch."""
         return [pooled.numpy() for pooled in self.encoder(**batch, layers=self.layers).values()]
 
 
 class EmbeddingGraph(nn.Module):
-    """The final embedding at one size as one function of token ids and mask."""
+    """The embedding at one size as one function of token ids and mask.
+
+    Args:
+        encoder: The encoder.
+        size: The size of the embedding.
+    """
 
     def __init__(self, encoder: NestedEncoder, size: Size) -> None:
         super().__init__()
@@ -85,16 +98,16 @@ class EmbeddingGraph(nn.Module):
 
     @property
     def encoder(self) -> NestedEncoder:
-        """Whose embedding this is."""
+        """The encoder that the graph was made from."""
         return self.pooled_layers.encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The embedding, float32 [batch, dim], from int64 [batch, tokens]."""
+        """Return float32 [batch, dim] from int64 token ids and mask [batch, tokens]."""
         return embedding(self.pooled_layers(input_ids, attention_mask)[0], self.size.dim, self.encoder.config.normalize)
 
     @torch.no_grad()
     def expected(self, batch: dict[str, Tensor]) -> list[np.ndarray]:
-        """What the encoder itself says for a padded batch."""
+        """Return the outputs of the encoder itself, in torch, for a padded batch."""
         pooled = self.encoder(**batch, layers=[self.size.layer])[self.size.layer]
         return [embedding(pooled, self.size.dim, self.encoder.config.normalize).numpy()]
 
@@ -102,12 +115,12 @@ class EmbeddingGraph(nn.Module):
 Graph = PooledLayersGraph | EmbeddingGraph
 
 
-class _EveryTokenSees(TorchFunctionMode):
-    """Lets a token that may look at nothing look at everything.
+class _NoEmptyAttention(TorchFunctionMode):
+    """Lets a token that may attend to nothing attend to everything.
 
-    Where attention is local, padding far behind a text sees padding only. The softmax of nothing is NaN in some
-    runtimes, and NaN times a weight of zero is NaN: it would reach the text. No token of a text looks at padding, so
-    what padding sees does not matter.
+    With local attention, padding far behind a text has only padding in its window. The softmax over nothing is NaN in
+    some back ends, and NaN times a weight of zero is NaN, which would reach the text. No token of a text attends to
+    padding, so the states of padding do not matter.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -119,9 +132,10 @@ class _EveryTokenSees(TorchFunctionMode):
 
 
 def trace(graph: Graph) -> torch.export.ExportedProgram:
-    """The graph as torch.export sees it, for any number of texts and of tokens up to the model's limit.
+    """Export a graph with torch.export, for any number of texts, and of tokens up to the model's limit.
 
-    Raises UserError for an architecture that was not checked, and for weights that are not on the CPU.
+    Raises:
+        UserError: The architecture was not checked, or the weights are not on the CPU.
     """
     encoder = graph.encoder
     kind = encoder.backbone.config.model_type
@@ -139,48 +153,68 @@ def trace(graph: Graph) -> torch.export.ExportedProgram:
         return torch.export.export(graph, tuple(example.values()), dynamic_shapes=(axes, axes), strict=False)
 
 
-def check_close(graph: Graph, run: Run, runtime: str) -> None:
-    """Run a converted graph in fp32 on a few random batches. Raises where it differs from torch by more than 1e-4."""
+def check_close(graph: Graph, run: GraphFunction, runtime: str) -> None:
+    """Compare a converted graph in fp32 with torch on a few random batches.
+
+    Args:
+        graph: The graph in torch.
+        run: The converted graph.
+        runtime: Its name for the message.
+
+    Raises:
+        RuntimeError: An output differs by more than 1e-4.
+    """
     for batch in _random_batches(graph.encoder):
-        for name, ours, theirs in zip(graph.outputs, graph.expected(batch), run_on(run, batch)):
-            difference = float(np.abs(ours - theirs).max())
-            if not difference <= _CLOSE * max(1.0, float(np.abs(ours).max())):
+        for name, expected, found in zip(graph.outputs, graph.expected(batch), run_on(run, batch)):
+            difference = float(np.abs(expected - found).max())
+            if not difference <= _MAX_DIFFERENCE * max(1.0, float(np.abs(expected).max())):
                 raise RuntimeError(f"{name} of {runtime} differs from torch by {difference:.2g}; this is a bug")
 
 
-def check_similar(graph: Graph, run: Run, runtime: str, rows: Sequence[Sequence[int]] | None = None) -> None:
-    """Run a converted graph of low precision on token rows, by default random ones. Raises UserError where it is wrecked."""
+def check_similar(graph: Graph, run: GraphFunction, runtime: str, rows: Sequence[Sequence[int]] | None = None) -> None:
+    """Compare a converted graph of low precision with torch.
+
+    Args:
+        graph: The graph in torch.
+        run: The converted graph.
+        runtime: Its name for the message.
+        rows: Token rows to compare on; None: random ones.
+
+    Raises:
+        UserError: The mean cosine of the embeddings is below 0.8.
+    """
     batches = [pad([row], 0) for row in rows] if rows is not None else _random_batches(graph.encoder)
     cosines = []
     for batch in batches:
-        for ours, theirs in zip(graph.expected(batch), run_on(run, batch)):
-            cosines.append((ours * theirs).sum(1) / (np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)))
+        for expected, found in zip(graph.expected(batch), run_on(run, batch)):
+            lengths = np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
+            cosines.append((expected * found).sum(1) / lengths)
     mean = float(np.concatenate(cosines).mean())
-    if not mean >= _SIMILAR:
+    if not mean >= _MIN_COSINE:
         raise UserError(
             f"{runtime} gives embeddings whose mean cosine with torch's is {mean:.2f}",
             "stay with fp32, or give more calibration texts of the kind that are encoded",
         )
 
 
-def run_on(run: Run, batch: dict[str, Tensor]) -> Sequence[np.ndarray]:
-    """A converted graph's outputs for a padded batch."""
+def run_on(run: GraphFunction, batch: dict[str, Tensor]) -> Sequence[np.ndarray]:
+    """Return the outputs of a converted graph for a padded batch."""
     return run(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
 
 
 def _random_batches(encoder: NestedEncoder) -> list[dict[str, Tensor]]:
-    """Batches of one text and of several, of one token and of many, with much padding and with none."""
+    """Return batches of one text and of several, of one token and of many, with much padding and with none."""
     rng = np.random.default_rng(0)
     vocabulary = int(encoder.backbone.config.vocab_size)
     long = min(encoder.token_limit, 48)
     shapes = [[1], [long], [long, 1, 5], [4, 4, 4, 4, 4]]
-    # From 5 on, as the ids before are special ones in most vocabularies, padding among them.
+    # Ids from 5 on: most vocabularies begin with special tokens, padding among them.
     return [pad([rng.integers(5, vocabulary, length).tolist() for length in lengths], 0) for lengths in shapes]
 
 
 @contextlib.contextmanager
 def quiet_export() -> Iterator[None]:
-    """Silence the exporters' notes about libraries that we do not use and about their own deprecations."""
+    """Silence the notes of exporters about missing libraries and their own deprecations."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -11,7 +11,7 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
-from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
+from starbucks_retrieval.models.backends.base import Backend, GraphBackend, GraphFunction, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
     EmbeddingGraph,
@@ -49,7 +49,7 @@ class OnnxBackend(GraphBackend):
         super().__init__("onnx-fp32", encoder, sizes)
         self._session = session
 
-    def runner(self) -> Run:
+    def runner(self) -> GraphFunction:
         """Return the session as a function of token ids and mask."""
         return runner(self._session)
 
@@ -73,9 +73,10 @@ def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
 
 
 def onnx_bytes(graph: Graph) -> bytes:
-    """The graph as an ONNX file with its weights inside; equal graphs give equal bytes.
+    """Return a graph as an ONNX file with its weights inside; equal graphs give equal bytes.
 
-    Raises UserError without the packages, and for weights beyond the 2 GB that a file can hold.
+    Raises:
+        UserError: A package is missing, or the weights are beyond the 2 GB that a file can hold.
     """
     need("onnx", "onnxscript", "onnxruntime", extra="onnx")
     weights = sum(p.numel() * p.element_size() for p in graph.parameters())
@@ -92,9 +93,9 @@ def onnx_bytes(graph: Graph) -> bytes:
     for node in exported.model.graph:
         for value in node.outputs:
             if value.name in graph.outputs and value not in exported.model.graph.outputs:
-                value.name += "_inside"  # torch calls what it looks up in a table "embedding", too
+                value.name += "_inside"  # torch names the outputs of table look-ups "embedding" too
     content = exported.model_proto
-    # The exporter notes at every node which source line it comes from: this machine's paths, and no part of the model.
+    # The exporter records the source line of every node: paths of this machine, which are not part of the model.
     for part in (content.graph, *content.functions):
         for item in (part, *part.node, *part.value_info):
             del item.metadata_props[:]
@@ -102,18 +103,18 @@ def onnx_bytes(graph: Graph) -> bytes:
 
 
 def open_session(content: bytes) -> Any:
-    """An ONNX file, ready to run on as many cores as torch would take."""
+    """Open an ONNX file in ONNX Runtime, with as many threads as torch uses."""
     need("onnxruntime", extra="onnx")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.enable_mem_pattern = False  # it plans memory for one shape, and each batch has its own
+    options.enable_mem_pattern = False  # memory patterns are for batches of one shape
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def runner(session: Any) -> Run:
-    """A session as a function of token ids and mask."""
+def runner(session: Any) -> GraphFunction:
+    """Return a session as a function of token ids and mask."""
 
     def run(ids: np.ndarray, mask: np.ndarray) -> Sequence[np.ndarray]:
         return session.run(None, dict(zip(INPUTS, (ids, mask))))

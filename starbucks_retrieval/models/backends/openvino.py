@@ -1,4 +1,4 @@
-"""Encoding with OpenVINO: converted from torch directly, and quantised with NNCF where asked."""
+"""OpenVINO: encoding with it, quantising with NNCF, and writing .xml and .bin files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import sync_folder
 from starbucks_retrieval.models import precision
-from starbucks_retrieval.models.backends.base import Backend, GraphBackend, Run, TokenRows, need, need_cpu
+from starbucks_retrieval.models.backends.base import Backend, GraphBackend, GraphFunction, TokenRows, need, need_cpu
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
     EmbeddingGraph,
@@ -55,28 +55,28 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
         check_calibration(calibration)  # before the conversion, which takes seconds
     fast = precision.dtype_name(precision.autocast_dtype("auto", encoder.device))
     graph = PooledLayersGraph(encoder, sizes.layers)
-    model = converted(graph)
+    model = convert(graph)
     if dtype == "int8":
-        model = quantised(model, calibration or [])
-        compiled = opened(model, fast)
+        model = quantise(model, calibration or [])
+        compiled = compile_model(model, fast)
         check_similar(graph, runner(compiled), "OpenVINO in int8", calibration)
     else:
         dtype = fast if dtype == "auto" else dtype
-        compiled = opened(model, dtype)
+        compiled = compile_model(model, dtype)
         check = check_close if dtype == "fp32" else check_similar
         check(graph, runner(compiled), f"OpenVINO in {dtype}")
     return OpenVinoBackend(f"openvino-{dtype}", encoder, sizes, compiled)
 
 
 class OpenVinoBackend(GraphBackend):
-    """A compiled model; each call has an inference request of its own, so calls may come from any thread."""
+    """A compiled model; each call of `embed` makes its own inference request, so several threads may call."""
 
     def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any) -> None:
         super().__init__(name, encoder, sizes)
         self._compiled = compiled
 
-    def runner(self) -> Run:
-        """What runs a batch, for one thread."""
+    def runner(self) -> GraphFunction:
+        """Return a new inference request as a function of token ids and mask, for one thread."""
         return runner(self._compiled)
 
 
@@ -100,15 +100,15 @@ def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration
     if calibration is not None:
         check_calibration(calibration)
     graph = EmbeddingGraph(encoder, size)
-    model = converted(graph)
+    model = convert(graph)
     if calibration is not None:
-        model = quantised(model, calibration)
+        model = quantise(model, calibration)
     temporary = folder / f".{_FILE}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         save(model, temporary / f"{_FILE}.xml")
-        run = runner(opened(read(temporary / f"{_FILE}.xml"), "fp32"))
+        run = runner(compile_model(read(temporary / f"{_FILE}.xml"), "fp32"))
         if calibration is None:
             check_close(graph, run, "OpenVINO")
         else:
@@ -122,8 +122,8 @@ def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration
     sync_folder(folder)
 
 
-def converted(graph: Graph) -> Any:
-    """The graph as an OpenVINO model in fp32. Raises UserError without the package."""
+def convert(graph: Graph) -> Any:
+    """Convert a graph to an OpenVINO model in fp32. Raises UserError if the package is missing."""
     program, openvino = trace(graph), _openvino()
     with quiet_export():
         model = openvino.convert_model(program)
@@ -133,25 +133,25 @@ def converted(graph: Graph) -> Any:
 
 
 def check_calibration(calibration: TokenRows | None) -> None:
-    """Raise UserError where int8 cannot be had: without rows to calibrate it, or without NNCF."""
+    """Raise UserError unless there are rows to calibrate int8 with, and the packages that it needs."""
     if not calibration:
         raise UserError("int8 needs texts to calibrate it", "give some hundred of the kind that will be encoded")
-    _openvino()  # first, as it keeps NNCF from sending anything, too
+    _openvino()  # before NNCF: it also keeps NNCF from sending reports
     need("nncf", extra="openvino")
 
 
-def quantised(model: Any, calibration: TokenRows) -> Any:
-    """A copy of the model with int8 weights and activations; see check_calibration."""
+def quantise(model: Any, calibration: TokenRows) -> Any:
+    """Return a copy of a model with int8 weights and activations, whose ranges come from the calibration rows."""
     check_calibration(calibration)
     import nncf
 
-    # One text at a time: padding is no part of what is measured.
+    # One text at a time, so that no padding is measured.
     batches = [{name: tensor.numpy() for name, tensor in pad([row], 0).items()} for row in calibration]
     log = logging.getLogger("nncf")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # its progress bars would mix with a door's own output
+        with contextlib.redirect_stdout(io.StringIO()):  # its progress bars would mix with the command's output
             return nncf.quantize(
                 model, nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(batches)
             )
@@ -159,11 +159,11 @@ def quantised(model: Any, calibration: TokenRows) -> Any:
         log.setLevel(level)
 
 
-def opened(model: Any, dtype: str) -> Any:
-    """A model compiled to compute in fp32 or bf16. Raises UserError where this CPU has no bf16.
+def compile_model(model: Any, dtype: str) -> Any:
+    """Compile a model for this CPU, in fp32 or bf16. Raises UserError for a CPU without bf16.
 
-    Left alone, OpenVINO takes bf16 wherever there is some; so the precision is always named. One stream with as many
-    threads as torch would take gives a batch all of them.
+    The precision is always set, as OpenVINO uses bf16 by default where the CPU has it. One stream with as many threads
+    as torch uses gives all of them to each batch.
     """
     core = _core(_openvino())
     if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
@@ -176,10 +176,10 @@ def opened(model: Any, dtype: str) -> Any:
     return core.compile_model(model, "CPU", options)
 
 
-def runner(compiled: Any) -> Run:
-    """A compiled model as a function of token ids and mask, for one thread.
+def runner(compiled: Any) -> GraphFunction:
+    """Return a compiled model as a function of token ids and mask, for one thread.
 
-    The arrays that it returns are the request's own memory, which the next call overwrites.
+    The returned arrays share the memory of the inference request, and the next call overwrites them.
     """
     request = compiled.create_infer_request()
     ports = list(compiled.outputs)
@@ -197,20 +197,23 @@ def save(model: Any, path: Path) -> None:
 
 
 def read(path: Path) -> Any:
-    """A model that `save` wrote."""
+    """Read a model that `save` wrote."""
     return _core(_openvino()).read_model(path)
 
 
 @cache
 def _core(openvino: Any) -> Any:
-    """One for the process: a core moves the stack on which the thread's signals are handled, and of several that end in
-    another order than they began, the last moves it to memory that is gone; the next signal then ends the process."""
+    """Return the core of this process; there must be only one.
+
+    A core changes the thread's signal stack and restores the previous one at its end. If several end in another order
+    than they began, the last one restores freed memory, and the next signal crashes the process.
+    """
     return openvino.Core()
 
 
 def _openvino() -> Any:
-    """The package, kept from reporting to its makers what it converts, which it does unless told otherwise."""
-    # None makes the import of the reporting module fail, and both OpenVINO and NNCF then do without.
+    """Import OpenVINO with its telemetry switched off."""
+    # None makes the import of the telemetry module fail, and both OpenVINO and NNCF then run without it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     need("openvino", extra="openvino")
     import openvino
