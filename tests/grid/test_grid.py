@@ -192,7 +192,7 @@ def test_float16_stores_are_near(tiny_bert, beir):
         ({"layers": "0,2"}, "layers start at 1"),
         ({"layers": "5"}, "the model has 4 layers"),
         ({"dims": "8,x"}, "'x' is not a number"),
-        ({"measures": ["nDCG@10 nCDG@5"]}, "no measure 'nCDG@5'"),
+        ({"measures": ["nDCG@10 nCDG@5"]}, "unknown measure 'nCDG@5'"),
         ({"measures": ["R@1000"]}, "R@1000 looks beyond --depth 20"),
         ({"depth": 0}, "--depth 0 is below 1"),
         ({"max_memory": "much"}, "amount of memory"),
