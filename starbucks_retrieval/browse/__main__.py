@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
 
+from starbucks_retrieval.browse.api import Pick, browse
+from starbucks_retrieval.browse.serve import Server
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 
 _EPILOG = (
@@ -34,9 +35,7 @@ class BrowseArguments:
     remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)")
     depth: int = flag(10, "passages shown of each run")
     max_queries: int = flag(200, "most queries on the page")
-    pick: Literal["changed", "first", "random"] = flag(
-        "changed", "queries to show if there are more: those that change most, the first, or random ones"
-    )
+    pick: Pick = flag("changed", "queries to show if there are more: those that change most, the first, or random ones")
     max_text: int = flag(1500, "most characters of a passage")
 
 
@@ -60,8 +59,6 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
     )
     setup_logging(common)
-    from starbucks_retrieval.browse.api import browse
-
     flags = asdict(shown)
     runs, corpus, identical = (flags.pop(name) for name in ("run", "corpus", "remove_identical_ids"))
     output = page.output or (None if page.serve else "browse.html")
@@ -70,8 +67,6 @@ def main(argv: Sequence[str]) -> None:
     if not page.serve:
         finish(common, done.summary() + hint, done.figures)
         return
-    from starbucks_retrieval.browse.serve import Server
-
     with Server(done.html, page.port) as server:
         finish(
             common, f"{done.summary()}{hint}; served until interrupted (Ctrl-C) at", done.figures | {"url": server.url}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.metrics.significance import Correction
+from starbucks_retrieval.report.api import report
 
 
 @dataclass
@@ -20,9 +21,7 @@ class ReportArguments:
         None, "the sizes of the tables: 2:32,4:64, all, size aliases (default: those of the files)"
     )
     baseline: str | None = flag(None, "label that the others are tested against, by size and data set")
-    correction: Literal["none", "holm", "bonferroni"] = flag(
-        "none", "for the methods compared on one data set at one size"
-    )
+    correction: Correction = flag("none", "for the methods compared on one data set at one size")
     published: str | None = flag(None, "reference_results.json: adds the paper's scores, labelled as published")
     title: str = flag("Every size, measured", "title of the page")
     note: list[str] | None = flag(None, "sentences below every table, such as what the methods have in common")
@@ -34,8 +33,6 @@ def main(argv: Sequence[str]) -> None:
     description = "Tables, figures and one HTML page in the papers' layouts, from result files."
     (arguments, common), _ = parse_flags([ReportArguments, CommonArguments], argv, "starbucks report", description)
     setup_logging(common)
-    from starbucks_retrieval.report.api import report
-
     flags = asdict(arguments)
     done = report(flags.pop("input"), flags.pop("output_dir"), **flags)
     finish(common, done.summary(), done.figures())

@@ -81,13 +81,13 @@ def test_limits_on_queries_and_text(here):
     assert "1 of 4 judged queries, those that change most" in html
     assert "text 12 word word" not in html and "text 12" in html
     assert queries(page(here, "small.trec", "--corpus", "set", "--max_queries", "2", "--pick", "first")) == ["q1", "q2"]
-    some = [
+    drawn = [
         queries(
             page(here, "big.trec", "--corpus", "set", "--max_queries", "2", "--pick", "random", "--seed", str(seed))
         )
         for seed in (1, 1, 2, 3, 4)
     ]
-    assert some[0] == some[1] and len({tuple(one) for one in some}) > 1
+    assert drawn[0] == drawn[1] and len({tuple(ids) for ids in drawn}) > 1
 
 
 def test_the_rest_of_a_long_text_opens(here):

@@ -40,11 +40,11 @@ def test_splits_share_no_module_and_judge_what_is_there(tmp_path, library):
     assert figures["passages"] == len(docids) == 80
     assert "module0.inner.deep.f4" in docids and "module0.f0" in docids
     assert not docids & query_ids
-    for name, own in zip(SPLITS, modules):
+    for name, expected in zip(SPLITS, modules):
         qrels = read_qrels(str(tmp_path / "data"), split=name)
         check_qrels(qrels, query_ids, docids, name)
-        assert {docid.split(".")[0] for grades in qrels.values() for docid in grades} == own
-        assert len(qrels) == figures[f"{name}_queries"] == 8 * len(own)
+        assert {docid.split(".")[0] for grades in qrels.values() for docid in grades} == expected
+        assert len(qrels) == figures[f"{name}_queries"] == 8 * len(expected)
 
 
 def test_a_query_is_not_in_its_passage(tmp_path, library):
