@@ -1,4 +1,4 @@
-"""A report of this installation and this machine: versions, devices, extras, problems with remedies."""
+"""A report on the installation and the machine: versions, devices, extras, and problems with remedies."""
 
 from starbucks_retrieval.doctor.report import EnvironmentReport, Problem, examine
 

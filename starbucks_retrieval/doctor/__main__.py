@@ -1,4 +1,4 @@
-"""starbucks doctor: versions, devices, space and extras of this installation, and problems with remedies."""
+"""The command `doctor`: a report on the installation and the machine, for a terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SHOWN = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "nump
 
 @dataclass
 class DoctorArguments:
-    """What is examined"""
+    """Checks"""
 
-    online: bool = flag(False, "try whether the hub answers; nothing outside this machine is asked otherwise")
+    online: bool = flag(False, "check that the hub answers; without this flag no network is used")
     thorough: bool = flag(False, "import the packages of installed extras too, which takes longer")
-    strict: bool = flag(False, "exit with status 2 when there is a problem (a note is none)")
+    strict: bool = flag(False, "exit with status 2 if there is a problem; notes do not count")
 
 
 def as_text(report: EnvironmentReport) -> str:
-    """Return a report for a terminal: headings, lines, and the problems last, where they are seen."""
+    """Return a report as text for a terminal, with the problems last."""
     lines, last = [], ""
     for heading, line in _facts(report):
         lines.append(f"{heading if heading != last else '':13}{line}")
@@ -39,7 +39,7 @@ def as_text(report: EnvironmentReport) -> str:
 
 
 def _facts(report: EnvironmentReport) -> Iterator[tuple[str, str]]:
-    """Heading and line of every fact that is known."""
+    """Yield the heading and the line of every known fact."""
     facts = {name: fact for name, fact in report.facts.items() if fact is not None}
     torch, faiss = (report.imports.get(name) or {} for name in ("torch", "faiss"))
     if here := facts.get("installation"):
@@ -49,32 +49,32 @@ def _facts(report: EnvironmentReport) -> Iterator[tuple[str, str]]:
     versions = {need.name: need.version for need in report.required if need.name in _SHOWN} | facts.get("faiss", {})
     yield "packages", ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     if faiss.get("ok"):
-        yield "packages", f"FAISS is built for {faiss['options']}, and sees {faiss['gpus']} GPUs"
+        yield "packages", f"FAISS is built for {faiss['options']}, and finds {faiss['gpus']} GPUs"
     for number, gpu in enumerate(torch.get("gpus", [])):
         free = f"{_gb(gpu['free_bytes'])} of {_gb(gpu['bytes'])} free"
         bf16 = ", bf16" if torch["gpu_bf16"] else ""
         yield "devices", f"GPU {number}: {gpu['name']}, {free}, capability {gpu['capability']}{bf16}"
     if torch.get("ok") and not torch["gpus"]:
-        yield "devices", "GPU: Apple's, through MPS" if torch["mps"] else "no GPU that PyTorch sees"
+        yield "devices", "GPU: Apple's, through MPS" if torch["mps"] else "PyTorch finds no GPU"
     if cpu := facts.get("processor"):
         flags = ", ".join(CPU_FLAGS[flag] for flag in cpu["flags"]) or "no vector instructions known"
         yield "devices", f"CPU: {cpu['name']}, {cpu['cores']} cores, {cpu['usable']:g} usable; {flags}"
     if torch.get("ok"):
-        speed = f"bf16 multiplies {torch['bf16_speedup']:.1f} times as fast as fp32 on this CPU"
-        yield "devices", f"{speed}: --dtype auto takes {torch['dtype']}"
+        speed = f"bf16 multiplication is {torch['bf16_speedup']:.1f} times as fast as fp32 on this CPU"
+        yield "devices", f"{speed}: --dtype auto selects {torch['dtype']}"
     if memory := facts.get("memory"):
         free = "" if memory["free_bytes"] is None else f", {_gb(memory['free_bytes'])} free"
         yield "memory", _gb(memory["bytes"]) + free
     for name, disk in facts.get("disks", {}).items():
         yield "disk", f"{_gb(disk['free_bytes'])} free at {disk['path']} ({name})"
     if hub := facts.get("hub"):
-        state = "offline, as the environment says" if hub["offline"] else f"online by setting ({hub['endpoint']})"
-        tried = {None: "not tried (--online tries)", True: "answers", False: "does not answer"}[hub["reachable"]]
+        state = "offline by environment variable" if hub["offline"] else f"online by setting ({hub['endpoint']})"
+        tried = {None: "not checked (use --online)", True: "answers", False: "does not answer"}[hub["reachable"]]
         token = "a token" if hub["token"] else "no token (public models need none)"
         yield "hub", f"{state}; network {tried}; {hub['cached_models']} models in the cache; {token}"
     if java := facts.get("java"):
-        fits = "fit for pyserini" if java["fits"] else "too old for pyserini"
-        yield "Java", f"{java['version']}, {fits}" if java["version"] else "none; only pyserini needs it"
+        fits = "recent enough for pyserini" if java["fits"] else "too old for pyserini"
+        yield "Java", f"{java['version']}, {fits}" if java["version"] else "not found; only pyserini needs it"
     for extra in report.extras:
         yield "extras", f"{extra['name']:10}{extra['state']:10}{extra['gives']}"
         if extra["lacks"]:
@@ -87,12 +87,12 @@ def _gb(count: float) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse the flags, examine, print the report."""
+    """Parse the flags and print the report."""
     (arguments, common), _ = parse_flags(
         [DoctorArguments, CommonArguments],
         argv,
         "starbucks doctor",
-        "Versions, devices, space and extras of this installation, and what is wrong with it.",
+        "Report versions, devices, disk space and extras of this installation, and its problems with remedies.",
     )
     setup_logging(common)
     found = examine(online=arguments.online, thorough=arguments.thorough)

@@ -1,4 +1,4 @@
-"""Facts about this installation and this machine. Nothing heavy is imported here: packages are tried in child processes."""
+"""Facts about the installation and the machine. Large packages are imported in child processes only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,14 @@ _MODULES = {  # where the module has another name than the package
 
 @dataclass(frozen=True)
 class Dependency:
-    """A required package, the versions that fit as pip writes them, the installed version or None, and whether it fits."""
+    """A required package.
+
+    Attributes:
+        name: Its name, with extras in brackets.
+        specifier: The versions that fit, as pip writes them.
+        version: The installed version, or None.
+        fits: Whether the installed version fits.
+    """
 
     name: str
     specifier: str
@@ -52,7 +59,7 @@ class Dependency:
 
     @property
     def module(self) -> str:
-        """The module to import."""
+        """The name of its module."""
         return _MODULES.get(self.name, self.name.partition("[")[0].replace("-", "_"))
 
 
@@ -64,7 +71,7 @@ def dependencies() -> dict[str, list[Dependency]]:
         lines = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         return {}
-    found: dict[str, list[Dependency]] = {}
+    by_extra: dict[str, list[Dependency]] = {}
     for line in lines:
         need = Requirement(line)
         named = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(need.marker or ""))
@@ -74,8 +81,8 @@ def dependencies() -> dict[str, list[Dependency]]:
         version = version_of(need.name)
         fits = version is not None and need.specifier.contains(version, prereleases=True)
         inside = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
-        found.setdefault(extra, []).append(Dependency(need.name + inside, str(need.specifier), version, fits))
-    return found
+        by_extra.setdefault(extra, []).append(Dependency(need.name + inside, str(need.specifier), version, fits))
+    return by_extra
 
 
 def version_of(package: str) -> str | None:
@@ -87,7 +94,7 @@ def version_of(package: str) -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """Return the command that installs this package again, with an extra, from where it was installed."""
+    """Return the command that installs this package again from the same source, with an extra such as `[cpu]`."""
     pip = shutil.which("pip")
     ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
     command = "pip install" if ours else f"{shlex.quote(sys.executable)} -m pip install"
@@ -104,7 +111,7 @@ def install_command(extra: str = "") -> str:
 
 
 def installation() -> dict[str, Any]:
-    """Versions and folders of this package and of Python."""
+    """Return versions and folders of this package and of Python."""
     return {
         "starbucks_retrieval": __version__,
         "git": git_revision(),
@@ -116,7 +123,7 @@ def installation() -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """Name, cores, cores that affinity and the container's quota leave to this process, and vector instructions."""
+    """Return the name, the cores, the cores usable under affinity and container quota, and the vector instructions."""
     text = _read("/proc/cpuinfo")
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
@@ -135,7 +142,7 @@ def processor() -> dict[str, Any]:
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes of memory, and bytes free, under the container's limit if there is one."""
+    """Return the bytes of memory and the free bytes, within the container's limit if there is one."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     free = int(available[1]) * 1024 if available else None
@@ -148,19 +155,19 @@ def memory() -> dict[str, int | None]:
 
 
 def disks() -> dict[str, dict[str, Any]]:
-    """Space in the current folder and in the hub's cache."""
+    """Return the space in the current folder and in the hub's cache."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     found = {}
     for name, folder in {"current folder": Path.cwd(), "hub cache": Path(HF_HUB_CACHE)}.items():
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        space, writable = shutil.disk_usage(there), os.access(there, os.W_OK)
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        space, writable = shutil.disk_usage(existing), os.access(existing, os.W_OK)
         found[name] = {"path": str(folder), "bytes": space.total, "free_bytes": space.free, "writable": writable}
     return found
 
 
 def java() -> dict[str, Any]:
-    """The Java that pyserini would find, and whether it is recent enough."""
+    """Return the Java that pyserini would use, and whether it is recent enough."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', _output(program, "-version") if program else "")
@@ -169,7 +176,7 @@ def java() -> dict[str, Any]:
 
 
 def hub(online: bool = False) -> dict[str, Any]:
-    """The settings of the hub's libraries; the network is tried only if `online`. Tokens are not shown."""
+    """Return the settings of the hub's libraries, without tokens. The network is used only if `online`."""
     from huggingface_hub import constants
 
     return {
@@ -182,7 +189,7 @@ def hub(online: bool = False) -> dict[str, Any]:
 
 
 def reachable(url: str) -> bool:
-    """Whether a server answers, with whatever status."""
+    """Return whether a server answers, with any status."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):
             return True
@@ -193,17 +200,17 @@ def reachable(url: str) -> bool:
 
 
 def nvidia() -> str | None:
-    """The GPUs that NVIDIA's driver names, whatever torch sees; None without a driver."""
+    """Return the GPUs that NVIDIA's driver lists, or None without a driver."""
     return _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or None
 
 
 def faiss() -> dict[str, str]:
-    """The builds of FAISS that are installed, with their versions."""
+    """Return the installed builds of FAISS with their versions."""
     return {name: version for name in FAISS_BUILDS if (version := version_of(name))}
 
 
 def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
-    """Import a module in a child process: a package that crashes or hangs is a finding, not the end of the report.
+    """Import a module in a child process, so that a package that crashes or hangs does not stop the report.
 
     Returns:
         `{"ok": True, …}` with facts about torch and FAISS, or `{"ok": False, "error": …}`.
@@ -215,7 +222,7 @@ def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
         return {"ok": False, "error": f"the import took more than {timeout:g} s"}
     except OSError as error:
         return {"ok": False, "error": f"no child process could be started: {error}"}
-    answer = [line for line in done.stdout.splitlines() if line.startswith('{"ok":')]  # libraries print other lines
+    answer = [line for line in done.stdout.splitlines() if line.startswith('{"ok":')]  # libraries may print other lines
     if answer:
         return json.loads(answer[-1])
     code = done.returncode
@@ -224,17 +231,17 @@ def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
 
 
 def print_import(module: str) -> None:
-    """Import a module and print a JSON line about it. Runs in the child process, and ends it."""
+    """Import a module, print a JSON line about it, and end the process. Called in the child process."""
     try:
         answer = {"ok": True, **_describe(importlib.import_module(module))}
     except (Exception, SystemExit) as error:
         answer = {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
     print("\n" + json.dumps(answer), flush=True)
-    os._exit(0)  # threads of a library may keep an ordinary exit waiting
+    os._exit(0)  # a normal exit may wait for threads of a library
 
 
 def _describe(module: Any) -> dict[str, Any]:
-    """Facts that only the imported module knows."""
+    """Return facts that need the imported module."""
     if module.__name__ == "faiss":
         return {"gpus": module.get_num_gpus(), "options": str(module.get_compile_options()).strip()}
     if module.__name__ != "torch":
@@ -267,7 +274,7 @@ def _read(path: str) -> str:
 
 
 def _output(program: str, *words: str) -> str:
-    """What a program prints, or nothing if it fails or hangs."""
+    """Return the output of a program, or nothing if it fails or hangs."""
     try:
         done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=4)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The environment report: facts of all probes, and the problems that follow from them, each with its remedy."""
+"""The environment report: the facts of all probes, and the problems that follow from them, with remedies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starbucks_retrieval.doctor.probes import Dependency, install_command
 
 LOW_DISK, LOW_MEMORY, SMALL_CACHE = 5e9, 2e9, 1e9  # bytes
 
-# The use of every extra, in pyproject.toml's order; an extra that is not here is shown with its packages.
+# The use of every extra, in pyproject.toml's order; other extras are shown with their packages.
 USES = {
     "cpu": "FAISS: search, indexes, funnels (this or gpu)",
     "gpu": "FAISS on CUDA GPUs; instead of cpu, never beside it",
@@ -32,12 +32,18 @@ USES = {
     "dev": "tests, types and lint of this project",
     "docs": "this project's documentation site",
 }
-_PROJECT = ("dev", "docs")  # extras for work on this project: not tried, and no problem if too old
+_PROJECT = ("dev", "docs")  # extras for work on this project: not imported, and not a problem if too old
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`what` is wrong, its `remedy`, and whether something will fail (`serious`) or only be worse."""
+    """A problem of the installation or the machine.
+
+    Attributes:
+        what: The problem.
+        remedy: How to solve it.
+        serious: Whether something will fail; otherwise it is only slower or larger.
+    """
 
     what: str
     remedy: str
@@ -46,9 +52,15 @@ class Problem:
 
 @dataclass
 class EnvironmentReport:
-    """Facts by probe (`failed_probes` has the errors of those that failed), and problems, serious ones first.
+    """Facts, and the problems that follow from them.
 
-    `required` are this package's requirements, `extras` JSON-ready mappings, `imports` what try_import says of modules.
+    Attributes:
+        facts: Facts by probe; `failed_probes` has the errors of probes that failed.
+        required: This package's requirements.
+        extras: JSON-ready mappings, from `describe_extra`.
+        imports: The results of `try_import` by module.
+        problems: Problems, serious ones first.
+        seconds: The time that the report took.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -71,37 +83,37 @@ class EnvironmentReport:
 
 
 def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentReport:
-    """Examine this installation and this machine, in seconds. Nothing is written, and no probe can stop the others.
+    """Examine the installation and the machine, in seconds. Nothing is written, and a failing probe does not stop others.
 
     Args:
-        online: try whether the hub answers; without it, nothing outside the machine is contacted.
-        thorough: import the packages of installed extras too, which takes longer.
+        online: Check that the hub answers; otherwise no network is used.
+        thorough: Import the packages of installed extras too, which takes longer.
     """
-    began, found = time.monotonic(), EnvironmentReport()
+    began, report = time.monotonic(), EnvironmentReport()
 
     def guarded(name: str, probe: Callable[[], Any]) -> Any:
         try:
             return probe()
-        except Exception as error:  # whatever an odd machine makes of it
-            found.facts.setdefault("failed_probes", {})[name] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # probes may fail in any way on an unusual machine
+            report.facts.setdefault("failed_probes", {})[name] = f"{type(error).__name__}: {error}"
             return None
 
     needs = guarded("dependencies", probes.dependencies) or {}
-    found.required = needs.pop("", [])
-    found.extras = [describe_extra(name, needs[name]) for name in sorted(needs, key=[*USES, *needs].index)]
-    tried = [*found.required, *needs.get("cpu", []), *needs.get("gpu", [])]
+    report.required = needs.pop("", [])
+    report.extras = [describe_extra(name, needs[name]) for name in sorted(needs, key=[*USES, *needs].index)]
+    tried = [*report.required, *needs.get("cpu", []), *needs.get("gpu", [])]
     if thorough:
         tried += [need for name, those in needs.items() if name not in _PROJECT for need in those]
     modules = list(dict.fromkeys(need.module for need in tried if need.version is not None))
     with ThreadPoolExecutor(2) as pool:
         imports = pool.map(probes.try_import, modules)
         for name in ("installation", "processor", "memory", "disks", "java", "nvidia", "faiss"):
-            found.facts[name] = guarded(name, getattr(probes, name))
-        found.facts["hub"] = guarded("hub", lambda: probes.hub(online))
-        found.imports = dict(zip(modules, imports))
-    found.problems = sorted(find_problems(found, needs), key=lambda problem: not problem.serious)
-    found.seconds = time.monotonic() - began
-    return found
+            report.facts[name] = guarded(name, getattr(probes, name))
+        report.facts["hub"] = guarded("hub", lambda: probes.hub(online))
+        report.imports = dict(zip(modules, imports))
+    report.problems = sorted(find_problems(report, needs), key=lambda problem: not problem.serious)
+    report.seconds = time.monotonic() - began
+    return report
 
 
 def describe_extra(name: str, needs: Sequence[Dependency]) -> dict[str, Any]:
@@ -124,7 +136,9 @@ def find_problems(report: EnvironmentReport, extras: Mapping[str, Sequence[Depen
     """Yield the problems of a report; `extras` are the packages of each extra."""
     facts = {name: fact for name, fact in report.facts.items() if fact is not None}
     if not report.required:
-        yield Problem("this package is not installed, only its folder is there", install_command("[cpu]"), False)
+        yield Problem(
+            "this package is not installed; Python imports it from its folder", install_command("[cpu]"), False
+        )
     for need in report.required:
         if need.version is None:
             yield Problem(f"{need.name} is missing", install_command())
@@ -149,8 +163,8 @@ def find_problems(report: EnvironmentReport, extras: Mapping[str, Sequence[Depen
     yield from _space(facts)
     hub = facts.get("hub") or {}
     if hub.get("reachable") is False and not hub["offline"]:
-        remedy = "set HF_HUB_OFFLINE=1 to work from local folders and the cache; or check the network"
-        yield Problem(f"{hub['endpoint']} does not answer, and the libraries will try it", remedy, False)
+        remedy = "set HF_HUB_OFFLINE=1 to use local folders and the cache; or check the network"
+        yield Problem(f"{hub['endpoint']} does not answer, and libraries will contact it", remedy, False)
     for name, reason in facts.get("failed_probes", {}).items():
         yield Problem(f"{name} could not be examined: {reason}", "please report this with the line above", False)
 
@@ -175,7 +189,7 @@ def _devices(facts: Mapping[str, Any], torch: Mapping[str, Any]) -> Iterator[Pro
         remedy = f"use search --engine torch --device cuda; or pip uninstall faiss-cpu, then {install_command('[gpu]')}"
         yield Problem("there is a GPU, and the installed FAISS does not use it", remedy, False)
     if driver and not torch["gpus"]:
-        what = f"PyTorch for CUDA {cuda} does not see it" if cuda else "the installed PyTorch is a CPU build"
+        what = f"PyTorch for CUDA {cuda} does not find it" if cuda else "the installed PyTorch is a CPU build"
         remedy = "check the driver's version, and CUDA_VISIBLE_DEVICES" if cuda else "install PyTorch for CUDA as pytorch.org describes"  # fmt: skip
         yield Problem(f"there is a GPU ({driver.splitlines()[0]}), and {what}", remedy)
     elif cuda and not torch["gpus"]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.models.info import base_model, base_model_text
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.arguments import PretrainArguments
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.module import PretrainingModule
+from starbucks_retrieval.trainer.settings import recipe_of, rows_per_step
 
 
 def write_pretraining_card(
@@ -81,12 +81,8 @@ def _recipe(module: PretrainingModule, masking: Masking, settings: Any, figures:
         "steps": figures["steps"],
         "steps skipped for NaN or infinite gradients": figures["skipped_steps"],
         "tokens": figures["tokens"],
-        "sequences per step": settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size,
-        "learning rate": settings.learning_rate,
-        "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",
-        "weight decay": settings.weight_decay,
-        "precision": "bf16" if settings.bf16 else "fp16" if settings.fp16 else "fp32",
-        "seed": settings.seed,
+        "sequences per step": rows_per_step(settings),
+        **recipe_of(settings),
         **{f"option {name}": value for name, value in dataclasses.asdict(module.options).items()},
         **{f"mask {name}": value for name, value in dataclasses.asdict(masking).items()},
     }

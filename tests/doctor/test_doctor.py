@@ -66,10 +66,10 @@ OLD = {"onnx": [Dependency("onnx", ">=1.17", "1.2", False)]}
         ({"imports": {"torch": BROKEN}}, "torch 2.13 cannot be imported", "--force-reinstall", True),
         ({"needs": [Dependency("torch", ">=2.6", None, False)]}, "torch is missing", "pip install", True),
         ({"needs": [Dependency("torch", ">=2.6", "1.0", False)]}, "torch 1.0 is not >=2.6", "pip install", True),
-        ({"needs": []}, "not installed, only its folder", "pip install", False),
+        ({"needs": []}, "not installed; Python imports it", "pip install", False),
         ({"imports": {"torch": TORCH | {"cuda": "12.8"}}}, "takes gigabytes on a machine without a GPU", "CPU build", False),
         ({"facts": {"nvidia": "H200, 570"}}, "is a CPU build", "for CUDA", True),
-        ({"facts": {"nvidia": "H200, 570"}, "imports": {"torch": TORCH | {"cuda": "12.8"}}}, "does not see it", "driver", True),
+        ({"facts": {"nvidia": "H200, 570"}, "imports": {"torch": TORCH | {"cuda": "12.8"}}}, "does not find it", "driver", True),
         ({"imports": {"torch": TORCH | {"cuda": "12.8", "gpus": [GPU]}}}, "installed FAISS does not use it", "--engine torch", False),
         ({"facts": {"processor": FACTS["processor"] | {"usable": 8.0, "omp_num_threads": "1"}}}, "OMP_NUM_THREADS=1: 2 of 8", "unset", False),
         ({"extras": PYSERINI}, "no Java was found", "JDK 21", True),
@@ -83,7 +83,7 @@ OLD = {"onnx": [Dependency("onnx", ">=1.17", "1.2", False)]}
         ({"facts": {"failed_probes": {"java": "OSError: no"}}}, "java could not be examined: OSError", "report", False),
     ],
 )  # fmt: skip
-def test_findings_have_remedies(changes, what, remedy, serious):
+def test_problems_have_remedies(changes, what, remedy, serious):
     matching = [problem for problem in found(**changes) if what in problem.what]
     assert len(matching) == 1, found(**changes)
     assert remedy in matching[0].remedy and matching[0].serious is serious
