@@ -48,8 +48,8 @@ def test_settings_of_rotations(tmp_path):
 def test_truncation_at_the_other_end_is_another_model(tiny_bert, tmp_path):
     left = tmp_path / "left"
     shutil.copytree(tiny_bert, left)
-    told = json.loads((left / "tokenizer_config.json").read_text()) | {"truncation_side": "left"}
-    (left / "tokenizer_config.json").write_text(json.dumps(told))
+    settings = json.loads((left / "tokenizer_config.json").read_text()) | {"truncation_side": "left"}
+    (left / "tokenizer_config.json").write_text(json.dumps(settings))
     assert not set(prints(tiny_bert)) & set(prints(left))
 
 

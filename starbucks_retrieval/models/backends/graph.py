@@ -153,13 +153,13 @@ def trace(graph: Graph) -> torch.export.ExportedProgram:
         return torch.export.export(graph, tuple(example.values()), dynamic_shapes=(axes, axes), strict=False)
 
 
-def check_close(graph: Graph, run: GraphFunction, runtime: str) -> None:
+def check_close(graph: Graph, run: GraphFunction, backend: str) -> None:
     """Compare a converted graph in fp32 with torch on a few random batches.
 
     Args:
         graph: The graph in torch.
         run: The converted graph.
-        runtime: Its name for the message.
+        backend: Its name for the message.
 
     Raises:
         RuntimeError: An output differs by more than 1e-4.
@@ -168,16 +168,16 @@ def check_close(graph: Graph, run: GraphFunction, runtime: str) -> None:
         for name, expected, found in zip(graph.outputs, graph.expected(batch), run_on(run, batch)):
             difference = float(np.abs(expected - found).max())
             if not difference <= _MAX_DIFFERENCE * max(1.0, float(np.abs(expected).max())):
-                raise RuntimeError(f"{name} of {runtime} differs from torch by {difference:.2g}; this is a bug")
+                raise RuntimeError(f"{name} of {backend} differs from torch by {difference:.2g}; this is a bug")
 
 
-def check_similar(graph: Graph, run: GraphFunction, runtime: str, rows: Sequence[Sequence[int]] | None = None) -> None:
+def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: Sequence[Sequence[int]] | None = None) -> None:
     """Compare a converted graph of low precision with torch.
 
     Args:
         graph: The graph in torch.
         run: The converted graph.
-        runtime: Its name for the message.
+        backend: Its name for the message.
         rows: Token rows to compare on; None: random ones.
 
     Raises:
@@ -192,7 +192,7 @@ def check_similar(graph: Graph, run: GraphFunction, runtime: str, rows: Sequence
     mean = float(np.concatenate(cosines).mean())
     if not mean >= _MIN_COSINE:
         raise UserError(
-            f"{runtime} gives embeddings whose mean cosine with torch's is {mean:.2f}",
+            f"{backend} gives embeddings whose mean cosine with torch's is {mean:.2f}",
             "stay with fp32, or give more calibration texts of the kind that are encoded",
         )
 
