@@ -24,7 +24,7 @@ from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import GridArguments, grid
 from starbucks_retrieval.grid.arguments import EncodingArguments
 from starbucks_retrieval.metrics.results import read_results
-from starbucks_retrieval.search import search
+from starbucks_retrieval.search import SearchArguments, search
 from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size
 
@@ -115,7 +115,15 @@ def _separate(root: Path, settings: Any, size: Size, name: str) -> float:
                 device="cpu",
             )
         )
-    search(folder / "queries", folder / "passages", folder / "run.trec", settings.depth, size=size)
+    search(
+        SearchArguments(
+            query_reps=str(folder / "queries"),
+            passage_reps=str(folder / "passages"),
+            size=str(size),
+            depth=settings.depth,
+            save_ranking_to=str(folder / "run.trec"),
+        )
+    )
     evaluate(folder / "run.trec", str(root / "data"), _MEASURE, output=folder / "scores.json")
     return read_results(folder / "scores.json").cells[0].value
 

@@ -17,12 +17,13 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search.engines.exact import (
+from starbucks_retrieval.search.engines.base import (
     CandidateGenerator,
+    EngineOptions,
     choose_engine,
-    import_faiss,
     make_candidate_generator,
 )
+from starbucks_retrieval.search.engines.faiss import import_faiss
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 
@@ -194,7 +195,7 @@ def generator(name: str, queries: int, store: EmbeddingStore) -> CandidateGenera
     """An engine of ENGINES, on the CPU; auto is what `search` takes for so many queries at once."""
     engine, dtype = ENGINES[name]
     engine = choose_engine(engine, "cpu", dtype, queries, store)
-    return make_candidate_generator(engine, "cpu", dtype, dim=store.spec.size.dim)
+    return make_candidate_generator(engine, EngineOptions("cpu", dtype), store.spec.size.dim)
 
 
 def together(found: Iterable[Results]) -> Results:

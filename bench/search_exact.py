@@ -24,6 +24,7 @@ import torch
 
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.engines.torch import TorchCandidateGenerator
+from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -111,7 +112,7 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
 
 
 def _ours(queries: np.ndarray, store: EmbeddingStore, name: str, settings: Any) -> search_common.Results:
-    options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
+    options = {"batch_size": settings.batch_size, "max_memory": parse_bytes(settings.max_memory)}
     options["generator"] = search_common.generator(name, len(queries), store)
     return search_common.together(exact_search(queries, store, settings.depth, **options))
 
@@ -121,7 +122,7 @@ def _taken(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
     generator = search_common.generator(name, len(queries), store)
     if not isinstance(generator, TorchCandidateGenerator):
         return "faiss"
-    return "torch-bf16" if generator.half else "torch-fp32"
+    return "torch-bf16" if generator.bf16 else "torch-fp32"
 
 
 def _arithmetic(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:

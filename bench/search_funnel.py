@@ -20,7 +20,9 @@ import numpy as np
 import search_common
 
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -51,7 +53,7 @@ def main() -> None:
     report = common.Report("search_funnel", settings, vectors=corpus.describe())
     with tempfile.TemporaryDirectory() as folder:
         stores = corpus.write(Path(folder), [first, last])
-        options = {"batch_size": settings.batch_size, "max_memory": settings.max_memory}
+        options = {"batch_size": settings.batch_size, "max_memory": parse_bytes(settings.max_memory)}
         options["generator"] = search_common.generator(settings.engine, settings.queries, stores[first])
         index = search_common.plain_flat(stores[last])
         contenders: dict[str, Callable[[], Any]] = {

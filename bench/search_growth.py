@@ -1,16 +1,13 @@
-"""Claim: the model behind `search --plan` tells what a query costs from 10,000 passages to 1,000,000, within an error.
+"""Claim: `search --plan` estimates the time of a query from 10,000 passages to 1,000,000, within an error.
 
-The pieces of the model are measured once, at the start, then searches themselves over synthetic stores: vectors of
-length 1 whose spectrum decays, as that of embeddings does. An index is looked at as `--index` looks at one, with the
-settings that the model plans for, and its results are scored again. Indexes are built with few iterations, for their
-recall is no matter here. Graphs are built up to --hnsw_numbers only: building takes longer than anything else.
+The rates of the machine are measured once, at the start, then searches over synthetic stores: vectors of length 1 whose
+spectrum decays, as that of embeddings does. Exact search and funnels are compared; indexes are not estimated.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,9 +19,11 @@ import common
 import numpy as np
 
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.estimate import EstimateRow, Machine, estimate, measure_machine
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.indexes import build_index, open_index, parse_parameters
+from starbucks_retrieval.search.estimate import SearchEstimate, estimate
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.machine import MachineRates, measure_machine
+from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 
@@ -37,11 +36,9 @@ def main() -> None:
     flags.add_argument("--sizes", default="2:32,6:128,12:768", help="sizes, the smallest of which begins the funnel")
     flags.add_argument("--batches", type=int, nargs="+", default=[1, 64], help="queries at once")
     flags.add_argument("--depth", type=int, default=1000, help="passages per query")
-    flags.add_argument("--hnsw_numbers", type=float, default=4e7, help="most numbers (passages x dim) in a graph")
-    flags.add_argument("--pq_numbers", type=float, default=2e8, help="the same for IVF-PQ")
     flags.add_argument("--max_memory", default="2GB", help="of a search")
     flags.add_argument("--least_seconds", type=float, default=0.2, help="a search is repeated for so long in a round")
-    flags.add_argument("--measure_seconds", type=float, default=6.0, help="spent on the model's pieces")
+    flags.add_argument("--measure_seconds", type=float, default=6.0, help="spent on measuring the machine")
     settings = flags.parse_args()
     machine = measure_machine(
         settings.measure_seconds, depth=settings.depth, batches=settings.batches, seed=settings.seed
@@ -65,7 +62,7 @@ def main() -> None:
 def _at(
     count: int,
     folder: Path,
-    machine: Machine,
+    machine: MachineRates,
     settings: argparse.Namespace,
     report: common.Report,
     errors: dict[str, list[float]],
@@ -73,17 +70,13 @@ def _at(
     sizes = Sizes.parse(settings.sizes)
     stores = {size: _store(folder / str(size.dim), size, count, settings.seed) for size in sizes}
     queries = {size: _vectors(max(settings.batches), size.dim, settings.seed, "queries") for size in sizes}
-    rows: dict[str, tuple[EstimateRow, int]] = {}
+    rows: dict[str, tuple[SearchEstimate, int]] = {}
     contenders: dict[str, Callable[[int], object]] = {}
     times: dict[str, int] = {}
-    for row in estimate(machine, count, sizes, max_memory=settings.max_memory):
-        most = {"HNSW": settings.hnsw_numbers, "IVF": settings.pq_numbers}.get(_kind(row), np.inf)
-        if count * row.size.dim > most:
-            print(f"{row.way} at {row.size} is left out: too many numbers", file=sys.stderr)
-            continue
-        search = _search(row, stores, folder, settings)
+    for row in estimate(machine, count, sizes, max_memory=parse_bytes(settings.max_memory)):
+        search = _search(row, stores, settings)
         for batch in settings.batches:
-            name = f"{row.way} at {row.size}, {batch} at once"
+            name = f"{row.search} at {row.size}, {batch} at once"
             rows[name] = row, batch
             some = {size: own[:batch] for size, own in queries.items()}
             search(some)  # the first search of a store or an index maps its pages
@@ -99,7 +92,7 @@ def _at(
         error = estimated / statistics.median(measured) - 1
         errors.setdefault(_kind(row), []).append(error)
         extra: dict[str, Any] = {}
-        if row.way == "flat":  # every stored number is read once a batch
+        if row.search == "flat":  # every stored number is read once a batch
             read = count * row.size.dim * stores[row.size].dtype.itemsize / statistics.median(seconds[name])
             extra["share_of_bandwidth"] = round(read / machine.bandwidth, 3)
         report.line(
@@ -114,27 +107,20 @@ def _at(
         )
 
 
-def _kind(row: EstimateRow) -> str:
-    return next((kind for kind in ("flat", "IVF", "HNSW") if row.way.startswith(kind)), "funnel")
+def _kind(row: SearchEstimate) -> str:
+    return "flat" if row.search == "flat" else "funnel"
 
 
 def _search(
-    row: EstimateRow, stores: dict[Size, EmbeddingStore], folder: Path, settings: argparse.Namespace
+    row: SearchEstimate, stores: dict[Size, EmbeddingStore], settings: argparse.Namespace
 ) -> Callable[[dict[Size, np.ndarray]], object]:
-    """What searches as a row of the plan says, given queries by size."""
-    depth, memory = settings.depth, {"max_memory": settings.max_memory}
-    store = stores[row.size]
-    if _kind(row) == "flat":
-        return lambda queries: list(exact_search(queries[row.size], store, depth, **memory))
-    if _kind(row) == "funnel":
-        funnel = Funnel.parse(row.way).at_depth(min(depth, row.fetched))
-        return lambda queries: list(funnel_search(queries, stores, funnel, **memory))
-    place = folder / f"{_kind(row)}-{row.size.dim}"
-    few = {"niter": 4} if _kind(row) == "IVF" else None
-    build_index(store, row.way, place, parameters=few, seed=settings.seed, **memory)
-    index = open_index(place, store)
-    parameters = parse_parameters(row.settings)
-    return lambda queries: index.search(queries[row.size], depth, parameters=parameters, **memory)
+    """Return a function that searches as an estimate says, given queries by size."""
+    depth = settings.depth
+    memory: dict[str, Any] = {"max_memory": parse_bytes(settings.max_memory)}
+    if row.search == "flat":
+        return lambda queries: list(exact_search(queries[row.size], stores[row.size], depth, **memory))
+    funnel = Funnel.parse(row.search).at_depth(min(depth, row.fetched))
+    return lambda queries: list(funnel_search(queries, stores, funnel, **memory))
 
 
 def _run(

@@ -20,6 +20,7 @@ import search_common
 
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.indexes import SavedIndex, build_index, open_index, recall
+from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -54,7 +55,8 @@ def main() -> None:
 
 
 def _study(store: EmbeddingStore, queries: np.ndarray, folder: Path, settings: Any, report: common.Report) -> None:
-    size, options = store.spec.size, {"max_memory": settings.max_memory}
+    size = store.spec.size
+    options: dict[str, Any] = {"max_memory": parse_bytes(settings.max_memory)}
     exact: search_common.Results = search_common.together(exact_search(queries, store, settings.depth, **options))
     contenders: dict[str, Callable[[int], object]] = {
         "exact": lambda number: list(exact_search(queries, store, settings.depth, **options))

@@ -22,8 +22,9 @@ import numpy as np
 import search_common
 
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, milvus_funnel, milvus_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.engines.milvus import MilvusCollection, load_stores, milvus_funnel, milvus_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -60,7 +61,7 @@ def main() -> None:
 def _loading(stores: Stores, folder: Path, settings: Any, report: common.Report) -> None:
     contenders: dict[str, Callable[[int], object]] = {
         "plain": lambda number: _plain_load(stores, str(folder / f"plain-{number}.db")),
-        "ours": lambda number: load(stores, str(folder / f"ours-{number}.db"), "bench"),
+        "ours": lambda number: load_stores(stores, str(folder / f"ours-{number}.db"), "bench"),
     }
     seconds = common.interleaved(contenders, settings.rounds)
     report.line(

@@ -17,6 +17,7 @@ from starbucks_retrieval.integrations.base import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.search.__main__ import main as search
+from starbucks_retrieval.search.engines.base import EngineOptions
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 from starbucks_retrieval.sts.__main__ import main as sts
@@ -104,7 +105,7 @@ def test_ray_without_a_gpu_is_not_waited_for(data, monkeypatch):
     monkeypatch.setattr(ray_engine, "import_ray", lambda purpose: ray)
     monkeypatch.setattr(ray_engine, "cluster", lambda *_: contextlib.nullcontext())
     store = EmbeddingStore.open(data / "passages")
-    workers = ray_engine.RaySearch(store.folders, 1, workers=1, device="cuda")
+    workers = ray_engine.RaySearch(store.folders, 1, EngineOptions("cuda", ray_workers=1))
     with pytest.raises(UserError, match="--device cuda: the Ray cluster has no GPU"):
         next(workers.search(np.eye(2, dtype=np.float32)))
 

@@ -106,7 +106,7 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
     """
     from starbucks_retrieval.encode import EncodeArguments, encode
     from starbucks_retrieval.evaluate import evaluate
-    from starbucks_retrieval.search import search
+    from starbucks_retrieval.search import SearchArguments, search
 
     shared = {**model_flags, "sizes": str(sizes), "dataset_path": str(data)}
     stores = {name: str(folder / name) for name in ("passages", "queries")}
@@ -126,7 +126,7 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
         wanted |= {"size": str(size), "depth": settings.depth, "save_ranking_to": str(run_file(folder, size))}
         if size == sizes[0]:
             log.info("$ %s%s", command("search", wanted), f"    # likewise {others}" if others else "")
-        search(**wanted)
+        search(SearchArguments(**wanted))
 
     runs = [str(run_file(folder, size)) for size in sizes]
     rest: dict[str, Any] = {"qrels": str(data), "measures": MEASURES, "output": str(folder / "scores.json")}

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
-from starbucks_retrieval.search.engines.torch import BestRows, plain_products
-from starbucks_retrieval.search.engines.torch_slices import pieces
-from starbucks_retrieval.search.funnel.passage_slice import Slice
-from starbucks_retrieval.search.plan import Plan, make_plan, parse_bytes
+from starbucks_retrieval.search.engines.torch import TopRows, float32_products
+from starbucks_retrieval.search.engines.torch_blocks import tensor_blocks
+from starbucks_retrieval.search.memory import MemoryPlan, parse_bytes, plan_memory
 from starbucks_retrieval.search.scores import single_error
+from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.store import EmbeddingStore
 
 _PIECE = {"cpu": 2**12, "cuda": 2**16}  # rows per product, memory permitting
@@ -25,7 +25,7 @@ _SMALLEST = 1e-12  # torch's bound: a shorter vector is not brought to length 1
 _UNIT = 2.0**-24  # of float32: rounding errs by no more than this share
 
 
-class TruncatedView(Slice):
+class TruncatedView(SlicedStore):
     """The embeddings at `dim` of a store that holds pooled taps, of no given length, at a wider size.
 
     They are in float32 whatever is stored, and of length 1 if `normalize`: from taps in float32 they are what encoding
@@ -81,7 +81,7 @@ def search_all_dims(
     check_queries(queries, passages, depth, -1)
     memory = parse_bytes(max_memory)
     depth = min(depth, passages.count)
-    plan = make_plan(memory, -1, depth, passages.count, passages.spec.size.dim)
+    plan = plan_memory(memory, -1, depth, passages.count, passages.spec.size.dim)
     batch = max(1, plan.batch // len(dims))  # one list a dim
     place = torch.device(device)
     stores = {dim: TruncatedView(passages, dim, normalize) for dim in dims}
@@ -115,10 +115,10 @@ class _Proposed:
         self.ceiling = scores.min(axis=1) + (2 * error + 16 * _UNIT if normalize else error)
         self.given = 0
 
-    def propose(
-        self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
+    def generate(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See search.exact.Proposer."""
+        """Return the candidates of the next batch of queries, found by the shared pass."""
         own = slice(self.given, self.given + len(queries))
         self.given = own.stop
         return self.rows[own], self.ceiling[own]
@@ -129,7 +129,7 @@ def _propose(
     passages: EmbeddingStore,
     dims: Sequence[int],
     normalize: bool,
-    plan: Plan,
+    plan: MemoryPlan,
     device: torch.device,
     label: str,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -139,10 +139,10 @@ def _propose(
     rows = max(256, min(_PIECE[device.type], plan.block * width * 4 // (16 * width + 16 * len(queries))))
     rows = min(rows, passages.count)
     left = torch.tensor(queries).to(device)
-    kept = {dim: BestRows(len(queries), plan.candidates, device) for dim in dims}
+    kept = {dim: TopRows(len(queries), plan.candidates, device) for dim in dims}
     sums, scaled = (torch.empty(len(queries) * rows, device=device) for _ in range(2))
-    with torch.inference_mode(), plain_products():
-        for start, piece, _ in pieces(passages, rows, device, torch.float32, label):
+    with torch.inference_mode(), float32_products():
+        for start, piece, _ in tensor_blocks(passages, rows, device, torch.float32, label):
             shape = len(queries), len(piece)
             total, copy = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (sums, scaled))
             lengths = _inverse_lengths(piece, dims) if normalize else None

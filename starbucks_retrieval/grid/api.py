@@ -24,7 +24,7 @@ from starbucks_retrieval.grid.scoring import Scoring
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import Cell, Results, dataset_name, write_results
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.search.plan import parse_bytes
+from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -1,29 +1,25 @@
-"""Door of search: runs from stored queries, or an answer to a typed one."""
+"""The command `starbucks search`: runs from stored queries, or answers to queries as text."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, log, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import (
     FunnelArguments,
     IndexArguments,
     MilvusArguments,
+    PlanArguments,
+    QueryArguments,
     SearchArguments,
-    TypedQueryArguments,
 )
-from starbucks_retrieval.search.estimate.arguments import PlanArguments
-from starbucks_retrieval.search.indexes.parameters import parse_parameters
-from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.store import size_folder
 
-DESCRIPTION = "Find the nearest passages of every stored query and write a run; or answer a typed query."
+DESCRIPTION = "Find the nearest passages of every stored query and write a run; or answer a query given as text."
 EPILOG = (
     "starbucks search --query_reps q --passage_reps p --size 6:128 --save_ranking_to run.trec    |    "
     "starbucks search --query_reps q --passage_reps p --funnel 2:32@1000,12:768 --save_ranking_to run.trec    |    "
@@ -32,187 +28,103 @@ EPILOG = (
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, search, print a summary."""
+    """Parse the flags, search and print a summary."""
     classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments]
-    classes += [TypedQueryArguments, PlanArguments, DryRunArguments, CommonArguments]
-    (asked, funnel, index, milvus, typed, planned, trying, common), _ = parse_flags(
+    classes += [QueryArguments, PlanArguments, DryRunArguments, CommonArguments]
+    (args, funnel, index, milvus, query_args, plan_args, dry_run_args, common), _ = parse_flags(
         classes, argv, "starbucks search", DESCRIPTION, EPILOG
     )
     setup_logging(common)
-    if planned.plan:
-        _plan(asked, typed, planned, common)
-        return
-    if not asked.passage_reps:
-        raise UserError("--passage_reps is missing", "see starbucks search --help")
-    if typed.query is not None or typed.interactive:
-        _answer(asked, funnel, typed, common)
+    if plan_args.plan:
+        _estimate(args, funnel, index, query_args, plan_args, common)
+    elif query_args.query is not None or query_args.interactive:
+        _answer(args, funnel, query_args, common)
     else:
-        _rank(asked, funnel, index, milvus, trying, common)
+        _write_runs(args, funnel, index, milvus, dry_run_args, common)
 
 
-def _plan(asked: SearchArguments, typed: TypedQueryArguments, planned: PlanArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.search.estimate.table import plan_search
+def _estimate(
+    args: SearchArguments,
+    funnel: FunnelArguments,
+    index: IndexArguments,
+    query_args: QueryArguments,
+    plan_args: PlanArguments,
+    common: CommonArguments,
+) -> None:
+    if index.approximate:
+        raise UserError(
+            "--plan estimates exact search and funnels, not approximate indexes",
+            "omit the index; time a search with --index and --measure_recall on a sample of the passages instead",
+        )
+    from starbucks_retrieval.search.estimate import estimate_searches
 
-    made = plan_search(
-        planned,
-        asked.sizes or asked.size,
-        passage_reps=asked.passage_reps,
-        model_name_or_path=typed.model_name_or_path,
-        depth=asked.depth,
-        max_memory=asked.max_memory,
-        threads=asked.threads,
-        seed=common.seed,
-    )
-    finish(common, str(made), made.to_json())
+    estimates = estimate_searches(args, plan_args, query_args.model_name_or_path, common.seed)
+    finish(common, str(estimates), estimates.to_json())
 
 
-def _rank(
-    asked: SearchArguments,
+def _write_runs(
+    args: SearchArguments,
     funnel: FunnelArguments,
     index: IndexArguments,
     milvus: MilvusArguments,
-    trying: DryRunArguments,
+    dry_run_args: DryRunArguments,
     common: CommonArguments,
 ) -> None:
-    queries, passages, target = asked.query_reps, asked.passage_reps, asked.save_ranking_to
-    for name, value in (("query_reps", queries), ("save_ranking_to", target)):
-        if not value:
-            raise UserError(f"--{name} is missing", "give it, or type a query with --query or --interactive")
-    assert queries and passages and target
-    if funnel.funnel == "auto" and funnel.qrels is None:
-        raise UserError("--qrels is missing", "--funnel auto is chosen by judgements of these queries")
-    if asked.sizes and (funnel.funnel or index.approximate):
-        raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
-    if trying.dry_run:
+    from starbucks_retrieval.search.api import choose_stored_funnel, run_search
+    from starbucks_retrieval.search.plan import check_flags, plan_searches
+
+    check_flags(args, funnel, index)
+    if dry_run_args.dry_run:
         from starbucks_retrieval.search.dry_run import preview
 
-        preview(asked, funnel, index, milvus).show(common)
+        preview(plan_searches(args, funnel, index, milvus, seed=common.seed), funnel).show(common)
         return
-    from starbucks_retrieval.search.api import DEPTH, choose, search
-
-    options: dict[str, Any] = {
-        name: value for name, value in vars(asked).items() if name not in ("sizes", "save_ranking_to")
-    }
-    options |= {
-        "measure_recall": index.measure_recall,
-        "uri": milvus.uri,
-        "collection": milvus.collection,
-        "milvus_index": milvus.milvus_index,
-        "milvus_token": milvus.milvus_token,
-        "index_search": parse_parameters(index.index_search),
-    }
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
-        assert funnel.qrels is not None
-        choice = choose(
-            queries,
-            passages,
-            funnel.qrels,
-            target=funnel.target,
-            depth=DEPTH if asked.depth is None else asked.depth,
-            max_memory=asked.max_memory,
-            threads=asked.threads,
-            override=asked.override,
-        )
-        log.info("%s", choice)
+        choice = choose_stored_funnel(args, funnel)
         figures["choice"] = choice.to_json()
-        options["funnel"] = choice.funnel
-    elif funnel.funnel:
-        options["funnel"] = funnel.funnel
-    if asked.sizes:
-        summaries = []
-        for size in _several(asked):
-            path = Path(target) / f"{size_folder(size)}.trec"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            summaries.append(search(**options | {"save_ranking_to": path, "size": size}))
-        finish(common, "\n".join(map(str, summaries)), {"runs": [summary.to_json() for summary in summaries]})
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        if index.approximate:
-            folder, told = _index(asked, options.get("funnel"), index, Path(temporary), common)
-            figures |= told
-            options |= {
-                "index": folder,
-                "rescore": index.rescore,
-                "index_checksum": not index.skip_index_checksum,
-            }
-        summary = search(**options, save_ranking_to=target)
-    finish(common, str(summary), summary.to_json() | figures)
-
-
-def _several(asked: SearchArguments) -> Sizes:
-    from starbucks_retrieval.search.pairs import searchable
-
-    there = Sizes(searchable(asked.query_reps or "", asked.passage_reps or ""))
-    return Sizes.parse(asked.sizes or "all", there)
-
-
-def _index(
-    asked: SearchArguments, funnel: Any, index: IndexArguments, temporary: Path, common: CommonArguments
-) -> tuple[Path, dict[str, Any]]:
-    """The folder of the index to search in, built if it was asked for by factory; and figures of building."""
-    if index.load_index:
-        return Path(index.load_index), {}
-    from starbucks_retrieval.search.api import asked_size
-    from starbucks_retrieval.search.funnel.funnel import Funnel
-    from starbucks_retrieval.search.indexes import build_index
-    from starbucks_retrieval.search.pairs import open_pair
-
-    steps = Funnel.parse(funnel) if isinstance(funnel, str) else funnel
-    size = steps.sizes[0] if steps is not None else asked_size(asked.size, asked.layer, asked.dim)
-    _, passages = open_pair(asked.query_reps or "", asked.passage_reps or "", size)
-    folder = Path(index.save_index) if index.save_index else temporary / "index"
-    built = build_index(
-        next(iter(passages.values())),
-        index.index or "",
-        folder,
-        parameters=parse_parameters(index.index_build),
-        train_sample=index.train_sample,
-        seed=common.seed,
-        threads=asked.threads,
-        max_memory=asked.max_memory,
-        overwrite=index.overwrite,
-    )
-    log.info("%s", built)
-    return folder, {"index_summary": built.to_json()}
+        funnel = replace(funnel, funnel=str(choice.funnel))
+    summaries = [run_search(plan) for plan in plan_searches(args, funnel, index, milvus, seed=common.seed)]
+    runs = [summary.to_json() for summary in summaries]
+    finish(common, "\n".join(map(str, summaries)), {"runs": runs} if args.sizes else runs[0] | figures)
 
 
 def _answer(
-    asked: SearchArguments, funnel: FunnelArguments, typed: TypedQueryArguments, common: CommonArguments
+    args: SearchArguments, funnel: FunnelArguments, query_args: QueryArguments, common: CommonArguments
 ) -> None:
-    if not typed.model_name_or_path:
-        raise UserError("--model_name_or_path is missing", "a typed query is encoded by the model of the passages")
+    if not args.passage_reps:
+        raise UserError("--passage_reps is missing", "see starbucks search --help")
+    if not query_args.model_name_or_path:
+        raise UserError("--model_name_or_path is missing", "the model of the passages encodes the query")
     if funnel.funnel == "auto":
         raise UserError("--funnel auto is chosen with stored queries", "choose it first, then name its steps here")
-    from starbucks_retrieval.search.api import asked_size
-    from starbucks_retrieval.search.interactive import converse, show
+    if args.named_size is not None and funnel.funnel:
+        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    from starbucks_retrieval.search.interactive import converse, format_hits
     from starbucks_retrieval.search.searcher import Searcher
 
-    size = asked_size(asked.size, asked.layer, asked.dim)
-    if size is not None and funnel.funnel:
-        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
     searcher = Searcher(
-        typed.model_name_or_path,
-        asked.passage_reps or "",
-        typed.corpus_path,
-        size=size,
+        query_args.model_name_or_path,
+        args.passage_reps,
+        query_args.corpus_path,
+        size=args.named_size,
         funnel=funnel.funnel,
-        max_memory=asked.max_memory,
-        device=asked.device,
+        max_memory=args.memory_bytes,
+        device=args.device,
     )
-    if typed.query is not None:
-        answer = searcher.answer(typed.query, typed.hits)
+    if query_args.query is not None:
+        answer = searcher.answer(query_args.query, query_args.hits)
         if not common.json:
-            print(show(answer.hits))
-        took = {"encode_ms": round(answer.encode_ms, 1), "search_ms": round(answer.search_ms, 1)}
+            print(format_hits(answer.hits))
+        times = {"encode_ms": round(answer.encode_ms, 1), "search_ms": round(answer.search_ms, 1)}
         finish(
             common,
             f"{len(answer.hits)} of {searcher.store.count} passages, {searcher.funnel}, "
-            f"{took['encode_ms']} ms to encode, {took['search_ms']} ms to search",
-            {"query": typed.query, "hits": [hit.to_json() for hit in answer.hits], **took},
+            f"{times['encode_ms']} ms to encode, {times['search_ms']} ms to search",
+            {"query": query_args.query, "hits": [hit.to_json() for hit in answer.hits], **times},
         )
-    if typed.interactive:
-        converse(searcher, typed.hits)
+    if query_args.interactive:
+        converse(searcher, query_args.hits)
 
 
 if __name__ == "__main__":

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.engines import ENGINES
+from starbucks_retrieval.search.memory import parse_bytes
+from starbucks_retrieval.sizes import Size
 
 
 @dataclass
 class SearchArguments:
     """Search"""
 
-    passage_reps: str | None = flag(None, "passages: what encode wrote, or a quoted pattern of parts")
-    query_reps: str | None = flag(None, "queries: what encode --encode_is_query wrote")
+    passage_reps: str | None = flag(None, "passages: the output of encode, or a quoted pattern of parts")
+    query_reps: str | None = flag(None, "queries: the output of encode --encode_is_query")
     size: str | None = flag(None, "layer:dim, where several sizes are stored")
-    layer: int | None = flag(None, "the same in two flags")
-    dim: int | None = flag(None, "the same in two flags")
-    sizes: str | None = flag(None, "several sizes, or all: a run for each in the folder --save_ranking_to")
+    layer: int | None = flag(None, "layer of the size, with --dim instead of --size")
+    dim: int | None = flag(None, "dim of the size, with --layer instead of --size")
+    sizes: str | None = flag(None, "several sizes, or all: one run for each in the folder --save_ranking_to")
     depth: int | None = flag(None, "passages per query in the run (default: 1000)")
     save_ranking_to: str | None = flag(None, "the run file; .gz compresses it")
     save_format: Literal["trec", "msmarco", "tevatron"] = flag("trec", "columns of the run")
     batch_size: int = flag(1024, "queries per pass over the passages; -1: as many as fit in memory")
     max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
     threads: int | None = flag(None, "CPU threads")
-    override: bool = flag(False, "let passages stand for queries, or queries for passages: for symmetric tasks")
+    override: bool = flag(False, "accept passages as queries and queries as passages: for symmetric tasks")
 
-    engine: Literal["auto", "faiss", "torch", "ray", "milvus"] = flag(
-        "auto", "what looks at the passages; faiss, torch and ray find the same, bit for bit; auto: faiss or torch"
+    engine: str = flag(
+        "auto",
+        "faiss, torch and ray find the same, bit for bit; auto: faiss or torch. " + ENGINES.help_text(),
+        choices=lambda: ("auto", *ENGINES),
     )
     device: str | None = flag(
         None, "cpu, cuda … (torch: default a GPU where there is one; faiss: cuda where faiss-gpu is)"
@@ -43,13 +49,30 @@ class SearchArguments:
         if self.sizes and (self.size or self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --size, --layer, --dim contradict each other", "give one of them")
 
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of --max_memory. Raises UserError for text that is no amount of memory."""
+        return parse_bytes(self.max_memory)
+
+    @property
+    def named_size(self) -> Size | None:
+        """The size of --size, or of --layer and --dim; None if none is given. Raises UserError for half a size."""
+        if (self.layer is None) != (self.dim is None):
+            raise UserError("--layer and --dim go together", "give both, or --size layer:dim")
+        size = Size.parse(self.size) if self.size else None
+        pair = Size(self.layer, self.dim) if self.layer is not None and self.dim is not None else None
+        if size and pair and size != pair:
+            raise UserError(f"--size {size} contradicts --layer and --dim {pair}", "give one of the two")
+        return size or pair
+
 
 @dataclass
 class FunnelArguments:
-    """Funnels: shortlist at one size, look again at the next"""
+    """Funnels: shortlist at one size, rescore at the next"""
 
     funnel: str | None = flag(
-        None, "2:32@1000,6:128@100,12:768: how many passages each size keeps; auto: the cheapest that keeps --target"
+        None,
+        "2:32@1000,6:128@100,12:768: how many passages each size keeps; auto: the fewest products that keep --target",
     )
     target: float = flag(0.99, "share of the full size's nDCG@10 that --funnel auto keeps")
     qrels: str | None = flag(None, "judgements of the queries, for --funnel auto")
@@ -62,18 +85,18 @@ class IndexArguments:
     index: str | None = flag(
         None, "flat: exact; or a FAISS factory (HNSW32; IVF4096,PQ32; SQ8: int8 …), or Binary: one bit a dimension"
     )
-    save_index: str | None = flag(None, "folder that keeps the index; built there unless the same one is there already")
+    save_index: str | None = flag(None, "folder that keeps the index; built unless the same one exists there")
     load_index: str | None = flag(None, "folder of an index that --save_index wrote")
-    index_build: str | None = flag(None, "numbers for building: efConstruction=200,niter=20")
-    index_search: str | None = flag(None, "numbers for searching: nprobe=16, efSearch=64 (Milvus: ef=64)")
+    index_build: str | None = flag(None, "parameters of building: efConstruction=200,niter=20")
+    index_search: str | None = flag(None, "parameters of searching: nprobe=16, efSearch=64 (Milvus: ef=64)")
     train_sample: int | None = flag(None, "passages the index is trained on (default: what the factory needs)")
     rescore: int = flag(
         4,
-        "best rows x depth that are scored again, exactly, by the stored vectors; 0: the index's own scores. "
+        "depth x this many rows are scored again, exactly, by the stored vectors; 0: the scores of the index. "
         "10 or more suits Binary and short codes",
     )
     skip_index_checksum: bool = flag(False, "do not read the whole index before searching")
-    measure_recall: int | None = flag(None, "compare with exact search on so many queries and print recall")
+    measure_recall: int | None = flag(None, "compare this many queries with exact search and print recall")
     overwrite: bool = flag(False, "replace another index in that folder")
 
     def __post_init__(self) -> None:
@@ -82,7 +105,7 @@ class IndexArguments:
 
     @property
     def approximate(self) -> bool:
-        """Whether an index is asked for."""
+        """Whether an approximate index is used."""
         return bool(self.load_index) or (self.index is not None and self.index.lower() != "flat")
 
 
@@ -91,17 +114,44 @@ class MilvusArguments:
     """Milvus"""
 
     uri: str | None = flag(None, "--engine milvus: a file such as milvus.db (Milvus Lite), or http://host:19530")
-    collection: str = flag("starbucks", "its collection; loaded from --passage_reps, going on where a load stopped")
-    milvus_index: str = flag("FLAT", "index of its vector fields, where the server has it: FLAT, HNSW, IVF_FLAT …")
+    collection: str = flag("starbucks", "its collection; loaded from --passage_reps, an interrupted load resumes")
+    milvus_index: str = flag("FLAT", "index of its vector fields, as the server names it: FLAT, HNSW, IVF_FLAT …")
     milvus_token: str | None = flag(None, "user:password (better: in a configuration file)")
 
 
 @dataclass
-class TypedQueryArguments:
-    """Typed queries"""
+class QueryArguments:
+    """Queries as text"""
 
     query: str | None = flag(None, "answer this query")
-    interactive: bool = flag(False, "answer each line typed, until an empty one; :help lists commands")
+    interactive: bool = flag(False, "answer each line of standard input, until an empty one; :help lists commands")
     model_name_or_path: str | None = flag(None, "the model that encoded the passages")
     corpus_path: str | None = flag(None, "the corpus that was encoded, to show titles and texts")
     hits: int = flag(10, "passages shown")
+
+
+@dataclass
+class PlanArguments:
+    """Planning"""
+
+    plan: bool = flag(
+        False,
+        "search nothing: print bytes and estimated milliseconds per query of exact search and funnels, at --sizes and "
+        "--depth; approximate indexes are not estimated",
+    )
+    passages: float | None = flag(None, "--plan: how many, such as 1e9 (default: those of --passage_reps)")
+    plan_batch: int | None = flag(None, "--plan: queries at once (default: shown for 1 and for 64)")
+    store_dtype: Literal["float16", "float32"] = flag("float16", "--plan: type of the stored vectors")
+
+    def __post_init__(self) -> None:
+        if self.passages is not None and not 1 <= self.passages < math.inf:
+            raise UserError(f"--passages {self.passages:g} is not a number of passages", "give 1 or more, such as 1e9")
+        if self.plan_batch is not None and self.plan_batch < 1:
+            raise UserError(
+                f"--plan_batch {self.plan_batch} is below 1", "give the queries searched at once, such as 64"
+            )
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The numbers of queries at once that are shown."""
+        return (1, 64) if self.plan_batch is None else (self.plan_batch,)

@@ -1,4 +1,4 @@
-"""Typed queries at a terminal: read a line, show what was found and how long it took."""
+"""Queries at a terminal: read a line, print the hits and the time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ _HELP = """type a query, or
 an empty line ends"""
 
 
-def show(hits: Iterable[Hit]) -> str:
-    """Hits as text for a terminal: rank, score, docid and title on one line, the start of the text on the next."""
+def format_hits(hits: Iterable[Hit]) -> str:
+    """Return hits as text for a terminal: rank, score, docid and title on one line, the start of the text on the next.
+
+    Example:
+        >>> print(format_hits([Hit("d7", 0.5, "Hens", "Hens lay eggs.")]))
+          1.   0.5000  d7  Hens
+             Hens lay eggs.
+    """
     lines = []
     for rank, hit in enumerate(hits, 1):
         lines.append(f"{rank:3}. {hit.score:8.4f}  {hit.docid}" + (f"  {hit.title}" if hit.title else ""))
@@ -32,10 +38,14 @@ def show(hits: Iterable[Hit]) -> str:
 
 
 def converse(searcher: Searcher, k: int) -> int:
-    """Answer each line of standard input until an empty one or its end. Returns how many answers were given.
+    """Answer each line of standard input until an empty line or the end. Returns the number of answers.
 
-    Hits go to standard output, all else to standard error. A line that starts with a colon is a command; what is wrong
-    with one is said, and the conversation goes on. After a switch of sizes the last query is answered again.
+    Hits go to standard output, everything else to standard error. A line that starts with a colon is a command; an error
+    is printed, and the next line is read. After a change of size or funnel the last query is answered again.
+
+    Args:
+        searcher: Answers the queries.
+        k: Passages per query.
     """
     answered = 0
     query: str | None = None
@@ -44,21 +54,21 @@ def converse(searcher: Searcher, k: int) -> int:
         try:
             if not line.startswith(":"):
                 query = line
-            elif not _obey(searcher, line, hits) or query is None:
+            elif not _run_colon_command(searcher, line, hits) or query is None:
                 continue
             answer = searcher.answer(query, k)
         except UserError as error:
             _say(f"error: {error.what}" + (f"\n  try: {error.hint}" if error.hint else ""))
             continue
         hits = answer.hits
-        print(show(hits), flush=True)
+        print(format_hits(hits), flush=True)
         _say(f"encode {answer.encode_ms:.1f} ms, search {answer.search_ms:.1f} ms at {searcher.funnel}")
         answered += 1
     return answered
 
 
-def _obey(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
-    """Do what a command says. Returns whether it was a switch of sizes."""
+def _run_colon_command(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
+    """Run a command such as `:size 2:32`. Returns whether size or funnel were changed."""
     command, _, value = line[1:].partition(" ")
     value = value.strip()
     if command == "size":
@@ -66,12 +76,12 @@ def _obey(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
     elif command == "funnel":
         searcher.use(funnel=value)
     elif command == "help":
-        _say(f"{_HELP}\nstored: {Sizes(searcher.stored_sizes)}, and any first numbers of each")
+        _say(f"{_HELP}\nstored: {Sizes(searcher.stored_sizes)}, and smaller dims of each")
         return False
     elif command == "text":
         if not (value.isdecimal() and 1 <= int(value) <= len(hits)):
             raise UserError(
-                f"no passage {value or 'is named'}", f"the last answer has {len(hits)}, :text 1 is its first"
+                f"no passage {value or 'is named'}", f"the last answer has {len(hits)}; :text 1 is the first"
             )
         hit = hits[int(value) - 1]
         print("\n".join(part for part in (hit.docid, hit.title, hit.text) if part), flush=True)
@@ -87,13 +97,13 @@ def _say(text: str) -> None:
 
 
 def _lines() -> Iterator[str]:
-    typed = sys.stdin.isatty()
-    edited = typed and sys.stdout.isatty()
+    terminal = sys.stdin.isatty()
+    edited = terminal and sys.stdout.isatty()
     if edited:
         with suppress(ImportError):
-            import readline  # noqa: F401 - gives input() its arrow keys and the lines typed before
+            import readline  # noqa: F401 - gives input() arrow keys and a history
     while True:
-        if typed and not edited:  # input() would put its prompt among the hits
+        if terminal and not edited:  # input() would print its prompt among the hits
             print(_PROMPT, end="", file=sys.stderr, flush=True)
         try:
             line = (input(_PROMPT) if edited else sys.stdin.readline()).strip()

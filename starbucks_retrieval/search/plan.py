@@ -1,61 +1,163 @@
-"""How much to hold at once: queries per batch and passages per block under a memory limit."""
+"""Planning searches: stores opened and checked, engine and depth chosen. `--dry_run` prints a plan, else it is run."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
+from starbucks_retrieval.search.engines import ENGINES
+from starbucks_retrieval.search.engines.base import EngineOptions, RetrieverEngine, SearchRequest, choose_engine
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.indexes import parse_parameters
+from starbucks_retrieval.search.stores import check_stores, open_pair, open_pairs, searchable_sizes, stored_sizes
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
+from starbucks_retrieval.store import size_folder
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-FEW = 16  # queries
-_SMALL = 2**24  # numbers of a block for fewer
-
-
-def parse_bytes(text: str | int) -> int:
-    """Read `4GB`, `512MiB`, `1.5g` or a plain number of bytes. Raises UserError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(text).upper())
-    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
-        raise UserError(f"cannot read {text!r} as an amount of memory", "write a number with a unit, for example 4GB")
-    return max(1, int(float(match[1]) * _UNITS[match[2]]))
+DEPTH = 1000
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Sizes of the pieces of work. They decide speed and memory, never results.
+class SearchPlan:
+    """One search, which writes one run.
 
-    `candidates`: passages kept per query before exact scoring; `batch`: queries per pass over the store;
-    `block`: passages per call of FAISS; `gathered`: candidates read back from the store at once;
-    `close`: queries per extra pass when scores lie too close for single precision.
+    Args:
+        request: Stores, depth, funnel and options.
+        engine: A name of `ENGINES`; never `auto`.
+        arguments: The flags.
+        index: The flags of an approximate index.
+        output: The run file.
+        seed: Seed of building an index.
     """
 
-    candidates: int
-    batch: int
-    block: int
-    gathered: int
-    close: int
+    request: SearchRequest
+    engine: str
+    arguments: SearchArguments
+    index: IndexArguments
+    output: Path
+    seed: int = 42
 
-    def block_for(self, queries: int, dim: int) -> int:
-        """`block`, or less: for few queries, filling a large block for the first time takes longer than looking at it."""
-        return self.block if queries >= FEW else min(self.block, max(4 * self.candidates, _SMALL // dim))
+    @property
+    def count(self) -> int:
+        """Number of passages."""
+        return self.request.passages[self.request.last].count
+
+    @property
+    def query_count(self) -> int:
+        """Number of queries."""
+        return self.request.queries[self.request.last].count
+
+    @property
+    def depth(self) -> int:
+        """Passages per query in the run."""
+        return min(self.request.depth, self.count)
+
+    @property
+    def queries_at_once(self) -> int:
+        """Queries that are read together: --batch_size, or all for -1."""
+        batch_size = self.arguments.batch_size
+        return min(batch_size, self.query_count) if batch_size > 0 else self.query_count
+
+    @property
+    def size_name(self) -> str:
+        """The size, such as `6:128`, or `2:64/4:64` for queries at 2:64 and passages at 4:64."""
+        last = self.request.last
+        return pair_name(last, self.request.passages[last].spec.size)
 
 
-def make_plan(memory: int, batch_size: int, depth: int, count: int, dim: int) -> Plan:
-    """Share `memory` bytes between a block of passages (half), the batch's lists and exact scoring (a quarter each).
+def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: IndexArguments) -> None:
+    """Raise UserError for flags that are missing or contradict each other, before any store is opened."""
+    for name in ("query_reps", "passage_reps", "save_ranking_to"):
+        if not getattr(arguments, name):
+            raise UserError(f"--{name} is missing", "give it, or give a query as text with --query or --interactive")
+    if funnel.funnel == "auto" and funnel.qrels is None:
+        raise UserError("--qrels is missing", "--funnel auto is chosen by judgements of these queries")
+    if arguments.sizes and (funnel.funnel or index.approximate):
+        raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
+    if funnel.funnel and arguments.named_size is not None:
+        raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    if index.measure_recall is not None and (not index.approximate or funnel.funnel):
+        raise UserError("--measure_recall compares an index with exact search", "give --index or --load_index alone")
 
-    `batch_size` -1 stands for as many queries as fit. A limit too small to work with gets the smallest plan that works.
+
+def plan_searches(
+    arguments: SearchArguments,
+    funnel: FunnelArguments,
+    index: IndexArguments,
+    milvus: MilvusArguments,
+    *,
+    seed: int = 42,
+) -> list[SearchPlan]:
+    """Plan one search, or one for each of `--sizes`. With `--funnel auto` the largest size stands in for the funnel.
+
+    Raises:
+        UserError: Flags, stores and engine do not belong together.
     """
-    # FAISS errs by far less than the scores of neighbours differ, so a few more than `depth` nearly always suffice.
-    candidates = min(depth + 32 + depth // 32, count)
-    # Scores and rows, old and new, both sides of a merge, and FAISS's own lists.
-    batch = max(1, memory // 4 // (candidates * 100))
-    if batch_size > 0:
-        batch = min(batch, batch_size)
-    block = min(max(256, memory // 2 // (dim * 4)), count)
-    return Plan(
-        candidates=candidates,
-        batch=batch,
-        block=block,
-        gathered=max(256, memory // 4 // (dim * 6)),
-        close=max(1, memory // 4 // (block * 4)),
+    check_flags(arguments, funnel, index)
+    output = arguments.save_ranking_to or ""
+    if arguments.sizes:
+        stored = Sizes(searchable_sizes(arguments.query_reps or "", arguments.passage_reps or ""))
+        return [
+            _plan_one(arguments, None, index, milvus, size, Path(output) / f"{size_folder(size)}.trec", seed)
+            for size in Sizes.parse(arguments.sizes, stored)
+        ]
+    size, steps = arguments.named_size, None
+    if funnel.funnel == "auto":
+        size = max(sizes_in_common(arguments), default=None)
+    elif funnel.funnel is not None:
+        steps = Funnel.parse(funnel.funnel)
+    return [_plan_one(arguments, steps, index, milvus, size, Path(output), seed)]
+
+
+def sizes_in_common(arguments: SearchArguments) -> list[Size]:
+    """Return the stored sizes of the queries at which stored passages can be searched, ascending."""
+    queries, passages = arguments.query_reps or "", arguments.passage_reps or ""
+    return [size for size in searchable_sizes(queries, passages) if size in stored_sizes(queries)]
+
+
+def _plan_one(
+    arguments: SearchArguments,
+    steps: Funnel | None,
+    index: IndexArguments,
+    milvus: MilvusArguments,
+    size: Size | None,
+    output: Path,
+    seed: int,
+) -> SearchPlan:
+    queries, passages = arguments.query_reps or "", arguments.passage_reps or ""
+    if steps is None:
+        query_stores, passage_stores = open_pair(queries, passages, size)
+    else:
+        steps = steps.at_depth(arguments.depth, DEPTH)
+        query_stores, passage_stores = open_pairs(queries, passages, steps.sizes)
+    check_stores(query_stores, passage_stores, arguments.override)
+    requested = steps.depth if steps is not None else arguments.depth
+    depth = DEPTH if requested is None else requested
+    if depth < 1:
+        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    options = EngineOptions(
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        batch_size=arguments.batch_size,
+        max_memory=arguments.memory_bytes,
+        index_search=parse_parameters(index.index_search),
+        ray_workers=arguments.ray_workers,
+        ray_address=arguments.ray_address,
+        uri=milvus.uri,
+        collection=milvus.collection,
+        milvus_index=milvus.milvus_index,
+        milvus_token=milvus.milvus_token,
     )
+    request = SearchRequest(query_stores, passage_stores, depth, steps, index.approximate, passages, options)
+    plan = SearchPlan(request, arguments.engine, arguments, index, output, seed)
+    first = passage_stores[request.first]
+    engine = choose_engine(arguments.engine, arguments.device, arguments.dtype, plan.queries_at_once, first)
+    made = ENGINES[engine]()
+    if isinstance(made, RetrieverEngine):
+        made.check(request)
+    if depth > plan.count:
+        log.warning("depth %d is more than the %d passages: each query gets all", depth, plan.count)
+    return SearchPlan(request, engine, arguments, index, output, seed)

@@ -1,129 +1,113 @@
-"""The ways to find passages for a block of queries: exact, through an index, through a funnel, in Milvus."""
+"""Retrievers: exact search, an approximate index or a funnel over the candidates of an engine, or an engine itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol
 
 import numpy as np
 
-from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import CandidateGenerator, exact_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.indexes import SavedIndex
+from starbucks_retrieval.search.engines import ENGINES
+from starbucks_retrieval.search.engines.base import (
+    RetrievedRows,
+    Retriever,
+    RetrieverEngine,
+    SearchRequest,
+    make_candidate_generator,
+)
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.indexes import RESCORE, SavedIndex
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore
-
-RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
 
 
-class DocidLookup(Protocol):
-    """What turns rows into ids; every store does."""
+def make_retriever(
+    engine: str, request: SearchRequest, index: SavedIndex | None = None, rescore: int = RESCORE
+) -> Retriever:
+    """Return the retriever of a search; its owner closes it.
 
-    def ids(self, rows: np.ndarray) -> list[str]: ...
+    Args:
+        engine: A name of `ENGINES`.
+        request: Stores, depth, funnel and options.
+        index: An approximate index over the passages of `request.first`.
+        rescore: Rows of the index to score again, as a multiple of the depth.
 
-
-@dataclass(frozen=True)
-class Retriever:
-    """`find` takes {size: queries [block, dim]} for `sizes` and a label; it yields rows and scores, batch by batch.
-
-    `close` ends what it started for that.
+    Raises:
+        UserError: The engine cannot meet the options, or the index is of another size than the funnel's first step.
     """
-
-    sizes: tuple[Size, ...]
-    names: DocidLookup
-    find: Callable[[Mapping[Size, np.ndarray], str], RetrievedRows]
-    close: Callable[[], None] = lambda: None
-
-
-def exact_retriever(
-    size: Size, store: EmbeddingStore, depth: int, generator: CandidateGenerator | None, **options: Any
-) -> Retriever:
-    """By exact search of one store; `size` is that of the queries, here and below."""
-
-    def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        return exact_search(queries[size], store, depth, generator=generator, label=label, **options)
-
-    return Retriever((size,), store, find)
+    made = ENGINES[engine]()
+    if isinstance(made, RetrieverEngine):
+        return made.retriever(request)
+    if index is not None and request.funnel is None:
+        return _index_retriever(request, index, rescore)
+    if request.funnel is not None:
+        return _funnel_retriever(engine, request, request.funnel, index)
+    return _exact_retriever(engine, request)
 
 
-def ray_retriever(size: Size, store: EmbeddingStore, depth: int, batch_size: int, **options: Any) -> Retriever:
-    """By exact search in Ray workers, each over its own rows; they stay for all blocks of queries."""
-    from starbucks_retrieval.search.engines.ray import RaySearch
+def _exact_retriever(engine: str, request: SearchRequest) -> Retriever:
+    options, size, store = request.options, request.last, request.passages[request.last]
+    generator = make_candidate_generator(engine, options, store.spec.size.dim)
 
-    workers = RaySearch(store.folders, depth, **options)
+    def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
+        return exact_search(
+            queries[size],
+            store,
+            request.depth,
+            batch_size=options.batch_size,
+            max_memory=options.max_memory,
+            threads=options.threads,
+            label=label,
+            generator=generator,
+        )
 
-    def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        return workers.search(queries[size], batch_size)
-
-    return Retriever((size,), store, find, workers.close)
-
-
-def index_retriever(
-    size: Size, index: SavedIndex, depth: int, rescore: int, parameters: Mapping[str, Any], **options: Any
-) -> Retriever:
-    """Through an approximate index, the best scored again."""
-
-    def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        yield index.search(queries[size], depth, rescore=rescore, parameters=parameters, **options)
-
-    return Retriever((size,), index.store, find)
+    return Retriever((size,), store, retrieve)
 
 
-def funnel_retriever(
-    stores: Mapping[Size, EmbeddingStore],
-    funnel: Funnel,
-    index: SavedIndex | None,
-    parameters: Mapping[str, Any],
-    **options: Any,
-) -> Retriever:
-    """Through a funnel; `index`, of the first step's size, may make its shortlist."""
+def _index_retriever(request: SearchRequest, index: SavedIndex, rescore: int) -> Retriever:
+    options, size = request.options, request.last
+
+    def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
+        yield index.search(
+            queries[size],
+            request.depth,
+            parameters=options.index_search,
+            rescore=rescore,
+            max_memory=options.max_memory,
+            threads=options.threads,
+        )
+
+    return Retriever((size,), index.store, retrieve)
+
+
+def _funnel_retriever(engine: str, request: SearchRequest, funnel: Funnel, index: SavedIndex | None) -> Retriever:
+    options, stores = request.options, request.passages
+    generator = make_candidate_generator(engine, options, stores[request.first].spec.size.dim)
     first = None
     if index is not None:
-        begins = stores[funnel.sizes[0]].spec.size
-        if index.store.spec.size != begins:
+        first_size = stores[request.first].spec.size
+        if index.store.spec.size != first_size:
             raise UserError(
-                f"the index is of size {index.store.spec.size}, the funnel begins at {begins}",
+                f"the index is of size {index.store.spec.size}, the funnel begins at {first_size}",
                 "build one of the funnel's first size",
             )
-        # The steps that follow score again.
-        first = SimpleNamespace(search=partial(index.search, rescore=0, parameters=parameters))
+        # The next steps score again.
+        first = SimpleNamespace(search=partial(index.search, rescore=0, parameters=options.index_search))
 
-    def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        return funnel_search(queries, stores, funnel, first=first, label=label, **options)
+    def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
+        return funnel_search(
+            queries,
+            stores,
+            funnel,
+            first=first,
+            batch_size=options.batch_size,
+            max_memory=options.max_memory,
+            threads=options.threads,
+            generator=generator,
+            label=label,
+        )
 
-    return Retriever(tuple(funnel.sizes), stores[funnel.last], find)
-
-
-def milvus_retriever(
-    queries: Mapping[Size, EmbeddingStore],
-    stores: Mapping[Size, EmbeddingStore],
-    funnel: Funnel,
-    uri: str,
-    collection: str,
-    parameters: Mapping[str, Any],
-    **loading: Any,
-) -> Retriever:
-    """In Milvus, which is first given what it lacks of the stores; those may have more sizes than are searched."""
-    from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, milvus_funnel, milvus_search
-
-    log.info("%s", load(stores, uri, collection, **loading))
-    opened = MilvusCollection(uri, collection, token=loading.get("token"))
-    for size in funnel.sizes:
-        opened.check(queries[size].spec)
-
-    def find(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
-        if len(funnel.steps) == 1:
-            assert funnel.depth is not None
-            found = milvus_search(queries[funnel.last], opened, funnel.last, funnel.depth, parameters)
-        else:
-            found = milvus_funnel(queries, opened, funnel, parameters)
-        for rows, scores in found:
-            there = rows >= 0  # an approximate index may find fewer
-            yield [own[held] for own, held in zip(rows, there)], [own[held] for own, held in zip(scores, there)]
-
-    return Retriever(tuple(funnel.sizes), stores[funnel.last], find, opened.close)
+    return Retriever(tuple(funnel.sizes), stores[funnel.last], retrieve)

@@ -1,4 +1,4 @@
-"""Scores that depend on the two vectors only: not on the machine, the block, the batch or the library."""
+"""Exact scores, and error bounds of approximate ones. A score depends on its two vectors only, not on batch or library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starbucks_retrieval.store.float16 import to_float32
 _CACHE = 2**19  # bytes of vectors in double precision that stay in the cache while they are scored
 
 
-class Vectors(Protocol):
-    """What scoring needs of a store."""
+class VectorSource(Protocol):
+    """The part of a store that scoring needs."""
 
     count: int
     largest_norm: float
@@ -23,7 +23,7 @@ class Vectors(Protocol):
 
 
 def single_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
-    """How far a single-precision inner product can be from the exact one, for each query: [queries], float64.
+    """Return a bound on the error of a single-precision inner product, for each query: [queries], float64.
 
     Source: the standard bound of summation in any order, Higham, Accuracy and Stability of Numerical Algorithms, 3.1.
     """
@@ -31,16 +31,20 @@ def single_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
 
 
 def double_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
-    """The same for double precision."""
+    """Return the bound of `single_error` for double precision."""
     return _bound(queries, largest_norm, np.float64)
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
-    """Inner products as float32, the same bits whoever computes them: [rows].
+    """Return inner products as float32 that are the same bits on every machine: [rows].
 
-    `vectors` [rows, dim] and `query` [dim] are float64 holding float32 numbers; `error` is the query's `double_error`.
-    A library's sum is taken where every sum within the error rounds to one float32, and the rest, about one in a
-    million, is summed in an order of our own.
+    The product of the linear algebra library is used where every value within its error bound rounds to the same
+    float32. The other scores, about one in a million, are summed in a fixed order.
+
+    Args:
+        vectors: [rows, dim] float64 holding float32 numbers.
+        query: [dim] float64 holding float32 numbers.
+        error: `double_error` of the query.
     """
     fast = vectors @ query
     scores = (fast + 2 * error).astype(np.float32)
@@ -51,23 +55,30 @@ def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.n
 
 
 def score_rows(vectors: np.ndarray, rows: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
-    """`inner_products` of some rows of float32 `vectors` [any, dim]: [len(rows)]. A few at a time: half the time."""
+    """Return `inner_products` of the given rows of `vectors` [any, dim] float32: [len(rows)].
+
+    Rows are converted a few at a time so that they stay in the CPU cache, which halves the time.
+    """
     dim = vectors.shape[1]
     at_once = min(max(16, _CACHE // (8 * dim)), len(rows))
     single, double = np.empty((at_once, dim), np.float32), np.empty((at_once, dim), np.float64)
     scores = np.empty(len(rows), np.float32)
     for start in range(0, len(rows), at_once):
-        some = rows[start : start + at_once]
-        np.take(vectors, some, axis=0, out=single[: len(some)], mode="clip")  # any other mode buffers `out`
-        double[: len(some)] = single[: len(some)]
-        scores[start : start + len(some)] = inner_products(double[: len(some)], query, error)
+        chunk = rows[start : start + at_once]
+        np.take(vectors, chunk, axis=0, out=single[: len(chunk)], mode="clip")  # any other mode buffers `out`
+        double[: len(chunk)] = single[: len(chunk)]
+        scores[start : start + len(chunk)] = inner_products(double[: len(chunk)], query, error)
     return scores
 
 
-def score_candidates(queries: np.ndarray, rows: np.ndarray, store: Vectors, gathered: int) -> np.ndarray:
-    """Exact scores of each query's own candidates: queries [queries, dim], rows and result [queries, candidates].
+def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource, gathered: int) -> np.ndarray:
+    """Return the exact scores of each query's candidates: [queries, candidates].
 
-    Reads at most about `gathered` vectors from the store at once.
+    Args:
+        queries: [queries, dim].
+        rows: Rows of the store [queries, candidates].
+        store: Where the vectors are read.
+        gathered: Vectors to read at once, about.
     """
     scores = np.empty(rows.shape, np.float32)
     errors = double_error(queries, store.largest_norm)
@@ -77,17 +88,24 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: Vectors, gath
     for top in range(0, len(rows), height):
         for left in range(0, rows.shape[1], width):
             part = rows[top : top + height, left : left + width]
-            needed, places = _unique(part, store.count)
+            needed, positions = _unique(part, store.count)
             vectors = to_float32(store.vectors(needed))
-            for i, own in enumerate(places, top):
-                scores[i, left : left + width] = score_rows(vectors, own, exact[i], errors[i])
+            for i, line in enumerate(positions, top):
+                scores[i, left : left + width] = score_rows(vectors, line, exact[i], errors[i])
     return scores
 
 
-def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: Vectors) -> tuple[np.ndarray, np.ndarray]:
-    """The `depth` best of each line, in trec_eval's order: score descending, then docid descending by its bytes.
+def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `depth` best rows and scores of each query in trec_eval's order: score, then docid bytes, descending.
 
-    `rows`, `scores`: [queries, candidates]; both results: [queries, min(depth, candidates)].
+    Args:
+        rows: Rows of the store [queries, candidates].
+        scores: Their scores [queries, candidates].
+        depth: Rows to keep per query.
+        store: Gives the ids of rows with equal scores.
+
+    Returns:
+        Rows and scores, both [queries, min(depth, candidates)].
     """
     order = np.argsort(-scores, axis=1, kind="stable")
     rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
@@ -98,8 +116,8 @@ def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: Vectors) -> tu
     return rows[:, :depth], scores[:, :depth]
 
 
-def _order_ties(rows: np.ndarray, equal: np.ndarray, lines: np.ndarray, depth: int, store: Vectors) -> None:
-    """Sort, in place, each stretch of equal scores that starts above `depth` by docid; ids are read for all at once."""
+def _order_ties(rows: np.ndarray, equal: np.ndarray, lines: np.ndarray, depth: int, store: VectorSource) -> None:
+    """Sort, in place, each stretch of equal scores that starts above `depth` by docid; all ids are read at once."""
     stretches = []
     for line in lines:
         edges = np.flatnonzero(np.diff(equal[line], prepend=False, append=False))
@@ -111,10 +129,10 @@ def _order_ties(rows: np.ndarray, equal: np.ndarray, lines: np.ndarray, depth: i
 
 
 def _unique(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows, ascending, and where in them each row is."""
+    """Return the distinct rows, ascending, and the position of each row among them."""
     if count > 8 * rows.size:
-        distinct, places = np.unique(rows, return_inverse=True)
-        return distinct, places.reshape(rows.shape)
+        distinct, positions = np.unique(rows, return_inverse=True)
+        return distinct, positions.reshape(rows.shape)
     seen = np.zeros(count, bool)  # a table beats sorting when the corpus is not much larger than the lists
     seen[rows] = True
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[rows]
@@ -129,7 +147,7 @@ def _bound(queries: np.ndarray, largest_norm: float, dtype: type[np.floating]) -
 
 
 def _fixed_order(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    # Products of two float32 are exact in float64; the sums are those of one tree, whatever the number of rows.
+    # Products of two float32 are exact in float64; they are summed by one tree, whatever the number of rows.
     terms = vectors * query
     while (width := terms.shape[1]) > 1:
         half = width // 2

@@ -1,4 +1,4 @@
-"""From a typed query to passages with their text: the one place of this package that meets an encoder."""
+"""Answering queries as text: encode the query, search stored passages, look up their texts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ import numpy as np
 
 from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import import_faiss
-from starbucks_retrieval.search.funnel.funnel import Funnel, FunnelStep, funnel_search
-from starbucks_retrieval.search.funnel.passage_slice import open_sizes, stored_sizes
-from starbucks_retrieval.search.plan import parse_bytes
+from starbucks_retrieval.search.engines.faiss import import_faiss
+from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.memory import MAX_MEMORY
+from starbucks_retrieval.search.stores import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
 from starbucks_retrieval.store.spec import same_fingerprint
 
 
 class QueryEncoder(Protocol):
-    """What a Searcher needs of a model; `NestedEncoder` is one."""
+    """The part of a model that a Searcher needs; `NestedEncoder` has it."""
 
     config: Any
 
@@ -37,7 +38,7 @@ class QueryEncoder(Protocol):
 
 @dataclass(frozen=True)
 class Hit:
-    """One passage found. `title` and `text` are empty without a corpus."""
+    """A passage that was found. `title` and `text` are empty without a corpus."""
 
     docid: str
     score: float
@@ -45,13 +46,13 @@ class Hit:
     text: str
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The hits of one query, best first, and where its time went, in milliseconds."""
+    """The hits of one query, best first, and the milliseconds of encoding and of searching."""
 
     hits: list[Hit]
     encode_ms: float
@@ -59,8 +60,8 @@ class SearchResult:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How queries are answered: replaced as a whole, so that a query under way keeps the one that it began with."""
+class _Setup:
+    """Funnel, stores and encoder of a search: replaced as one, so that a running query keeps those it began with."""
 
     funnel: Funnel
     stores: Mapping[Size, EmbeddingStore]
@@ -68,12 +69,39 @@ class _Way:
 
 
 class Searcher:
-    """Answers typed queries from stores of passages: exactly at one size, or through a funnel.
+    """Answers queries from stored passages: by exact search at one size, or through a funnel.
 
-    `model` is a folder, a hub name or an open encoder; `passage_reps` and `size` are as for `search`; `funnel` names
-    the steps instead of one size. A query is encoded once for all sizes that it needs. `corpus` is the collection that
-    was encoded, read once; its texts wait in a temporary file. `device` is where a model that is named is loaded. Several threads may search at a time. Raises UserError
-    when the model or the corpus is not the one behind the store.
+    A query is encoded once for all sizes that it needs. Several threads may search at the same time.
+
+    Args:
+        model: A model folder, a hub name, or an encoder.
+        passage_reps: Where the passages are stored, or an open store.
+        corpus: The corpus that was encoded, to show titles and texts. It is read once, into a temporary file.
+        size: The size to search at; may be omitted where only one is stored.
+        funnel: The steps of a funnel, instead of one size.
+        max_memory: Bytes for vectors and result lists.
+        device: Where a model that is named is loaded.
+
+    Raises:
+        UserError: The model or the corpus is not the one behind the store, or a size is not stored.
+
+    Example:
+        >>> import tempfile, types, numpy as np
+        >>> from starbucks_retrieval.search.stores import write_vectors
+        >>> class LetterCounter:  # in practice a NestedEncoder
+        ...     config = types.SimpleNamespace(
+        ...         pooling="cls", normalize=False, passage_size=lambda size: size, query_sizes=lambda size: [size]
+        ...     )
+        ...     def encode(self, texts, sizes, *, is_query):
+        ...         counts = np.array([[text.count(letter) for letter in "abc"] for text in texts], np.float32)
+        ...         return {size: counts[:, : size.dim] for size in sizes}
+        ...     def fingerprint(self, layer):
+        ...         return ""
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     passages = write_vectors(f"{folder}/L1-D3", ["many a", "many b"], np.array([[3, 0, 1], [0, 3, 1]], "f4"))
+        ...     searcher = Searcher(LetterCounter(), passages, size=Size(1, 3))
+        ...     [(hit.docid, hit.score) for hit in searcher.search("a banana", k=1)]
+        [('many a', 12.0)]
     """
 
     def __init__(
@@ -84,15 +112,15 @@ class Searcher:
         *,
         size: Size | None = None,
         funnel: Funnel | str | None = None,
-        max_memory: str | int = "2GB",
+        max_memory: int = MAX_MEMORY,
         device: str | None = None,
     ) -> None:
         import_faiss()
         self.max_memory = max_memory
         self._model, self._reps, self._device = model, passage_reps, device
-        self._encoding = threading.Lock()  # an encoder keeps the taps of the pass that it is in
-        self._loaded: tuple[int, QueryEncoder] | None = None  # how many layers are there
-        self._way: _Way | None = None
+        self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
+        self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
+        self._setup: _Setup | None = None
         if size is None and funnel is None:
             size = self._only_size()
         self.use(size, funnel)
@@ -101,7 +129,7 @@ class Searcher:
     @property
     def funnel(self) -> Funnel:
         """The steps of a search; one for exact search."""
-        return self._now.funnel
+        return self._current.funnel
 
     @property
     def size(self) -> Size:
@@ -111,56 +139,56 @@ class Searcher:
     @property
     def store(self) -> EmbeddingStore:
         """The passages at that size."""
-        return self._now.stores[self.size]
+        return self._current.stores[self.size]
 
     @property
     def stored_sizes(self) -> list[Size]:
-        """The sizes of queries that can be searched, ascending; so can the first numbers of each."""
+        """The sizes of queries that can be searched, ascending; smaller dims of each can be searched too."""
         return self._query_sizes(self.encoder)
 
     @property
     def encoder(self) -> QueryEncoder:
         """The model."""
-        return self._now.encoder
+        return self._current.encoder
 
     def use(self, size: Size | None = None, funnel: Funnel | str | None = None) -> None:
-        """Answer from now on at `size`, or through `funnel`. Raises UserError, and changes nothing, if it cannot be."""
+        """Search from now on at `size`, or through `funnel`. Raises UserError, and changes nothing, for missing sizes."""
         if (size is None) == (funnel is None):
-            raise UserError("a search goes by one size or by a funnel", "give --size or --funnel")
+            raise UserError("a search needs either a size or a funnel", "give --size or --funnel")
         steps = Funnel((FunnelStep(size),)) if size is not None else funnel
         assert steps is not None
         steps = Funnel.parse(steps) if isinstance(steps, str) else steps
-        stored_sizes(self._reps)  # refuses a wrong path before a model is loaded
+        stored_sizes(self._reps)  # raises for a wrong path before a model is loaded
         encoder = self._encoder(max(steps.sizes.layers))
         wanted = {step: encoder.config.passage_size(step) for step in steps.sizes}
-        there = open_sizes(self._reps, dict.fromkeys(wanted.values()))
-        stores = {step: there[other] for step, other in wanted.items()}
+        opened = open_sizes(self._reps, dict.fromkeys(wanted.values()))
+        stores = {step: opened[other] for step, other in wanted.items()}
         for step, store in stores.items():
             _check_model(store, encoder, step.layer)
-        stores[steps.sizes[0]].hold(parse_bytes(self.max_memory) // 2)  # every query looks at all of it
-        self._way = _Way(steps, stores, encoder)
+        stores[steps.sizes[0]].hold(self.max_memory // 2)  # every query scans all of it
+        self._setup = _Setup(steps, stores, encoder)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
-        """The `k` best passages for one query, best first; fewer when the store or a funnel's last step has fewer."""
+        """Return the `k` best passages of one query, best first; fewer when the store or the last step has fewer."""
         return self.answer(text, k).hits
 
     def answer(self, text: str, k: int = 10) -> SearchResult:
-        """What `search` finds, and how long it took."""
+        """Return what `search` finds and the time it took."""
         if k < 1:
-            raise UserError(f"--hits {k} is below 1", "ask for at least one passage")
-        way = self._now
+            raise UserError(f"--hits {k} is below 1", "give at least 1")
+        setup = self._current
         began = time.perf_counter()
         with self._encoding:
-            encoded = way.encoder.encode([text], way.funnel.sizes, is_query=True)
+            encoded = setup.encoder.encode([text], setup.funnel.sizes, is_query=True)
         encoded_at = time.perf_counter()
-        # A funnel that says where it ends is run to its end, whatever part of it is shown.
-        funnel = way.funnel.at_depth(k if way.funnel.depth is None else None)
-        [(rows, scores)] = funnel_search(encoded, way.stores, funnel, max_memory=self.max_memory)
+        # A funnel whose last step names a number keeps that number, whatever part is shown.
+        funnel = setup.funnel.at_depth(k if setup.funnel.depth is None else None)
+        [(rows, scores)] = funnel_search(encoded, setup.stores, funnel, max_memory=self.max_memory)
         found = rows[0][:k]
-        docids = way.stores[funnel.last].ids(found)
+        docids = setup.stores[funnel.last].ids(found)
         searched_at = time.perf_counter()
         hits = [
-            Hit(docid, float(score), *self._text(row, docid))
+            Hit(docid, float(score), *self._title_and_text(row, docid))
             for row, docid, score in zip(found.tolist(), docids, scores[0])
         ]
         return SearchResult(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
@@ -178,19 +206,19 @@ class Searcher:
         return sorted(size for stored in stored_sizes(self._reps) for size in encoder.config.query_sizes(stored))
 
     @property
-    def _now(self) -> _Way:
-        assert self._way is not None
-        return self._way
+    def _current(self) -> _Setup:
+        assert self._setup is not None
+        return self._setup
 
     def _encoder(self, layer: int) -> QueryEncoder:
-        """The model up to `layer` at least; one that is loaded already serves all layers below its own."""
+        """Return the model up to `layer` at least; a loaded model also serves the layers below."""
         if not isinstance(self._model, str | Path):
             return self._model
         if self._loaded is None or self._loaded[0] < layer:
             self._loaded = layer, _load(self._model, layer, self._device)
         return self._loaded[1]
 
-    def _text(self, row: int, docid: str) -> tuple[str, str]:
+    def _title_and_text(self, row: int, docid: str) -> tuple[str, str]:
         if self._texts is None:
             return "", ""
         passage = self._texts[row]
@@ -205,7 +233,7 @@ class Searcher:
 class _Texts:
     """The passages behind a store, by row: in a temporary file without a name, with 8 bytes of memory for each.
 
-    A collection may come compressed, from a table or from a hub, none of which gives up a single row quickly.
+    A corpus may be compressed, a table or on a hub, none of which gives quick access to a single row.
     """
 
     def __init__(self, corpus: str, store: EmbeddingStore) -> None:
@@ -231,24 +259,24 @@ class _Texts:
 
 
 def _check_model(store: EmbeddingStore, encoder: QueryEncoder, layer: int) -> None:
-    """Raise UserError unless queries that the encoder makes at `layer` lie in the space of the stored passages."""
+    """Raise UserError unless queries of the encoder at `layer` are in the vector space of the stored passages."""
     spec, config = store.spec, encoder.config
     if spec.kind != "passages":
         raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
-    # Layers above the queries' may not be loaded; passages that are deeper tell what lies below.
+    # Layers above that of the queries may not be loaded; the store of deeper passages lists the fingerprints below.
     deeper = layer < spec.size.layer
-    here = encoder.fingerprint(min(layer, spec.size.layer))
-    there = spec.fingerprint if not deeper else spec.lineage[layer - 1] if len(spec.lineage) >= layer else "unknown"
-    if not same_fingerprint(here, there):
+    of_model = encoder.fingerprint(min(layer, spec.size.layer))
+    stored = spec.fingerprint if not deeper else spec.lineage[layer - 1] if len(spec.lineage) >= layer else "unknown"
+    if not same_fingerprint(of_model, stored):
         raise UserError(
-            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({there}), this one is {here}",
+            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({stored}), this one is {of_model}",
             "give the model that encoded them, or encode them again",
         )
     for name in ("pooling", "normalize"):
-        stored, own = getattr(spec, name), getattr(config, name)
-        if stored != own:
+        expected, found = getattr(spec, name), getattr(config, name)
+        if expected != found:
             raise UserError(
-                f"the passages were encoded with {name} {stored!r}, this model has {own!r}",
+                f"the passages were encoded with {name} {expected!r}, this model has {found!r}",
                 "give the model that encoded them, or encode them again",
             )
 

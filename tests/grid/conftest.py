@@ -12,7 +12,7 @@ from starbucks_retrieval.data import read_run
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.metrics.results import read_results
-from starbucks_retrieval.search import search
+from starbucks_retrieval.search import SearchArguments, search
 from starbucks_retrieval.sizes import Size
 
 
@@ -44,6 +44,14 @@ def separately(model: Path, beir: Path, out: Path, size: Size, measures: str, de
     base = {"model_name_or_path": str(model), "dataset_path": str(beir), "sizes": str(size), "store_dtype": "float32"}
     encode(EncodeArguments(**base, **encoding, encode_output_path=str(out / "p")))
     encode(EncodeArguments(**base, **encoding, encode_output_path=str(out / "q"), encode_is_query=True))
-    search(out / "q", out / "p", out / "run.trec", depth, size=size)
+    search(
+        SearchArguments(
+            query_reps=str(out / "q"),
+            passage_reps=str(out / "p"),
+            size=str(size),
+            depth=depth,
+            save_ranking_to=str(out / "run.trec"),
+        )
+    )
     evaluate(out / "run.trec", str(beir), measures, output=out / "scores.json")
     return read_run(out / "run.trec"), {cell.measure: cell for cell in read_results(out / "scores.json").cells}

@@ -78,8 +78,8 @@ def test_memory_bounds_what_is_read_and_kept(tmp_path, monkeypatch):
 
     store = write(tmp_path, pooled_layers("plain", 3000, 2))
     seen = []
-    pieces = module.pieces
-    monkeypatch.setattr(module, "pieces", lambda s, rows, *rest: seen.append(rows) or pieces(s, rows, *rest))
+    blocks = module.tensor_blocks
+    monkeypatch.setattr(module, "tensor_blocks", lambda s, rows, *rest: seen.append(rows) or blocks(s, rows, *rest))
     queries = pooled_layers("plain", 300, 3)
     small = list(search_all_dims(queries, store, DIMS, 10, normalize=True, max_memory="1MB"))
     assert len(seen) > 1 and 256 <= max(seen) < 1500

@@ -6,8 +6,9 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures, score
-from starbucks_retrieval.search.funnel.choice import choose_funnel, cost
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_choice import choose_funnel, cost
+from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.sizes import Size
 
 SMALL, MIDDLE, FULL = Size(2, 4), Size(4, 16), Size(6, 64)
@@ -114,7 +115,7 @@ def test_a_shortlist_just_long_enough(open_written):
         assert str(choice.funnel) == expected
         assert (choice.score, choice.full_score) == (1, 1)
     assert choice.cost_ratio == 1
-    assert "none is cheaper than 6:64 alone and keeps 99.0%" in str(choice)
+    assert "funnels is cheaper than 6:64 alone and keeps 99.0%" in str(choice)
 
 
 def test_a_small_size_that_is_perfect_is_taken_alone(open_written):
@@ -135,7 +136,7 @@ def test_pieces_of_work_change_nothing(problem):
         values = problem.choose(target=0.9, keeps=GRID, **options).to_json()
         return {name: value for name, value in values.items() if "milliseconds" not in name}
 
-    assert outcome() == outcome(max_memory="1MB") == outcome(threads=1, max_memory=1)
+    assert outcome() == outcome(max_memory=1_000_000) == outcome(threads=1, max_memory=1)
 
 
 def test_steps_can_be_limited(problem):
@@ -176,9 +177,13 @@ def test_refusals(problem):
             problem.choose(**options)
     arguments = [problem.queries, problem.query_ids, problem.stores, problem.qrels]
     for place, value, what in [
-        (2, {FULL: problem.stores[FULL]}, "6:64 is all there is"),
-        (2, {}, "no size is all there is"),
-        (3, {"x1": {"d1": 1}}, "none of the 30 queries is judged: they are named as 'q0', in the qrels as 'x1'"),
+        (2, {FULL: problem.stores[FULL]}, "several sizes, stored: 6:64"),
+        (2, {}, "several sizes, stored: none"),
+        (
+            3,
+            {"x1": {"d1": 1}},
+            "none of the 30 queries is judged: their ids are like 'q0', those of the qrels like 'x1'",
+        ),
         (3, {"q0": {"e1": 1}}, "none of the 1 relevant documents of the qrels is among the passages"),
         (3, {"q0": {"d1": 0}}, "none of the 0 relevant"),
     ]:
@@ -186,5 +191,5 @@ def test_refusals(problem):
             choose_funnel(*arguments[:place], value, *arguments[place + 1 :])
     far = problem.queries[FULL] @ problem.vectors[FULL].T
     lowest = {query_id: {problem.ids[row]: 1} for query_id, row in zip(problem.query_ids, far.argmin(axis=1))}
-    with pytest.raises(UserError, match="at 6:64 no judged passage comes among the first 10"):
+    with pytest.raises(UserError, match="at 6:64 no relevant passage is among the first 10"):
         choose_funnel(*arguments[:3], lowest)

@@ -8,12 +8,13 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines.milvus import MilvusCollection, load, milvus_funnel, milvus_search
+from starbucks_retrieval.search.engines.milvus import MilvusCollection, load_stores, milvus_funnel, milvus_search
 from starbucks_retrieval.search.engines.milvus import connection as connection_module
 from starbucks_retrieval.search.engines.milvus import loading as load_module
+from starbucks_retrieval.search.engines.milvus.collections import CollectionMetadata
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import CollectionMetadata
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.sizes import Size
 
 pytest.importorskip("pymilvus")
@@ -62,7 +63,7 @@ def joined(found):
 
 def test_search_is_exact_search(uri, stores):
     stores, queries = stores
-    summary = load(stores, uri, "starbucks_test")
+    summary = load_stores(stores, uri, "starbucks_test")
     assert (summary.rows, summary.sizes) == (300, "2:8, 6:24")
     collection = MilvusCollection(uri, "starbucks_test")
     assert (collection.sizes, collection.count) == ([SMALL, LARGE], 300)
@@ -83,7 +84,7 @@ def test_search_is_exact_search(uri, stores):
 
 def test_funnel_is_the_funnel_over_stores(uri, stores):
     stores, queries = stores
-    load(stores, uri, "starbucks_test")
+    load_stores(stores, uri, "starbucks_test")
     collection = MilvusCollection(uri, "starbucks_test")
     for text in ("2:8@300,6:24@300", "2:8@60,6:24@20", "6:24@41"):
         rows, scores = joined(milvus_funnel(queries, collection, Funnel.parse(text), batch_size=3))
@@ -95,8 +96,8 @@ def test_funnel_is_the_funnel_over_stores(uri, stores):
 
 def test_a_second_load_sends_nothing(uri, stores):
     stores, _ = stores
-    assert load(stores, uri, "starbucks_test").loaded == 300 * (1 if uri != SERVER else load_count(uri))
-    assert load(stores, uri, "starbucks_test").loaded == 0
+    assert load_stores(stores, uri, "starbucks_test").loaded == 300 * (1 if uri != SERVER else load_count(uri))
+    assert load_stores(stores, uri, "starbucks_test").loaded == 0
 
 
 def load_count(uri):
@@ -119,12 +120,12 @@ def test_a_load_that_was_killed_goes_on(uri, stores, monkeypatch):
 
     monkeypatch.setattr(Connection, "call", killed)
     with pytest.raises(KeyboardInterrupt):
-        load(stores, uri, "starbucks_test", batch_rows=40)  # shards of 64: two calls each
+        load_stores(stores, uri, "starbucks_test", batch_rows=40)  # shards of 64: two calls each
     monkeypatch.setattr(Connection, "call", real)
-    with pytest.raises(UserError, match="half loaded"):
+    with pytest.raises(UserError, match="incomplete"):
         MilvusCollection(uri, "starbucks_test")
     assert sent == ["rows_0_64"] * 2 + ["rows_64_128"] * 2 + ["rows_128_192"]
-    assert load(stores, uri, "starbucks_test").loaded == 300 - 128
+    assert load_stores(stores, uri, "starbucks_test").loaded == 300 - 128
     collection = MilvusCollection(uri, "starbucks_test")
     rows, _ = joined(milvus_search(queries[LARGE], collection, LARGE, 300))
     assert np.array_equal(np.sort(rows), np.tile(np.arange(300), (7, 1)))
@@ -145,7 +146,7 @@ def test_calls_carried_out_twice_are_mended(uri, stores, monkeypatch):
             yield rows
 
     monkeypatch.setattr(load_module, "_rows", twice)
-    assert load(stores, uri, "starbucks_test").loaded == 300 + 64
+    assert load_stores(stores, uri, "starbucks_test").loaded == 300 + 64
     collection = MilvusCollection(uri, "starbucks_test")
     assert collection.at(LARGE).vectors(np.arange(300)).tobytes() == stores[LARGE].vectors(np.arange(300)).tobytes()
     collection.close()
@@ -153,8 +154,8 @@ def test_calls_carried_out_twice_are_mended(uri, stores, monkeypatch):
 
 def test_another_index(uri, stores):
     stores, queries = {LARGE: stores[0][LARGE]}, stores[1]
-    load(stores, uri, "starbucks_test")
-    summary = load(stores, uri, "starbucks_test", index="IVF_FLAT", index_params={"nlist": 16})
+    load_stores(stores, uri, "starbucks_test")
+    summary = load_stores(stores, uri, "starbucks_test", index="IVF_FLAT", index_params={"nlist": 16})
     assert summary.loaded == 0
     collection = MilvusCollection(uri, "starbucks_test")
     described = collection.connection.call("describe_index", "starbucks_test", "layer6_dim24")
@@ -172,19 +173,19 @@ def test_another_index(uri, stores):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "call", counted)
-        load(stores, uri, "starbucks_test", index="ivf_flat", index_params={"nlist": 16})
+        load_stores(stores, uri, "starbucks_test", index="ivf_flat", index_params={"nlist": 16})
     assert "create_index" not in calls
 
 
 def test_what_is_there_is_not_mixed_with_something_else(uri, stores, open_written):
     stores, _ = stores
-    load({SMALL: stores[SMALL]}, uri, "starbucks_test")
+    load_stores({SMALL: stores[SMALL]}, uri, "starbucks_test")
     other = open_written(stores[SMALL].ids(np.arange(300)), stores[LARGE].vectors(np.arange(300))[:, 8:16], "other",
                          size=SMALL, fingerprint="else")  # fmt: skip
     with pytest.raises(UserError, match="starbucks_test holds something else: at 2:8 its model"):
-        load({SMALL: other}, uri, "starbucks_test")
+        load_stores({SMALL: other}, uri, "starbucks_test")
     with pytest.raises(UserError, match="its sizes are 2:8, not 2:8, 6:24"):
-        load(stores, uri, "starbucks_test")
+        load_stores(stores, uri, "starbucks_test")
     collection = MilvusCollection(uri, "starbucks_test")
     with pytest.raises(UserError, match="differ in fingerprint: 'w2' and 'else'"):
         collection.check(other.spec)
@@ -208,14 +209,17 @@ def test_a_collection_of_others_is_left_alone(uri, stores):
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=4)
     connection.call("create_collection", "starbucks_test", schema=schema)
     connection.close()
-    for action in (lambda: load(stores[0], uri, "starbucks_test"), lambda: MilvusCollection(uri, "starbucks_test")):
+    for action in (
+        lambda: load_stores(stores[0], uri, "starbucks_test"),
+        lambda: MilvusCollection(uri, "starbucks_test"),
+    ):
         with pytest.raises(UserError, match="was not loaded by this version"):
             action()
 
 
 def test_bad_questions(uri, stores):
     stores, queries = {SMALL: stores[0][SMALL]}, stores[1][SMALL]
-    load(stores, uri, "starbucks_test")
+    load_stores(stores, uri, "starbucks_test")
     collection = MilvusCollection(uri, "starbucks_test")
     field = collection.at(SMALL)
     field.count = 20_000
@@ -228,13 +232,13 @@ def test_bad_questions(uri, stores):
         field.search(np.ones((1, 9)), 5)
     collection.close()
     with pytest.raises(UserError, match=r"refused create_index: .*(unknown|invalid)"):
-        load(stores, uri, "starbucks_test", index="NO_SUCH")
+        load_stores(stores, uri, "starbucks_test", index="NO_SUCH")
 
 
 @pytest.mark.parametrize("name", ["9lives", "a-b", "é", "", "a b"])
 def test_names_that_milvus_does_not_take(stores, tmp_path, name):
     with pytest.raises(UserError, match="cannot name a Milvus collection"):
-        load(stores[0], str(tmp_path / "m.db"), name)
+        load_stores(stores[0], str(tmp_path / "m.db"), name)
 
 
 def test_files_that_cannot_be_one(stores, tmp_path):
@@ -245,7 +249,7 @@ def test_files_that_cannot_be_one(stores, tmp_path):
         ("old.db", "no Milvus Lite database of this version"),
     ]:
         with pytest.raises(UserError, match=what):
-            load(stores[0], str(tmp_path / name), "c")
+            load_stores(stores[0], str(tmp_path / name), "c")
 
 
 def test_a_milvus_that_is_down(stores, monkeypatch):
@@ -253,7 +257,7 @@ def test_a_milvus_that_is_down(stores, monkeypatch):
     monkeypatch.setattr(connection_module, "sleep", waits.append)
     monkeypatch.setattr(connection_module, "monotonic", lambda: sum(waits))  # attempts themselves take no time
     with pytest.raises(UserError, match=r"no answer from Milvus at http://127\.0\.0\.1:9:") as caught:
-        load(stores[0], "http://user:secret@127.0.0.1:9", "c", patience=8)
+        load_stores(stores[0], "http://user:secret@127.0.0.1:9", "c", timeout=8)
     assert "secret" not in str(caught.value)
     assert "a load goes on where it stopped" in caught.value.hint
     assert waits == [0.5, 1.0, 2.0, 4.0]
@@ -281,7 +285,7 @@ def test_a_connection_that_is_lost_is_made_again(stores, tmp_path, monkeypatch):
         self.local = False
 
     monkeypatch.setattr(Connection, "__init__", as_if_a_server)
-    assert load(stores[0], str(tmp_path / "milvus.db"), "c").loaded == 300
+    assert load_stores(stores[0], str(tmp_path / "milvus.db"), "c").loaded == 300
     assert waits == [0.5, 1.0]
 
 
@@ -297,4 +301,4 @@ def test_pymilvus_missing(stores, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(UserError, match="needs pymilvus"):
-        load(stores[0], str(Path("milvus.db")), "c")
+        load_stores(stores[0], str(Path("milvus.db")), "c")

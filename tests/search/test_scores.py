@@ -3,7 +3,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import scores as scores_module
-from starbucks_retrieval.search.plan import make_plan, parse_bytes
+from starbucks_retrieval.search.memory import parse_bytes, plan_memory
 from starbucks_retrieval.search.scores import double_error, inner_products, single_error
 
 
@@ -70,9 +70,9 @@ def test_what_is_no_amount_of_memory(text):
 
 def test_plans_respect_the_limit_and_never_stall():
     for memory in (1, 10**6, 10**9, 10**12):
-        plan = make_plan(memory, -1, 1000, 8_841_823, 768)
-        assert min(plan.batch, plan.block, plan.gathered, plan.close) >= 1
+        plan = plan_memory(memory, -1, 1000, 8_841_823, 768)
+        assert min(plan.batch, plan.block, plan.gathered, plan.rescanned) >= 1
         assert plan.candidates > 1000
         assert plan.block * 768 * 4 <= max(memory, 256 * 768 * 4)
-    assert make_plan(10**9, 64, 1000, 10**6, 768).batch == 64
-    assert make_plan(10**9, -1, 1000, 50, 768).candidates == 50
+    assert plan_memory(10**9, 64, 1000, 10**6, 768).batch == 64
+    assert plan_memory(10**9, -1, 1000, 50, 768).candidates == 50

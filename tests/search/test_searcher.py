@@ -16,8 +16,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search import searcher as searcher_module
-from starbucks_retrieval.search.funnel.funnel import Funnel
-from starbucks_retrieval.search.interactive import converse, show
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.interactive import converse, format_hits
 from starbucks_retrieval.sizes import Size
 
 WORDS = ("coffee", "tea", "milk", "water")
@@ -117,7 +117,7 @@ def test_conversation(reps, corpus, monkeypatch, capsys):
     ]
     timings = [re.fullmatch(r"encode (\d+\.\d) ms, search (\d+\.\d) ms at 2:4", line) for line in told.err.splitlines()]
     assert len(timings) == 2 and all(timings)
-    assert show([]) == ""
+    assert format_hits([]) == ""
 
 
 def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
@@ -132,19 +132,19 @@ def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
     assert shown[6:9] == ["d", "D", "tea with milk and milk"]
     said = re.sub(r"\d+\.\d ms", "… ms", told.err)
     assert said.startswith(
-        "error: no passage 1\n  try: the last answer has 0, :text 1 is its first\n"
+        "error: no passage 1\n  try: the last answer has 0; :text 1 is the first\n"
         "searching at 1:2\nencode … ms, search … ms at 1:2\n"
         "searching at 1:2@3,2:4\nencode … ms, search … ms at 1:2@3,2:4\n"  # coffee once more
         "encode … ms, search … ms at 1:2@3,2:4\ntype a query, or\n"
     )
     for what in (
-        "\nstored: 1:2,2:4, and any first numbers of each\n",
+        "\nstored: 1:2,2:4, and smaller dims of each\n",
         "error: " + str(reps) + " has no size 9:9, nor a wider one of its layer\n  try: it has 1:2, 2:4",
         "error: cannot read the size 'six'",
         "error: the funnel 2:4@3,1:2 shrinks from 2:4 to 1:2",
         "error: cannot read the size ''",
         "error: there is no command :depth\n  try: :help lists them",
-        "error: no passage 2\n  try: the last answer has 1,",
+        "error: no passage 2\n  try: the last answer has 1;",
         "error: no passage is named\n",
     ):
         assert what in said
@@ -221,8 +221,8 @@ def test_a_size_that_is_not_stored_is_cut_from_a_wider_one(reps):
 def test_a_searcher_that_is_switched_wrongly_stays_as_it_was(reps):
     searcher = Searcher(FakeEncoder(), reps, size=Size(2, 4))
     for options, what in [
-        ({}, "one size or by a funnel"),
-        ({"size": Size(2, 4), "funnel": "2:4"}, "one size or by a funnel"),
+        ({}, "either a size or a funnel"),
+        ({"size": Size(2, 4), "funnel": "2:4"}, "either a size or a funnel"),
         ({"funnel": "1:2@2,5:4"}, "no size 5:4"),
         ({"funnel": "1:2,2:4"}, "does not say how many"),
     ]:

@@ -1,11 +1,11 @@
-"""Exact search by Ray workers, beyond one machine: each streams its own rows of the store, the best are merged here."""
+"""Exact search by Ray workers on one or more machines: each scans its rows of the store, the best rows are merged."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,113 +15,127 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
-from starbucks_retrieval.search.engines.exact import (
+from starbucks_retrieval.search.engines.base import (
     CandidateGenerator,
-    Results,
-    check_queries,
-    exact_search,
+    EngineOptions,
+    RetrievedRows,
+    Retriever,
+    RetrieverEngine,
+    SearchRequest,
+    SearchResults,
     make_candidate_generator,
 )
-from starbucks_retrieval.search.plan import parse_bytes
+from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.scores import best
+from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
 
+class RayEngine(RetrieverEngine):
+    """`--engine ray`: workers generate candidates by FAISS, or by torch where a device or a dtype is given."""
+
+    def check(self, request: SearchRequest) -> None:
+        """Raise UserError for a funnel and for an index."""
+        if request.funnel is not None or request.indexed:
+            raise UserError("--engine ray searches exactly at one size", "omit --funnel and the index, or --engine")
+
+    def retriever(self, request: SearchRequest) -> Retriever:
+        """Return a retriever whose workers stay for all blocks of queries."""
+        store = request.passages[request.last]
+        workers = RaySearch(store.folders, request.depth, request.options)
+
+        def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
+            return workers.search(queries[request.last])
+
+        return Retriever((request.last,), store, retrieve, workers.close)
+
+
 class RaySearch:
-    """Ray workers that search one store exactly; they stay until `close`.
+    """Ray workers that search one store exactly; they stay until `close`. A worker that dies is started again.
 
-    `folders`: a store, or all parts of one, at paths or URLs that every machine sees. `workers`: as many take equal
-    shares of the shards, and `max_memory` each; one a machine if not given. `address`: a Ray cluster; if neither it nor
-    the environment's RAY_ADDRESS is given, one that lives as long as this and that nobody else sees. `engine`, `device`,
-    `dtype`: what proposes, as in `make_candidate_generator`. A worker that is lost is started again.
+    Args:
+        folders: A store, or all parts of one, at paths or URLs that every machine can read.
+        depth: Passages per query.
+        options: `ray_workers` take equal shares of the shards, and `max_memory` each; by default one a machine.
+            `ray_address` names a cluster; without it and without RAY_ADDRESS in the environment, a cluster is started
+            on this machine that ends with the search. `device` and `dtype` are those of the candidate generator.
 
-    Raises UserError for a Ray that is not installed or cannot be reached, and for all that `exact_search` refuses.
+    Raises:
+        UserError: Ray is not installed or cannot be reached, or `exact_search` refuses the queries.
     """
 
-    def __init__(
-        self,
-        folders: Sequence[str | Path],
-        depth: int = 1000,
-        *,
-        workers: int | None = None,
-        address: str | None = None,
-        engine: str = "faiss",
-        device: str | None = None,
-        dtype: str = "auto",
-        max_memory: str | int = "2GB",
-    ) -> None:
+    def __init__(self, folders: Sequence[str | Path], depth: int = 1000, options: EngineOptions | None = None) -> None:
+        self.options = options or EngineOptions()
+        workers = self.options.ray_workers
         if workers is not None and workers < 1:
-            raise UserError(f"{workers} Ray workers are too few", "ask for at least one")
-        parse_bytes(max_memory)
+            raise UserError(f"{workers} Ray workers are too few", "give --ray_workers 1 or more")
         self.store = _open(folders)
         self.depth = depth
         self._ray = import_ray("--engine ray")
         self._paths = [str(folder) if "://" in str(folder) else os.path.abspath(folder) for folder in folders]
-        self._workers = workers
-        self._address = address
-        self._options = {"engine": engine, "device": device, "dtype": dtype, "max_memory": max_memory}
         self._cluster = contextlib.ExitStack()
-        self._searchers: list[Any] = []
+        self._workers: list[Any] = []
 
-    def search(self, queries: np.ndarray, batch_size: int = 1024) -> Iterator[Results]:
-        """See exact_search. Workers are started by the first call."""
-        queries = self.check(queries, batch_size)
-        if not self._searchers:
+    def search(self, queries: np.ndarray) -> Iterator[SearchResults]:
+        """Find the best passages of queries [queries, dim], as `exact_search`; the first call starts the workers."""
+        queries = self.check(queries)
+        if not self._workers:
             self._start()
-        at_once = batch_size if batch_size > 0 else len(queries)
-        asked = self._ask(queries[:at_once])
+        at_once = self.options.batch_size if self.options.batch_size > 0 else len(queries)
+        submitted = self._submit(queries[:at_once])
         try:
             for start in range(0, len(queries), at_once):
-                # While these are merged, the workers have the next ones.
-                waiting, asked = asked, self._ask(queries[start + at_once : start + 2 * at_once])
-                found = self._ray.get(waiting)
+                # The workers search the next batch while the results of this one are merged.
+                pending, submitted = submitted, self._submit(queries[start + at_once : start + 2 * at_once])
+                found = self._ray.get(pending)
                 rows, scores = (np.concatenate(parts, axis=1) for parts in zip(*found))
                 yield best(rows, scores, min(self.depth, self.store.count), self.store)
         except self._ray.exceptions.RayError as error:
             raise user_error(error) or error from None
 
-    def check(self, queries: np.ndarray, batch_size: int) -> np.ndarray:
-        """The queries as they are sent. Raises UserError for those that cannot be searched for."""
+    def check(self, queries: np.ndarray) -> np.ndarray:
+        """Return the queries as they are sent to workers. Raises UserError as `check_queries`."""
         queries = np.ascontiguousarray(queries, np.float32)
-        check_queries(queries, self.store, self.depth, batch_size)
+        check_queries(queries, self.store, self.depth, self.options.batch_size)
         return queries
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""
-        for searcher in self._searchers:
-            self._ray.kill(searcher)
-        self._searchers = []
+        for worker in self._workers:
+            self._ray.kill(worker)
+        self._workers = []
         self._cluster.close()
 
     def _start(self) -> None:
-        ray, wanted = self._ray, self._options
-        self._cluster.enter_context(cluster(ray, self._address, self._workers or 1))
+        ray, options = self._ray, self.options
+        self._cluster.enter_context(cluster(ray, options.ray_address, options.ray_workers or 1))
         resources = ray.cluster_resources()
         cpus = max(1, int(resources.get("CPU", 1)))
-        shares = _shares(self.store, min(self._workers or sum(node["Alive"] for node in ray.nodes()), cpus))
-        wants_gpu = str(wanted["device"]).startswith("cuda")
-        if wants_gpu and not resources.get("GPU"):  # Ray would wait for one for ever
-            raise UserError(f"--device {wanted['device']}: the Ray cluster has no GPU", "say --device cpu")
-        on_gpu = int(resources.get("GPU", 0)) > 0 and wanted["device"] != "cpu" and wanted["engine"] == "torch"
-        actor = ray.remote(_Searcher).options(
+        shares = _shares(self.store, min(options.ray_workers or sum(node["Alive"] for node in ray.nodes()), cpus))
+        engine = "faiss" if options.device is None and options.dtype == "auto" else "torch"
+        needs_gpu = str(options.device).startswith("cuda")
+        if needs_gpu and not resources.get("GPU"):  # Ray would wait for a GPU forever
+            raise UserError(f"--device {options.device}: the Ray cluster has no GPU", "use --device cpu")
+        on_gpu = int(resources.get("GPU", 0)) > 0 and options.device != "cpu" and engine == "torch"
+        actor = ray.remote(_Worker).options(
             num_cpus=cpus // len(shares),
-            num_gpus=1 if on_gpu or wants_gpu else 0,
+            num_gpus=1 if on_gpu or needs_gpu else 0,
             max_restarts=-1,
             max_task_retries=3,
             scheduling_strategy="SPREAD",
         )
         log.info("%d Ray workers, %d CPUs each, search %d passages", len(shares), cpus // len(shares), self.store.count)
-        self._searchers = [actor.remote(self._paths, *share, self.depth, wanted) for share in shares]
+        self._workers = [actor.remote(self._paths, *share, self.depth, engine, options) for share in shares]
 
-    def _ask(self, queries: np.ndarray) -> list[Any]:
+    def _submit(self, queries: np.ndarray) -> list[Any]:
         if not len(queries):
             return []
         batch = self._ray.put(queries)
-        return [searcher.search.remote(batch) for searcher in self._searchers]
+        return [worker.search.remote(batch) for worker in self._workers]
 
 
-class RemoteRows(EmbeddingStore):
-    """The rows [start, stop) of a store as a store of their own, counted from 0."""
+class RowRangeView(EmbeddingStore):
+    """A view of the rows [start, stop) of a store, counted from 0."""
 
     def __init__(self, store: EmbeddingStore, start: int, stop: int) -> None:
         vars(self).update(vars(store))
@@ -149,31 +163,38 @@ class RemoteRows(EmbeddingStore):
         return self._store.id_bytes(self._checked(rows) + self._start)
 
 
-class _Searcher:
-    """A Ray worker: opens the store once, searches its own rows for one batch of queries a call."""
+class _Worker:
+    """A Ray worker: opens the store once, searches its rows for one batch of queries a call."""
 
-    def __init__(self, folders: Sequence[str], start: int, stop: int, depth: int, options: dict[str, Any]) -> None:
-        # Nothing may fail in here: Ray hands on errors of calls, and takes errors of a start for a lost machine.
+    def __init__(
+        self, folders: Sequence[str], start: int, stop: int, depth: int, engine: str, options: EngineOptions
+    ) -> None:
+        # Nothing may fail here: Ray passes on errors of calls, but treats an error at the start as a lost machine.
         self.start, self.stop, self.depth = start, stop, depth
         self.folders = folders
-        self.options = options
+        self.engine, self.options = engine, options
 
-    def search(self, queries: np.ndarray) -> Results:
-        """Rows of the whole store and scores, both [queries, depth] or fewer."""
-        memory = self.options["max_memory"]
+    def search(self, queries: np.ndarray) -> SearchResults:
+        """Return rows of the whole store and scores, both [queries, depth] or fewer."""
         found = exact_search(
-            queries, self._rows, self.depth, batch_size=-1, max_memory=memory, generator=self._proposer
+            queries,
+            self._rows,
+            self.depth,
+            batch_size=-1,
+            max_memory=self.options.max_memory,
+            generator=self._generator,
         )
         rows, scores = zip(*found)
         return np.concatenate(rows) + self.start, np.concatenate(scores)
 
     @functools.cached_property
-    def _rows(self) -> RemoteRows:
-        return RemoteRows(_open(self.folders), self.start, self.stop)
+    def _rows(self) -> RowRangeView:
+        return RowRangeView(_open(self.folders), self.start, self.stop)
 
     @functools.cached_property
-    def _proposer(self) -> CandidateGenerator:
-        return make_candidate_generator(self.options["engine"], self.options["device"], self.options["dtype"])
+    def _generator(self) -> CandidateGenerator:
+        options = EngineOptions(device=self.options.device, dtype=self.options.dtype)
+        return make_candidate_generator(self.engine, options)
 
 
 def _open(folders: Sequence[str | Path]) -> EmbeddingStore:
@@ -183,7 +204,7 @@ def _open(folders: Sequence[str | Path]) -> EmbeddingStore:
 
 
 def _shares(store: EmbeddingStore, workers: int) -> list[tuple[int, int]]:
-    """Consecutive rows for each worker: whole shards, in nearly equal numbers."""
+    """Return the rows of each worker as (start, stop): whole shards, in nearly equal numbers."""
     size = store.spec.shard_size
     shards = -(-store.count // size)
     workers = min(workers, shards)

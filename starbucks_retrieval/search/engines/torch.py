@@ -1,4 +1,4 @@
-"""Proposals by torch: matrix products in bfloat16 or float32, on a CPU or a GPU, with an error bound of their own."""
+"""Candidates from torch: matrix products in bfloat16 or float32, on a CPU or a GPU, each with its error bound."""
 
 from __future__ import annotations
 
@@ -11,77 +11,78 @@ from torch import Tensor
 
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.torch_slices import pieces
-from starbucks_retrieval.search.plan import Plan
+from starbucks_retrieval.search.engines.base import CandidateEngine, CandidateGenerator, EngineOptions
+from starbucks_retrieval.search.engines.torch_blocks import tensor_blocks
+from starbucks_retrieval.search.memory import MemoryPlan
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.store import EmbeddingStore
 
-_UNIT = 2.0**-8  # of bfloat16: rounding errs by no more than this share
+_ROUNDING = 2.0**-8  # of bfloat16: rounding errs by no more than this share
 _LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
-_LONG = 512  # numbers of a vector
-_PIECE = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
+_LONG_VECTOR = 512  # dimensions
+_BLOCK_ROWS = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
 
 
-def torch_candidate_generator(
-    device: str | None = None, dtype: str = "auto", threads: int | None = None, dim: int | None = None
-) -> TorchCandidateGenerator:
-    """A proposer for `exact_search` that multiplies by torch.
+class TorchEngine(CandidateEngine):
+    """`--engine torch`: a GPU where there is one, unless `--device` says otherwise."""
 
-    `device`: cpu, cuda or cuda:1; a GPU when there is one if not given. `dtype` auto: bf16 where it is
-    faster for vectors of `dim`. `threads`: CPU threads of torch. Raises UserError for a dtype that is not known and a device that is not
-    there.
-    """
-    if dtype not in ("auto", "fp32", "bf16"):
-        raise UserError(f"--dtype {dtype} is not one for searching", "take fp32, bf16 or auto")
-    place = resolve_device(device)
-    if place.type not in _PIECE:
-        raise UserError(f"search runs on cpu or cuda, not on {device}", "say --device cpu")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return TorchCandidateGenerator(place, {"fp32": False, "bf16": True, "auto": _fast_bf16(place, dim or 0)}[dtype])
+    def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
+        """Return a generator; dtype `auto` is bf16 where that is faster for vectors of `dim`.
+
+        Raises UserError for an unknown dtype and for a device that is not there.
+        """
+        if options.dtype not in ("auto", "fp32", "bf16"):
+            raise UserError(f"--dtype {options.dtype} is not one for searching", "use fp32, bf16 or auto")
+        device = resolve_device(options.device)
+        if device.type not in _BLOCK_ROWS:
+            raise UserError(f"search runs on cpu or cuda, not on {options.device}", "use --device cpu")
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        bf16 = {"fp32": False, "bf16": True, "auto": _bf16_is_fast(device, dim or 0)}[options.dtype]
+        return TorchCandidateGenerator(device, bf16)
 
 
 class TorchCandidateGenerator:
-    """The best rows by a product in bfloat16 (`half`) or float32; of a list kept while looking, those that may matter."""
+    """Generates the rows that may be among the best by products in bfloat16 (`bf16`) or float32."""
 
-    def __init__(self, device: torch.device, half: bool) -> None:
+    def __init__(self, device: torch.device, bf16: bool) -> None:
         self.device = device
-        self.half = half
-        # Scores in bfloat16 tell fewer neighbours apart: more are kept, and those in doubt are scored exactly.
-        self.overfetch = 2 if half else 1
+        self.bf16 = bf16
+        # Scores in bfloat16 are coarser: more candidates are kept, and all that may matter are scored exactly.
+        self.overfetch = 2 if bf16 else 1
 
-    def propose(
-        self, queries: np.ndarray, store: EmbeddingStore, plan: Plan, depth: int, label: str
+    def generate(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See Proposer."""
-        half = self.half and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
+        """Scan the store once, as `CandidateGenerator.generate` says."""
+        bf16 = self.bf16 and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
         dim = store.spec.size.dim
-        left = torch.tensor(queries).to(self.device, torch.bfloat16 if half else torch.float32)
-        rows = max(256, min(_PIECE[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
-        kept = BestRows(len(queries), plan.candidates, self.device)
+        left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
+        rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
+        kept = TopRows(len(queries), plan.candidates, self.device)
         product = _Product(left, min(rows, store.count))
-        farthest = 0.0  # no passage moved by more than this when it was rounded
-        with torch.inference_mode(), plain_products():
-            for start, piece, moved in pieces(store, min(rows, store.count), self.device, left.dtype, label):
-                kept.add(start, product(piece))
-                farthest = max(farthest, moved)
+        largest_move = 0.0  # no passage moved by more than this when it was rounded
+        with torch.inference_mode(), float32_products():
+            for start, block, moved in tensor_blocks(store, min(rows, store.count), self.device, left.dtype, label):
+                kept.add(start, product(block))
+                largest_move = max(largest_move, moved)
             scores, found = kept.finish()
-        if not half:
+        if not bf16:
             return _needed(scores, found, depth, single_error(queries, store.largest_norm), 0.0)
         moved_queries = np.sqrt(np.square(queries.astype(np.float64) - left.double().cpu().numpy()).sum(axis=1))
-        error = _half_error(queries, moved_queries, farthest, store.largest_norm)
+        error = _bf16_error(queries, moved_queries, largest_move, store.largest_norm)
         return _needed(scores, found, depth, error, product.share)
 
 
 class _Product:
-    """Scores [queries, rows] of up to `rows` vectors; memory is taken once."""
+    """Scores [queries, rows] of up to `rows` vectors, written to one buffer."""
 
     def __init__(self, queries: Tensor, rows: int) -> None:
         self.queries = queries
-        half = queries.dtype == torch.bfloat16
-        # torch sums in float32 everywhere; on a CPU it can only give the sum rounded once more.
-        self.share = _UNIT / (1 - _UNIT) if half and queries.device.type == "cpu" else 0.0
-        self.wide = half and queries.device.type == "cuda"
+        bf16 = queries.dtype == torch.bfloat16
+        # torch sums in float32 everywhere; on a CPU it rounds the sum to bfloat16 again.
+        self.share = _ROUNDING / (1 - _ROUNDING) if bf16 and queries.device.type == "cpu" else 0.0
+        self.wide = bf16 and queries.device.type == "cuda"
         dtype = torch.float32 if self.wide else queries.dtype
         self.buffer = torch.empty(len(queries) * rows, dtype=dtype, device=queries.device)
 
@@ -92,36 +93,44 @@ class _Product:
         return torch.mm(self.queries, vectors.T, out=out)
 
 
-class BestRows:
-    """The best `count` scores of each query so far, with their rows."""
+class TopRows:
+    """Keeps the best `count` scores of each query, with their rows, while blocks of scores are added.
+
+    Args:
+        queries: Number of queries.
+        count: Rows to keep per query.
+        device: Where the lists are kept.
+    """
 
     def __init__(self, queries: int, count: int, device: torch.device) -> None:
         self.count = count
-        self.filled = 0  # columns of the two, which have room for twice `count` and what one piece may add
+        self.filled = 0  # columns in use; the lists hold twice `count` and what one block may add
         self.scores = torch.empty((queries, 3 * count), dtype=torch.float32, device=device)
         self.rows = torch.empty((queries, 3 * count), dtype=torch.int64, device=device)
-        self.floor: Tensor | None = None  # [queries, 1]; scores up to it are of no use, once there are `count`
+        self.floor: Tensor | None = None  # [queries, 1]: once `count` rows are kept, lower scores are skipped
 
     def add(self, start: int, scores: Tensor) -> None:
-        """Take in scores [queries, rows] of the rows from `start`."""
+        """Add scores [queries, rows] of the consecutive rows from `start`."""
         if self.floor is None:
             self._take_best(start, scores)
             return
-        query, row = _nonzero(scores > self.floor.to(scores.dtype))  # the floor is one of them: it stays what it is
+        query, row = _nonzero(
+            scores > self.floor.to(scores.dtype)
+        )  # the floor is a score of this dtype: the cast is exact
         per_query = torch.bincount(query, minlength=len(scores))
         most = int(per_query.max())
         if most > self.count:
             self._take_best(start, scores)
         elif most:
-            place = torch.arange(len(query), device=query.device) - (torch.cumsum(per_query, 0) - per_query)[query]
+            column = torch.arange(len(query), device=query.device) - (torch.cumsum(per_query, 0) - per_query)[query]
             values = torch.full((len(scores), most), -torch.inf, device=scores.device)
             rows = torch.zeros((len(scores), most), dtype=torch.int64, device=scores.device)
-            values[query, place] = scores[query, row].float()
-            rows[query, place] = row + start
+            values[query, column] = scores[query, row].float()
+            rows[query, column] = row + start
             self._append(values, rows)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scores, descending, and rows: both [queries, count]."""
+        """Return scores, descending, and rows: both [queries, count]."""
         scores, order = self.scores[:, : self.filled].topk(min(self.count, self.filled), dim=1)
         return scores.cpu().numpy(), self.rows.gather(1, order).cpu().numpy()
 
@@ -130,9 +139,9 @@ class BestRows:
         self._append(values.float(), rows + start)
 
     def _append(self, scores: Tensor, rows: Tensor) -> None:
-        place = slice(self.filled, self.filled + scores.shape[1])
-        self.scores[:, place], self.rows[:, place] = scores, rows
-        self.filled = place.stop
+        added = slice(self.filled, self.filled + scores.shape[1])
+        self.scores[:, added], self.rows[:, added] = scores, rows
+        self.filled = added.stop
         if self.filled >= (self.count if self.floor is None else 2 * self.count):
             best, order = self.scores[:, : self.filled].topk(self.count, dim=1, sorted=False)
             self.scores[:, : self.count], self.rows[:, : self.count] = best, self.rows.gather(1, order)
@@ -150,10 +159,10 @@ def _nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:
 def _needed(
     scores: np.ndarray, rows: np.ndarray, depth: int, error: np.ndarray, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that may be among the `depth` best [queries, some], and what no other row exceeds [queries].
+    """Return the rows that may be among the `depth` best [queries, any], and a bound on all others [queries].
 
-    `scores`, `rows`: [queries, candidates], descending. An exact score differs from its own by at most `share` of it
-    and `error` [queries].
+    `scores`, `rows`: [queries, candidates], descending. An exact score differs from the one given by at most `share` of
+    that and `error` [queries].
     """
     scores = scores.astype(np.float64)
     highest = scores + share * np.abs(scores) + error[:, None]
@@ -163,22 +172,22 @@ def _needed(
     return rows[:, :width], highest[:, min(width, scores.shape[1] - 1)]
 
 
-def _half_error(queries: np.ndarray, moved: np.ndarray, farthest: float, largest_norm: float) -> np.ndarray:
-    """How far a product of vectors rounded to bfloat16, summed in float32, can be from the exact one: [queries].
+def _bf16_error(queries: np.ndarray, moved: np.ndarray, largest_move: float, largest_norm: float) -> np.ndarray:
+    """Return a bound on the error of products of vectors rounded to bfloat16 and summed in float32: [queries].
 
     |q.p - q'.p'| <= |q - q'| |p| + |q'| |p - p'|, where q' and p' are the rounded vectors. `moved`: |q - q'| of each
-    query; `farthest`: the largest |p - p'|. The units that multiply bfloat16 cut off sums instead of rounding them, and
-    take the smallest numbers for zero: four times the bound of single precision, and a term for the latter.
+    query; `largest_move`: the largest |p - p'|. The units that multiply bfloat16 truncate sums instead of rounding them, and
+    flush the smallest numbers to zero: four times the bound of single precision, and a term for the latter.
     """
     norms = np.sqrt(np.square(queries.astype(np.float64)).sum(axis=1)) + moved
     tiny = queries.shape[1] * float(np.finfo(np.float32).tiny) * (1 + norms + largest_norm)
-    rounding = (moved * largest_norm + norms * farthest) * (1 + 1e-9)
-    return rounding + 4 * (1 + 2 * _UNIT) ** 2 * single_error(queries, largest_norm) + tiny
+    rounding = (moved * largest_norm + norms * largest_move) * (1 + 1e-9)
+    return rounding + 4 * (1 + 2 * _ROUNDING) ** 2 * single_error(queries, largest_norm) + tiny
 
 
 @contextmanager
-def plain_products() -> Iterator[None]:
-    """Inside it, float32 products are taken in float32, whatever the program allows elsewhere: the error bound is theirs."""
+def float32_products() -> Iterator[None]:
+    """Compute float32 products in float32 inside this context, as the error bound needs, whatever the program's setting."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -187,9 +196,9 @@ def plain_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _fast_bf16(device: torch.device, dim: int) -> bool:
+def _bf16_is_fast(device: torch.device, dim: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(False)
-    able = torch.cpu.get_capabilities()
-    # Without tiles the products save less than rounding costs, unless vectors are long (bench/search_exact.py).
-    return bool(able.get("amx_bf16") or (able.get("avx512_bf16") and dim >= _LONG))
+    capabilities = torch.cpu.get_capabilities()
+    # Without AMX the products save less than rounding costs, unless vectors are long (bench/search_exact.py).
+    return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and dim >= _LONG_VECTOR))

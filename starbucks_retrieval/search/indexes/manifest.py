@@ -1,6 +1,6 @@
-"""The folder of an index, and what its manifest says: how it was built, and over which store.
+"""The folder of an index and its manifest: how it was built, and over which store.
 
-<folder>/index.faiss     what FAISS writes; of "Binary", a binary index of FAISS
+<folder>/index.faiss     a FAISS index; for "Binary" a binary one
 <folder>/manifest.json   written last: an index exists when this file does
 """
 
@@ -27,18 +27,27 @@ METRIC = "inner product"
 MANIFEST = "manifest.json"
 INDEX = "index.faiss"
 
-# An index that differs from the store in one of these is of something else; in another field, the store has changed.
+# If one of these differs, the index is of another store; if another field differs, the store has changed.
 _GEOMETRY = ("kind", "size", "fingerprint", "pooling", "normalize")
-_LOOKED_AT = 64
+_SAMPLED_VECTORS = 64
 
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """How an index was built. Equal work gives an equal manifest: there is no clock in it.
+    """How an index was built. Equal work gives an equal manifest: it has no time stamp.
 
-    `parameters`: what building took, such as efConstruction; `train_sample`: what was asked for, `trained_on`: passages
-    that it was; `store`: see `identity`; `calibration`: what "Binary" cuts at, a number per dimension; `bytes` and
-    `blake2b`: of index.faiss.
+    Args:
+        factory: FAISS factory string, or "Binary".
+        parameters: Parameters of building, such as efConstruction.
+        seed: Seed of the training sample and of clustering.
+        train_sample: Passages that were requested for training; None: chosen by the factory.
+        trained_on: Passages that were used.
+        store: `identity` of the store.
+        model_name: The model that encoded it.
+        faiss: Version of FAISS.
+        bytes: Length of index.faiss.
+        blake2b: Checksum of index.faiss.
+        calibration: The thresholds of "Binary", one per dimension.
     """
 
     factory: str
@@ -60,12 +69,12 @@ class IndexManifest:
 
     @property
     def dim(self) -> int:
-        """Dimensions of a vector as the index is given it."""
+        """Dimensions of a vector."""
         return self.store["dim"]
 
     @property
     def bytes_per_passage(self) -> float:
-        """Of the index alone: the stored vectors, which rescoring reads, are not counted."""
+        """Bytes of the index alone, without the stored vectors that rescoring reads."""
         return self.bytes / self.count
 
     def to_json(self) -> dict[str, Any]:
@@ -73,12 +82,12 @@ class IndexManifest:
         return {"format": FORMAT, "version": VERSION, "metric": METRIC} | dataclasses.asdict(self)
 
     def same_request(self, other: IndexManifest) -> bool:
-        """Whether two were asked for in the same words, over the same store."""
+        """Return whether both were built with the same arguments over the same store."""
         names = ("factory", "parameters", "seed", "train_sample", "store")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def problem(self, folder: Path, checksum: bool = True) -> str | None:
-        """What is wrong with index.faiss, in words, or None. Without `checksum` only its length is looked at."""
+        """Return what is wrong with index.faiss, or None. Without `checksum` only its length is compared."""
         path = folder / INDEX
         if not path.is_file():
             return f"{path} is missing"
@@ -90,13 +99,13 @@ class IndexManifest:
 
 
 def identity(store: EmbeddingStore) -> dict[str, Any]:
-    """What tells a store from another, however it is cut into shards and parts.
+    """Return what identifies a store, whatever its shards and parts.
 
-    `vectors` is a digest of 64 vectors spread over all: a store encoded anew from the same texts differs
+    `vectors` is a digest of 64 vectors spread over the store: a store that is encoded again from the same texts differs
     everywhere or nowhere, and reading all of a large one would take longer than a search.
     """
     spec = store.spec
-    rows = np.unique(np.linspace(0, store.count - 1, min(store.count, _LOOKED_AT)).astype(np.int64))
+    rows = np.unique(np.linspace(0, store.count - 1, min(store.count, _SAMPLED_VECTORS)).astype(np.int64))
     names = ("kind", "pooling", "normalize", "prefix", "separator", "max_length", "fingerprint", "compute_dtype")
     return {name: getattr(spec, name) for name in (*names, "store_dtype", "data_digest")} | {
         "size": str(spec.size),
@@ -109,7 +118,7 @@ def identity(store: EmbeddingStore) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> IndexManifest:
-    """Read an index's manifest. Raises UserError for no index, an unfinished or damaged one, or a newer version."""
+    """Read the manifest of an index. Raises UserError for no index, an unfinished or damaged one, or a newer version."""
     path = folder / MANIFEST
     damaged = UserError(f"{path} is damaged", "build the index again with --overwrite")
     try:
@@ -117,13 +126,13 @@ def read_manifest(folder: Path) -> IndexManifest:
     except (FileNotFoundError, NotADirectoryError):
         if (folder / INDEX).exists() or temporaries(folder / INDEX):
             raise UserError(
-                f"the index in {folder} is incomplete: its building was interrupted",
+                f"the index in {folder} is incomplete: building it was interrupted",
                 "run the command that builds it again",
             ) from None
         raise UserError(f"{folder} is not an index: it has no {MANIFEST}", "check the path, or build one") from None
     except ValueError:
         raise damaged from None
-    if not is_ours(content):
+    if not is_index_manifest(content):
         raise UserError(f"{path} is not the manifest of an index", "name the folder that --save_index wrote")
     refuse_newer(content.get("version"), VERSION, path, "build the index again")
     try:
@@ -135,8 +144,8 @@ def read_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def is_ours(content: Any) -> bool:
-    """Whether what a manifest.json holds is an index's."""
+def is_index_manifest(content: Any) -> bool:
+    """Return whether the content of a manifest.json is that of an index."""
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
@@ -145,7 +154,7 @@ def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) ->
     here = identity(store)
     for name in _GEOMETRY:
         if not agree(name, str(manifest.store.get(name)), str(here[name])):
-            # Model names are told, and not compared: a path spelled in another way is no other model.
+            # Model names are shown, not compared: one path can be written in several ways.
             model = name == "fingerprint"
             theirs, ours = (
                 f"{title or 'unnamed'} ({value})" if model else str(value)
@@ -161,7 +170,7 @@ def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) ->
     for name, value in here.items():
         if name not in _GEOMETRY and manifest.store.get(name) != value:
             raise UserError(
-                f"the store was changed since the index in {folder} was built: "
+                f"the store has changed since the index in {folder} was built: "
                 f"{name} was {manifest.store.get(name)!r}, is {value!r}",
                 "build the index again with --overwrite, or name the store that it was built from",
             )

@@ -1,4 +1,4 @@
-"""Named numbers that tune an index: which ones fit it, and how FAISS is told of them."""
+"""Parameters of an index, by name: which ones it takes, and how they are passed to FAISS."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.exact import import_faiss
+from starbucks_retrieval.search.engines.faiss import import_faiss
 
 
 def parse_parameters(text: str | None) -> dict[str, float]:
-    """Read `nprobe=16,efSearch=64`; whole numbers are ints. Raises UserError for anything else."""
+    """Read `nprobe=16,efSearch=64`; whole numbers become ints. Raises UserError for anything else.
+
+    Example:
+        >>> parse_parameters("nprobe=16, k_factor=1.5")
+        {'nprobe': 16, 'k_factor': 1.5}
+    """
     values: dict[str, float] = {}
     for part in (text or "").split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
@@ -27,7 +32,7 @@ def parse_parameters(text: str | None) -> dict[str, float]:
 
 
 def layers(index: Any) -> Iterator[Any]:
-    """A FAISS index and the indexes inside it, each as its own class. The outermost must outlive them."""
+    """Iterate over a FAISS index and the indexes inside it, each downcast to its class. The outermost must outlive them."""
     index = import_faiss().downcast_index(index)
     yield index
     for name in ("index", "base_index", "refine_index", "quantizer", "storage"):
@@ -37,7 +42,7 @@ def layers(index: Any) -> Iterator[Any]:
 
 
 def construction_parameters(index: Any) -> dict[str, float]:
-    """Parameters of building that fit an index, with the values it has."""
+    """Return the parameters of building that an index takes, with their present values."""
     fitting: dict[str, float] = {}
     for layer in layers(index):
         if hasattr(layer, "hnsw"):
@@ -48,8 +53,8 @@ def construction_parameters(index: Any) -> dict[str, float]:
 
 
 def set_construction(index: Any, values: Mapping[str, float], factory: str) -> dict[str, float]:
-    """Set parameters of building. Returns all that the index then has; raises UserError for one that does not fit."""
-    checked = check(values, construction_parameters(index), factory, "building")
+    """Set parameters of building and return all of them. Raises UserError for one that the index does not take."""
+    checked = check_parameters(values, construction_parameters(index), factory, "building")
     for layer in layers(index):
         if hasattr(layer, "hnsw"):
             layer.hnsw.efConstruction = checked["efConstruction"]
@@ -59,7 +64,7 @@ def set_construction(index: Any, values: Mapping[str, float], factory: str) -> d
 
 
 def search_parameters(index: Any) -> dict[str, float]:
-    """Parameters of search that fit an index, with the values FAISS gives them."""
+    """Return the parameters of search that an index takes, with the defaults of FAISS."""
     fitting: dict[str, float] = {}
     quantizer = False
     for layer in layers(index):
@@ -74,9 +79,9 @@ def search_parameters(index: Any) -> dict[str, float]:
 
 
 def search_object(index: Any, values: Mapping[str, float]) -> Any:
-    """FAISS's own object for `values`, nested as the index is; None for an index that takes none.
+    """Return FAISS's search parameters for `values`, nested as the index is; None for an index that takes none.
 
-    Passed with each search instead of set in the index: two searches at once do not get in each other's way.
+    They are passed with each search, not set in the index, so that concurrent searches do not affect each other.
     """
     faiss = import_faiss()
     index = faiss.downcast_index(index)
@@ -87,29 +92,29 @@ def search_object(index: Any, values: Mapping[str, float]) -> Any:
         inner = search_object(index.base_index, values)
         return faiss.IndexRefineSearchParameters(k_factor=values["k_factor"], base_index_params=inner)
     if hasattr(index, "nprobe"):
-        own = {"nprobe": int(values["nprobe"]), "max_codes": int(values["max_codes"])}
+        options = {"nprobe": int(values["nprobe"]), "max_codes": int(values["max_codes"])}
         if "quantizer_efSearch" in values:
-            own["quantizer_params"] = faiss.SearchParametersHNSW(efSearch=int(values["quantizer_efSearch"]))
-        return faiss.SearchParametersIVF(**own)
+            options["quantizer_params"] = faiss.SearchParametersHNSW(efSearch=int(values["quantizer_efSearch"]))
+        return faiss.SearchParametersIVF(**options)
     if hasattr(index, "hnsw"):
         return faiss.SearchParametersHNSW(efSearch=int(values["efSearch"]))
     return None
 
 
-def check(
+def check_parameters(
     values: Mapping[str, float] | None, fitting: Mapping[str, float], factory: str, what: str
 ) -> dict[str, float]:
-    """`fitting` with `values` in their places. Raises UserError for a name that does not fit, or a number below 1."""
+    """Return `fitting` updated by `values`. Raises UserError for a name that is not in it, or a number below 1."""
     for name, value in (values or {}).items():
         if name not in fitting:
             listed = ", ".join(f"{known} ({now:g})" for known, now in fitting.items())
             raise UserError(
-                f"{name} is no parameter of {what} that {factory} takes",
-                f"it takes {listed}" if listed else "it takes none: leave them out",
+                f"{factory} takes no parameter {name} for {what}",
+                f"it takes {listed}" if listed else "it takes none: omit them",
             )
         least = 0 if name == "max_codes" else 1  # 0 there: no limit
         whole = isinstance(fitting[name], int)
         if not least <= value < 2**31 or (whole and value != int(value)):
             kind = "a whole number" if whole else "a number"
-            raise UserError(f"{name}={value:g} does not do", f"give {kind} of {least} or more")
+            raise UserError(f"{name}={value:g} is out of range", f"give {kind} of {least} or more")
     return {**fitting, **(values or {})}

@@ -1,36 +1,161 @@
-"""Where the sizes of a collection live: together in one Milvus collection, or, where it takes fewer fields, apart."""
+"""Milvus collections and the metadata in their properties: all sizes together or, where fields are few, one each."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import CARD, INDEX, CollectionMetadata
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore, StoreSpec
+from starbucks_retrieval.store.spec import agree, same_fingerprint
 
-ROW, DOCID = "row", "docid"
+ROW, DOCID = "row", "docid"  # fields of a collection
+METADATA, INDEX = "starbucks", "starbucks_index"  # properties of a collection
+_FORMAT = "starbucks_retrieval.milvus"
+_VERSION = 1
+_PARTITIONS = 512  # servers take 1024 or 4096 a collection
+
+
+@dataclass(frozen=True)
+class FieldMetadata:
+    """The vector field of one size: the model's fingerprint up to its layer, and a length that no vector exceeds."""
+
+    fingerprint: str
+    largest_norm: float
+
+    def agrees(self, other: FieldMetadata) -> bool:
+        """Return whether both describe the same vectors, as far as their fingerprints tell."""
+        return same_fingerprint(self.fingerprint, other.fingerprint) and self.largest_norm == other.largest_norm
+
+
+@dataclass(frozen=True)
+class CollectionMetadata:
+    """The passages of a collection and how they were encoded; stored in its properties.
+
+    `fields`: one for each size; `first_row`: row of the corpus with which the `count` rows begin; `chunk`: rows of a
+    partition; `id_bytes`: length of the longest docid.
+    """
+
+    fields: dict[Size, FieldMetadata]
+    pooling: str
+    normalize: bool
+    data_digest: str
+    data_count: int
+    first_row: int
+    count: int
+    chunk: int
+    id_bytes: int
+
+    @classmethod
+    def of(cls, stores: Mapping[Size, EmbeddingStore]) -> CollectionMetadata:
+        """Describe stores that hold the same passages at several sizes."""
+        store = next(iter(stores.values()))
+        spec = store.spec
+        shards = -(-store.count // spec.shard_size)
+        longest = 1
+        for start in range(0, store.count, 2**16):
+            ids, _ = store.consecutive(start, min(start + 2**16, store.count))
+            longest = max(longest, max(len(docid.encode()) for docid in ids))
+        return cls(
+            fields={
+                size: FieldMetadata(one.spec.fingerprint, one.largest_norm) for size, one in sorted(stores.items())
+            },
+            pooling=spec.pooling,
+            normalize=spec.normalize,
+            data_digest=spec.data_digest,
+            data_count=spec.data_count,
+            first_row=store.first_row,
+            count=store.count,
+            chunk=spec.shard_size * -(-shards // _PARTITIONS),
+            id_bytes=longest,
+        )
+
+    def only(self, size: Size) -> CollectionMetadata:
+        """Return the metadata of the same passages at one size alone."""
+        return dataclasses.replace(self, fields={size: self.fields[size]})
+
+    def partitions(self) -> list[tuple[str, int, int]]:
+        """Return name, first row and row after the last of each partition."""
+        starts = range(0, self.count, self.chunk)
+        stops = [min(start + self.chunk, self.count) for start in starts]
+        return [(f"rows_{start}_{stop}", start, stop) for start, stop in zip(starts, stops)]
+
+    def check(self, queries: StoreSpec) -> None:
+        """Raise UserError unless the queries were encoded as the passages were."""
+        field = self.fields.get(queries.size)
+        if field is None:
+            raise UserError(f"the collection has no size {queries.size}", f"it has {_listed(self.fields)}")
+        for name, loaded, given in [
+            ("fingerprint", field.fingerprint, queries.fingerprint),
+            ("pooling", self.pooling, queries.pooling),
+            ("normalize", self.normalize, queries.normalize),
+        ]:
+            if not agree(name, loaded, given):
+                raise UserError(
+                    f"the passages in Milvus and the queries differ in {name}: {loaded!r} and {given!r}",
+                    "encode both with one model, and load the passages under another --collection",
+                )
+
+    def difference(self, other: CollectionMetadata) -> str | None:
+        """Describe the first difference to other metadata; None if there is none."""
+        for entry in dataclasses.fields(self):
+            ours, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            if entry.name == "fields":
+                if set(ours) != set(theirs):
+                    return f"its sizes are {_listed(ours)}, not {_listed(theirs)}"
+                changed = [size for size in ours if not ours[size].agrees(theirs[size])]
+                if changed:
+                    return f"at {changed[0]} its model is {ours[changed[0]]}, not {theirs[changed[0]]}"
+            elif ours != theirs:
+                return f"its {entry.name} is {ours!r}, not {theirs!r}"
+        return None
+
+    def dumps(self) -> str:
+        """Return one line of JSON; `loads` reads it."""
+        values = vars(self) | {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "fields": {str(size): dataclasses.asdict(field) for size, field in self.fields.items()},
+        }
+        return json.dumps(values, sort_keys=True)
+
+    @classmethod
+    def loads(cls, properties: Any, where: str) -> CollectionMetadata:
+        """Read the properties of a collection. Raises UserError for one that this package did not make."""
+        try:
+            written = properties[METADATA]
+            values = dict(json.loads(written) if isinstance(written, str) else written)
+            if (values.pop("format"), values.pop("version")) != (_FORMAT, _VERSION):
+                raise ValueError
+            fields = {Size.parse(size): FieldMetadata(**field) for size, field in values.pop("fields").items()}
+            return cls(fields=fields, **values)
+        except (KeyError, TypeError, ValueError, UserError):
+            raise UserError(f"{where} was not loaded by this version", "name another --collection") from None
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One Milvus collection. `index`: what everything on its card is indexed with; None before that is done."""
+    """One Milvus collection. `index`: the index of all its fields; None until they are loaded and indexed."""
 
     name: str
-    card: CollectionMetadata
+    metadata: CollectionMetadata
     index: str | None
 
 
 def field_name(size: Size) -> str:
-    """The vector field of a size."""
+    """Return the name of the vector field of a size."""
     return f"layer{size.layer}_dim{size.dim}"
 
 
 def check_name(collection: str) -> None:
-    """Raise UserError for a name that Milvus does not take."""
+    """Raise UserError for a name that Milvus does not accept."""
     if not re.fullmatch(r"[A-Za-z_]\w{0,200}", collection, re.ASCII):
         raise UserError(
             f"{collection!r} cannot name a Milvus collection", "use letters, digits and underscores, no digit first"
@@ -38,61 +163,65 @@ def check_name(collection: str) -> None:
 
 
 def find_collections(connection: Connection, collection: str) -> list[Collection]:
-    """The Milvus collections of a collection, none if there is none. Raises UserError for one that is not ours."""
+    """Return the Milvus collections behind a name: one, one for each size, or none. Raises UserError for foreign ones."""
     if connection.call("has_collection", collection):
         return [_read(connection, collection)]
-    apart = re.compile(rf"{collection}_layer\d+_dim\d+")
-    names = [name for name in sorted(connection.call("list_collections")) if apart.fullmatch(name)]
+    per_size = re.compile(rf"{collection}_layer\d+_dim\d+")
+    names = [name for name in sorted(connection.call("list_collections")) if per_size.fullmatch(name)]
     return [_read(connection, name) for name in names]
 
 
-def make_collections(connection: Connection, collection: str, card: CollectionMetadata) -> list[Collection]:
-    """Find or create what the card describes. Raises UserError where something else is there."""
-    homes = find_collections(connection, collection)
-    if not homes:
+def make_collections(connection: Connection, collection: str, metadata: CollectionMetadata) -> list[Collection]:
+    """Find or create the collections of the metadata. Raises UserError where one holds something else."""
+    found = find_collections(connection, collection)
+    if not found:
         try:
-            return [_create(connection, collection, card)]
+            return [_create(connection, collection, metadata)]
         except UserError as error:
-            if len(card.fields) == 1 or not re.search(r"vector field", error.what):
+            if len(metadata.fields) == 1 or not re.search(r"vector field", error.what):
                 raise
-            log.info("this Milvus takes fewer than %d vector fields: one collection a size", len(card.fields))
-    if homes and homes[0].name == collection:
-        wanted = {collection: card}
+            log.info("this Milvus takes fewer than %d vector fields: one collection a size", len(metadata.fields))
+    if found and found[0].name == collection:
+        wanted = {collection: metadata}
     else:
-        wanted = {f"{collection}_{field_name(size)}": card.only(size) for size in card.fields}
-    for home in homes:
-        if home.name not in wanted:
+        wanted = {f"{collection}_{field_name(size)}": metadata.only(size) for size in metadata.fields}
+    for existing in found:
+        if existing.name not in wanted:
             continue
-        if difference := home.card.difference(wanted[home.name]):
+        if difference := existing.metadata.difference(wanted[existing.name]):
             raise UserError(
-                f"the collection {home.name} holds something else: {difference}",
+                f"the collection {existing.name} holds something else: {difference}",
                 "name another --collection, or drop this one",
             )
-    there = {home.name: home for home in homes}
-    return [there.get(name) or _create(connection, name, own) for name, own in wanted.items()]
+    by_name = {existing.name: existing for existing in found}
+    return [by_name.get(name) or _create(connection, name, described) for name, described in wanted.items()]
 
 
-def mark_complete(connection: Connection, home: Collection, index: str) -> None:
-    """Say on the collection that it can be searched, and by what."""
-    if home.index != index:
-        connection.call("alter_collection_properties", home.name, properties={INDEX: index})
+def mark_complete(connection: Connection, collection: Collection, index: str) -> None:
+    """Record in the properties that the collection can be searched, and by which index."""
+    if collection.index != index:
+        connection.call("alter_collection_properties", collection.name, properties={INDEX: index})
 
 
 def _read(connection: Connection, name: str) -> Collection:
     properties: Any = connection.call("describe_collection", name).get("properties") or {}
-    card = CollectionMetadata.loads(properties, f"the collection {name} at {connection.shown}")
-    return Collection(name, card, properties.get(INDEX))
+    metadata = CollectionMetadata.loads(properties, f"the collection {name} at {connection.shown}")
+    return Collection(name, metadata, properties.get(INDEX))
 
 
-def _create(connection: Connection, name: str, card: CollectionMetadata) -> Collection:
+def _create(connection: Connection, name: str, metadata: CollectionMetadata) -> Collection:
     from pymilvus import DataType
 
     schema = connection.schema()
     schema.add_field(ROW, DataType.INT64, is_primary=True)
-    schema.add_field(DOCID, DataType.VARCHAR, max_length=card.id_bytes)
-    for size in card.fields:
+    schema.add_field(DOCID, DataType.VARCHAR, max_length=metadata.id_bytes)
+    for size in metadata.fields:
         schema.add_field(field_name(size), DataType.FLOAT_VECTOR, dim=size.dim)
     connection.call(
-        "create_collection", name, schema=schema, properties={CARD: card.dumps()}, consistency_level="Strong"
+        "create_collection", name, schema=schema, properties={METADATA: metadata.dumps()}, consistency_level="Strong"
     )
-    return Collection(name, card, None)
+    return Collection(name, metadata, None)
+
+
+def _listed(sizes: Mapping[Size, FieldMetadata]) -> str:
+    return ", ".join(map(str, sizes))

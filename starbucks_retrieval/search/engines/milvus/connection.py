@@ -1,4 +1,4 @@
-"""Calls to a Milvus, made again while it cannot be reached."""
+"""Calls to Milvus, repeated while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -17,61 +17,66 @@ _SLOW = ("flush", "load_collection", "create_index", "release_collection")  # ta
 
 
 class Connection:
-    """One Milvus: `uri` is a server (http://…) or a file of Milvus Lite (….db).
+    """A connection to Milvus; a call without an answer is repeated after waits that double.
 
-    While there is no answer, a call is made again after waits that double, for up to `patience` seconds. Raises
-    UserError when that is over, for what Milvus refuses, and when pymilvus is not installed.
+    Args:
+        uri: A server (http://…) or a file of Milvus Lite (….db).
+        token: user:password.
+        timeout: Seconds after which a call is given up.
+
+    Raises:
+        UserError: Milvus does not answer within the timeout or refuses a call, or pymilvus is not installed.
     """
 
-    def __init__(self, uri: str, token: str | None = None, patience: float = 60.0) -> None:
+    def __init__(self, uri: str, token: str | None = None, timeout: float = 60.0) -> None:
         self.local = "://" not in uri
         if self.local:
             _check_file(uri)
         self.uri = uri
         self.shown = re.sub(r"//[^/@]*@", "//", uri)  # without a password
         self._token = token
-        self._patience = patience
+        self._timeout = timeout
         self._pymilvus = _import_pymilvus()
         self._client: Any = None
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """The result of a method of MilvusClient. Raises UserError with Milvus' own words if it refuses."""
+        """Call a method of MilvusClient and return its result. Raises UserError with the message of Milvus if it refuses."""
         if method not in _SLOW:
-            options.setdefault("timeout", max(_CALL, self._patience))
+            options.setdefault("timeout", max(_CALL, self._timeout))
         import grpc
 
-        wait, end = _FIRST_WAIT, monotonic() + self._patience
+        wait, end = _FIRST_WAIT, monotonic() + self._timeout
         while True:
             try:
                 if self._client is None:
                     self._client = self._pymilvus.MilvusClient(self.uri, token=self._token or "", timeout=_CALL)
                 return getattr(self._client, method)(*args, **options)
             except (self._pymilvus.MilvusException, grpc.RpcError) as error:
-                words = _words(error)
+                message = _message(error)
                 if self.local or not _unreachable(error):
-                    raise UserError(f"Milvus at {self.shown} refused {method}: {words}", _remedy(words)) from None
+                    raise UserError(f"Milvus at {self.shown} refused {method}: {message}", _remedy(message)) from None
                 if monotonic() + wait > end:
                     raise UserError(
-                        f"no answer from Milvus at {self.shown}: {words}",
+                        f"no answer from Milvus at {self.shown}: {message}",
                         "start it or check --uri, then run the same command again; a load goes on where it stopped",
                     ) from None
-            log.warning("no answer from Milvus at %s (%s); next attempt in %.1f s", self.shown, words, wait)
+            log.warning("no answer from Milvus at %s (%s); next attempt in %.1f s", self.shown, message, wait)
             self.close()
             sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def schema(self) -> Any:
-        """An empty schema whose rows have keys of our own."""
+        """Return an empty schema whose primary keys are given with the rows."""
         return self._pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
 
     def index(self, field: str, kind: str, parameters: dict[str, Any]) -> Any:
-        """The description of an index by inner product."""
+        """Return the description of an index by inner product."""
         described = self._pymilvus.MilvusClient.prepare_index_params()
         described.add_index(field, index_name=field, index_type=kind, metric_type="IP", params=parameters)
         return described
 
     def close(self) -> None:
-        """Let go of the server or the file."""
+        """Disconnect from the server, or close the file."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -82,7 +87,7 @@ def _check_file(uri: str) -> None:
     if path.suffix != ".db":
         raise UserError(f"--uri {uri} is neither a server nor a file of Milvus Lite", "write http://host:19530 or x.db")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"no such folder: {path.absolute().parent}", "make it first, or check --uri")
+        raise UserError(f"no such folder: {path.absolute().parent}", "create it first, or check --uri")
     if path.is_file():
         raise UserError(f"{uri} is no Milvus Lite database of this version", "name another file; load the store again")
 
@@ -92,15 +97,15 @@ def _import_pymilvus() -> Any:
         import pymilvus
     except ImportError:
         raise UserError("--engine milvus needs pymilvus", "pip install pymilvus milvus-lite") from None
-    # It logs a traceback for every error before it raises it, the expected ones too.
-    # Milvus Lite's side of the connection does so for every call that only servers know.
+    # pymilvus logs a traceback before it raises an error, even an expected one; Milvus Lite does so for every call that
+    # only servers implement.
     for name in ("pymilvus", "grpc._server"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return pymilvus
 
 
 def _unreachable(error: Any) -> bool:
-    """Whether another attempt makes sense: no connection, or one that was lost."""
+    """Return whether another attempt makes sense: there is no connection, or it was lost."""
     import grpc
 
     lost = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -109,14 +114,14 @@ def _unreachable(error: Any) -> bool:
     return code in lost or connecting
 
 
-def _words(error: Any) -> str:
+def _message(error: Any) -> str:
     text = str(getattr(error, "message", None) or getattr(error, "details", lambda: error)() or error)
     return " ".join(text.split())[:300]
 
 
-def _remedy(words: str) -> str:
-    if re.search(r"auth|token|credential|permission", words, re.IGNORECASE):
+def _remedy(message: str) -> str:
+    if re.search(r"auth|token|credential|permission", message, re.IGNORECASE):
         return "give the right --token (user:password)"
-    if re.search(r"lock|in use|another process", words, re.IGNORECASE):
+    if re.search(r"lock|in use|another process", message, re.IGNORECASE):
         return "a Milvus Lite file is open to one process at a time; end the other one"
     return "check --uri, --collection and the parameters of the index"

@@ -1,4 +1,4 @@
-"""Loading stores into Milvus: in bulk, a partition at a time, going on where an earlier run stopped."""
+"""Loading stores into Milvus in bulk, one partition at a time; an interrupted load resumes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from starbucks_retrieval.search.engines.milvus.collections import (
     DOCID,
     ROW,
     Collection,
+    CollectionMetadata,
     check_name,
     field_name,
     make_collections,
     mark_complete,
 )
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.engines.milvus.metadata import CollectionMetadata
-from starbucks_retrieval.search.funnel.funnel import check_together
+from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
-_MESSAGE = 2**23  # bytes of vectors a call; servers take 64 MB
-_ROUNDS = 3  # a call whose answer was lost may have been carried out twice; such partitions are loaded anew
+_CALL_BYTES = 2**23  # bytes of vectors per call; servers accept 64 MB
+_ROUNDS = 3  # a call whose answer was lost may have been repeated; such partitions are loaded again
 
 
 @dataclass(frozen=True)
 class LoadSummary:
-    """What one load did: rows `loaded` now and `there` already, in how many Milvus `collections`."""
+    """What one load did: `loaded` of `rows` were sent now, the others were loaded before."""
 
     collection: str
     sizes: str
@@ -52,7 +52,7 @@ class LoadSummary:
         return asdict(self)
 
 
-def load(
+def load_stores(
     stores: Mapping[Size, EmbeddingStore],
     uri: str,
     collection: str,
@@ -61,18 +61,26 @@ def load(
     index: str = "FLAT",
     index_params: Mapping[str, Any] | None = None,
     batch_rows: int | None = None,
-    patience: float = 60.0,
+    timeout: float = 60.0,
 ) -> LoadSummary:
-    """Put the passages of `stores`, which hold the same ones at several sizes, into Milvus, ready to be searched.
+    """Load passages into Milvus, ready to be searched.
 
-    `uri`: http://host:19530, or x.db for Milvus Lite; `token`: user:password. Every size becomes a vector field with an
-    index of type `index` and `index_params` by inner product, as Milvus names them. The primary key is the row of the
-    store. Every shard is a partition (several shards, where there are more than 512); whole partitions of an earlier
-    run are kept, broken ones are loaded anew. `batch_rows`: rows per call; `patience`: seconds to wait for a Milvus
-    that does not answer.
+    Every size becomes a vector field with an index by inner product. The primary key is the row of the store. Every shard
+    is a partition (several shards, where there are more than 512); complete partitions of an earlier run are kept,
+    others are loaded again.
 
-    Raises UserError for stores that do not belong together, a collection that holds something else, and what Milvus
-    refuses.
+    Args:
+        stores: The same passages at one or more sizes.
+        uri: http://host:19530, or x.db for Milvus Lite.
+        collection: Name of the collection.
+        token: user:password.
+        index: Type of the index, as Milvus names it.
+        index_params: Parameters of building it.
+        batch_rows: Rows per call; None: as many as 8 MB hold.
+        timeout: Seconds to wait for a Milvus that does not answer.
+
+    Raises:
+        UserError: The stores do not belong together, the collection holds something else, or Milvus refuses a call.
     """
     began = time.monotonic()
     check_name(collection)
@@ -83,78 +91,78 @@ def load(
         if store.spec.kind != "passages":
             raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
     if batch_rows is not None and batch_rows < 1:
-        raise UserError(f"{batch_rows} rows per call are below 1", "leave it out")
-    card = CollectionMetadata.of(stores)
-    connection = Connection(uri, token, patience)
+        raise UserError(f"{batch_rows} rows per call are below 1", "omit batch_rows")
+    metadata = CollectionMetadata.of(stores)
+    connection = Connection(uri, token, timeout)
     try:
-        homes = make_collections(connection, collection, card)
+        collections = make_collections(connection, collection, metadata)
         loaded = 0
-        for home in homes:
-            own = {size: stores[size] for size in home.card.fields}
-            loaded += _fill(connection, home, own, batch_rows)
-            _index(connection, home, index.upper(), index_params or {})
+        for target in collections:
+            held = {size: stores[size] for size in target.metadata.fields}
+            loaded += _fill(connection, target, held, batch_rows)
+            _index(connection, target, index.upper(), index_params or {})
     finally:
         connection.close()
     return LoadSummary(
         collection=collection,
-        sizes=", ".join(map(str, card.fields)),
-        rows=card.count,
+        sizes=", ".join(map(str, metadata.fields)),
+        rows=metadata.count,
         loaded=loaded,
-        collections=len(homes),
+        collections=len(collections),
         seconds=time.monotonic() - began,
     )
 
 
 def _fill(
-    connection: Connection, home: Collection, stores: Mapping[Size, EmbeddingStore], batch_rows: int | None
+    connection: Connection, collection: Collection, stores: Mapping[Size, EmbeddingStore], batch_rows: int | None
 ) -> int:
-    """Load every partition that is not whole. Returns how many rows were sent."""
+    """Load every incomplete partition. Returns how many rows were sent."""
     sent = 0
     for _ in range(_ROUNDS):
-        broken = _broken(connection, home)
+        broken = _broken(connection, collection)
         if not broken:
             return sent
-        # A partition can be dropped only while nothing of the collection is held for search.
-        connection.call("release_collection", home.name)
-        there = set(connection.call("list_partitions", home.name))
-        for name, start, stop in progress(broken, len(broken), "partitions", f"load {home.name}"):
-            if name in there:
-                connection.call("drop_partition", home.name, name)
-            connection.call("create_partition", home.name, name)
+        # A partition can be dropped only while the collection is released.
+        connection.call("release_collection", collection.name)
+        existing = set(connection.call("list_partitions", collection.name))
+        for name, start, stop in progress(broken, len(broken), "partitions", f"load {collection.name}"):
+            if name in existing:
+                connection.call("drop_partition", collection.name, name)
+            connection.call("create_partition", collection.name, name)
             for rows in _rows(stores, start, stop, batch_rows):
-                connection.call("insert", home.name, rows, partition_name=name)
+                connection.call("insert", collection.name, rows, partition_name=name)
             sent += stop - start
-    if broken := _broken(connection, home):
+    if broken := _broken(connection, collection):
         raise UserError(
-            f"{len(broken)} partitions of {home.name} do not have the rows that were loaded: {broken[0][0]}, …",
-            "look at the Milvus server, then run the same command again",
+            f"{len(broken)} partitions of {collection.name} do not have the rows that were loaded: {broken[0][0]}, …",
+            "check the Milvus server, then run the same command again",
         )
     return sent
 
 
-def _broken(connection: Connection, home: Collection) -> list[tuple[str, int, int]]:
-    """Partitions that are absent, or hold more or fewer rows than they should."""
-    connection.call("flush", home.name)  # rows are counted once they are written
-    there = set(connection.call("list_partitions", home.name))
+def _broken(connection: Connection, collection: Collection) -> list[tuple[str, int, int]]:
+    """Return the partitions that are missing or have another number of rows than they should."""
+    connection.call("flush", collection.name)  # rows are counted after a flush
+    existing = set(connection.call("list_partitions", collection.name))
     return [
         (name, start, stop)
-        for name, start, stop in home.card.partitions()
-        if name not in there
-        or int(connection.call("get_partition_stats", home.name, name)["row_count"]) != stop - start
+        for name, start, stop in collection.metadata.partitions()
+        if name not in existing
+        or int(connection.call("get_partition_stats", collection.name, name)["row_count"]) != stop - start
     ]
 
 
 def _rows(
     stores: Mapping[Size, EmbeddingStore], start: int, stop: int, batch_rows: int | None
 ) -> Iterator[list[dict[str, Any]]]:
-    at_once = batch_rows or max(1, _MESSAGE // (4 * sum(size.dim for size in stores)))
+    at_once = batch_rows or max(1, _CALL_BYTES // (4 * sum(size.dim for size in stores)))
     for low in range(start, stop, at_once):
         high = min(low + at_once, stop)
         read = {size: store.consecutive(low, high) for size, store in stores.items()}
         ids = next(iter(read.values()))[0]
         for size, (others, _) in read.items():
             if others != ids:
-                raise UserError(f"rows {low} to {high} have other ids at {size}", "encode all sizes in one go")
+                raise UserError(f"rows {low} to {high} have other ids at {size}", "encode all sizes in one run")
         columns = {field_name(size): vectors.astype(np.float32) for size, (_, vectors) in read.items()}
         yield [
             {ROW: low + i, DOCID: docid} | {name: vectors[i] for name, vectors in columns.items()}
@@ -162,18 +170,18 @@ def _rows(
         ]
 
 
-def _index(connection: Connection, home: Collection, kind: str, parameters: Mapping[str, Any]) -> None:
-    """Build the indexes unless they are there, hold the collection for search and say that it is complete."""
-    # What the server describes is no help: Milvus Lite keeps quiet about parameters.
+def _index(connection: Connection, collection: Collection, kind: str, parameters: Mapping[str, Any]) -> None:
+    """Build the indexes unless they exist, load the collection for search and mark it complete."""
+    # The description of the server is of no use: that of Milvus Lite has no parameters.
     wanted = " ".join([kind, *(f"{name}={value}" for name, value in sorted(parameters.items()))])
-    if home.index != wanted:
-        there = set(connection.call("list_indexes", home.name))
-        if there:
-            connection.call("release_collection", home.name)
-        for name in map(field_name, home.card.fields):
-            if name in there:
-                connection.call("drop_index", home.name, name)
-            log.info("index %s of %s: %s", name, home.name, wanted)
-            connection.call("create_index", home.name, connection.index(name, kind, dict(parameters)))
-    connection.call("load_collection", home.name)
-    mark_complete(connection, home, wanted)
+    if collection.index != wanted:
+        existing = set(connection.call("list_indexes", collection.name))
+        if existing:
+            connection.call("release_collection", collection.name)
+        for name in map(field_name, collection.metadata.fields):
+            if name in existing:
+                connection.call("drop_index", collection.name, name)
+            log.info("index %s of %s: %s", name, collection.name, wanted)
+            connection.call("create_index", collection.name, connection.index(name, kind, dict(parameters)))
+    connection.call("load_collection", collection.name)
+    mark_complete(connection, collection, wanted)

@@ -5,7 +5,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines.ray import RaySearch, RemoteRows, _shares
+from starbucks_retrieval.search.engines.base import EngineOptions
+from starbucks_retrieval.search.engines.ray import RaySearch, RowRangeView, _shares
 
 ray = pytest.importorskip("ray")
 
@@ -35,19 +36,20 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
     ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, num_cpus=2, log_to_driver=False)
     try:
         for folders, options in [
-            (whole.folders, {"workers": 2}),
-            (parts, {"workers": 2, "batch_size": 4, "max_memory": "200KB", "engine": "torch", "device": "cpu"}),
+            (whole.folders, EngineOptions(ray_workers=2)),
+            (parts, EngineOptions("cpu", ray_workers=2, batch_size=4, max_memory=200_000)),  # by torch
         ]:
-            batches = {"batch_size": options.pop("batch_size", 1024)}
-            with closing(RaySearch(folders, 100, **options)) as workers:
-                found = joined(workers.search(queries, **batches))
+            with closing(RaySearch(folders, 100, options)) as workers:
+                found = joined(workers.search(queries))
             assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
-        with closing(RaySearch(whole.folders, 2000, workers=2)) as workers:  # two searches by the same workers
-            for some in (queries[:3], queries[3:]):
-                assert [array.shape for array in joined(workers.search(some))] == [(len(some), 900)] * 2
+        with closing(
+            RaySearch(whole.folders, 2000, EngineOptions(ray_workers=2))
+        ) as workers:  # two searches by the same workers
+            for block in (queries[:3], queries[3:]):
+                assert [array.shape for array in joined(workers.search(block))] == [(len(block), 900)] * 2
         # What a worker finds wrong arrives as it would from this process.
         with (
-            closing(RaySearch(parts, 5, workers=2, engine="torch", device="tpu")) as workers,
+            closing(RaySearch(parts, 5, EngineOptions("tpu", ray_workers=2))) as workers,
             pytest.raises(UserError, match="no device tpu") as caught,
         ):
             next(workers.search(queries))
@@ -58,7 +60,7 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
 
 def test_rows_of_a_store(open_written, corpus):
     ids, vectors, queries = corpus
-    rows = RemoteRows(open_written(ids, vectors), 100, 612)
+    rows = RowRangeView(open_written(ids, vectors), 100, 612)
     assert rows.ids(np.array([0, 511])) == [ids[100], ids[611]]
     assert rows.consecutive(3, 5)[0] == ids[103:105]
     assert np.array_equal(np.concatenate([block for _, block in rows.blocks(100)]), vectors[100:612])
@@ -80,13 +82,13 @@ def test_shares_cover_the_store(open_written, corpus, workers):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_bad_questions_start_no_ray(open_written, corpus):
+def test_bad_requests_start_no_ray(open_written, corpus):
     ids, vectors, queries = corpus
     folders = open_written(ids, vectors).folders
     for wrong, options, what in [
         (queries, {"depth": 0}, "--depth 0"),
         (queries[:, :3], {}, "do not fit passages of 12"),
-        (queries, {"workers": 0}, "0 Ray workers"),
+        (queries, {"options": EngineOptions(ray_workers=0)}, "0 Ray workers"),
     ]:
         with pytest.raises(UserError, match=what):
             next(RaySearch(folders, **options).search(wrong))

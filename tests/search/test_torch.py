@@ -6,16 +6,21 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
-from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator, make_candidate_generator
-from starbucks_retrieval.search.engines.torch import torch_candidate_generator
+from starbucks_retrieval.search.engines.base import EngineOptions, make_candidate_generator
+from starbucks_retrieval.search.engines.faiss import FaissCandidateGenerator
+from starbucks_retrieval.search.memory import plan_memory
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-PLACES = [
+DEVICES = [
     ("cpu", "fp32"),
     ("cpu", "bf16"),
     pytest.param("cuda", "fp32", marks=[pytest.mark.gpu, gpu]),
     pytest.param("cuda", "bf16", marks=[pytest.mark.gpu, gpu]),
 ]
+
+
+def torch_generator(device=None, dtype="auto"):
+    return make_candidate_generator("torch", EngineOptions(device, dtype))
 
 
 def as_bytes(found):
@@ -45,32 +50,30 @@ def corpus(name):
     return [f"d{number}" for number in rng.permutation(1500)], vectors, queries
 
 
-@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize(("device", "dtype"), DEVICES)
 @pytest.mark.parametrize("name", ["random", "tied", "near ties", "long", "short", "beyond bfloat16"])
 def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
-    monkeypatch.setattr(engine_module, "_PIECE", {"cpu": 256, "cuda": 256})
+    monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256, "cuda": 256})
     ids, vectors, queries = corpus(name)
     for store_dtype in ("float32", "float16") if name == "random" else ("float32",):
         store = open_written(ids, vectors, name=store_dtype, store_dtype=store_dtype, shard_size=700)
         for depth in (1, 40, 1499, 1500):
             expected = as_bytes(exact_search(queries, store, depth))
-            for options in ({}, {"batch_size": 6, "max_memory": "300KB"}):
-                found = exact_search(
-                    queries, store, depth, generator=torch_candidate_generator(device, dtype), **options
-                )
+            for options in ({}, {"batch_size": 6, "max_memory": 300_000}):
+                found = exact_search(queries, store, depth, generator=torch_generator(device, dtype), **options)
                 assert as_bytes(found) == expected
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
     calls = []
-    real = exact_module._search_closely
-    monkeypatch.setattr(exact_module, "_search_closely", lambda *args: calls.append(len(args[0])) or real(*args))
+    real = exact_module._rescan
+    monkeypatch.setattr(exact_module, "_rescan", lambda *args: calls.append(len(args[0])) or real(*args))
     for name, least, most in [("random", 0, 0), ("near ties", 0 if dtype == "fp32" else 20, 20)]:
         ids, vectors, queries = corpus(name)
         calls.clear()
         store = open_written(ids, vectors, name=name)
-        list(exact_search(queries, store, 100, generator=torch_candidate_generator("cpu", dtype)))
+        list(exact_search(queries, store, 100, generator=torch_generator("cpu", dtype)))
         assert least <= sum(calls) <= most
 
 
@@ -78,8 +81,8 @@ def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
 def test_nothing_outside_exceeds_the_ceiling(open_written, dtype):
     ids, vectors, queries = corpus("random")
     store = open_written(ids, vectors)
-    plan = exact_module.make_plan(10**6, 100, 60, 1500, 48)
-    rows, ceiling = torch_candidate_generator("cpu", dtype).propose(queries, store, plan, 30, "")
+    plan = plan_memory(10**6, 100, 60, 1500, 48)
+    rows, ceiling = torch_generator("cpu", dtype).generate(queries, store, plan, 30, "")
     assert 30 <= rows.shape[1] <= plan.candidates
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
     for line, own, highest in zip(exact, rows, ceiling):
@@ -99,10 +102,10 @@ def test_bf16_bound_covers_its_arithmetic():
             for side, half in zip((left, right), near)
         ]
         largest = float(np.linalg.norm(right.astype(np.float64), axis=1).max())
-        error = engine_module._half_error(left, moved[0], float(moved[1].max()), largest)
+        error = engine_module._bf16_error(left, moved[0], float(moved[1].max()), largest)
         given = (near[0] @ near[1].T).double().numpy()
         off = np.abs(given - left.astype(np.float64) @ right.astype(np.float64).T)
-        allowed = error[:, None] + engine_module._UNIT / (1 - engine_module._UNIT) * np.abs(given)
+        allowed = error[:, None] + engine_module._ROUNDING / (1 - engine_module._ROUNDING) * np.abs(given)
         assert (off <= allowed).all()
         assert (error < 2**-7 * np.linalg.norm(left, axis=1) * largest).all()
 
@@ -113,14 +116,14 @@ def test_other_precision_settings_are_left_alone(open_written):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        list(exact_search(queries, store, 5, generator=torch_candidate_generator("cpu", "fp32")))
+        list(exact_search(queries, store, 5, generator=torch_generator("cpu", "fp32")))
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 def test_auto_finds_a_device():
-    generator = torch_candidate_generator()
+    generator = torch_generator()
     assert generator.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -132,27 +135,28 @@ def test_faiss_on_a_gpu(open_written):
     for name in ("random", "tied", "near ties"):
         ids, vectors, queries = corpus(name)
         store = open_written(ids, vectors, name=name)
-        found = exact_search(queries, store, 40, generator=make_candidate_generator("faiss", "cuda"))
+        found = exact_search(queries, store, 40, generator=make_candidate_generator("faiss", EngineOptions("cuda")))
         assert as_bytes(found) == as_bytes(exact_search(queries, store, 40))
 
 
-def test_flags_make_a_proposer():
+def test_flags_make_a_candidate_generator():
     assert isinstance(make_candidate_generator(), FaissCandidateGenerator)
-    assert make_candidate_generator("torch", "cpu", "bf16").half
-    assert not make_candidate_generator("torch", "cpu", "fp32").half
+    assert torch_generator("cpu", "bf16").bf16
+    assert not torch_generator("cpu", "fp32").bf16
     for wrong, what in [
-        (("scann",), "--engine scann"),
+        (("scann",), "unknown search engine 'scann'"),
+        (("ray",), "--engine ray searches by itself"),
         (("faiss", "cpu", "bf16"), "FAISS does not multiply in bf16"),
         (("faiss", "tpu"), "no device tpu"),
-        (("faiss", "cuda:77"), "number 77 is asked for"),
+        (("faiss", "cuda:77"), "--device asks for number 77"),
         (("torch", "cpu", "fp8"), "--dtype fp8"),
     ]:
         with pytest.raises(UserError, match=what):
-            make_candidate_generator(*wrong)
+            make_candidate_generator(wrong[0], EngineOptions(*wrong[1:]))
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "meta"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(UserError, match=device) as caught:
-        torch_candidate_generator(device)
+        torch_generator(device)
     assert caught.value.hint == "say --device cpu"

@@ -54,7 +54,7 @@ def test_a_flat_index_is_exact_search(tmp_path, open_written, queries, store_dty
     queries = np.concatenate([queries, vectors[700:701]])
     index = open_index(tmp_path / "index", store)
     right_rows, right_scores = exact(queries, store, 50)
-    for options in ({}, {"max_memory": 1}, {"max_memory": "300KB", "threads": 2}):
+    for options in ({}, {"max_memory": 1}, {"max_memory": 300_000, "threads": 2}):
         rows, scores = index.search(queries, 50, **options)
         assert np.array_equal(np.stack(rows), right_rows)
         assert np.stack(scores).tobytes() == right_scores.tobytes()
@@ -215,9 +215,8 @@ def test_bad_queries_and_depths_are_refused_as_exact_search_refuses_them(saved):
         (good, -1, {}, "--depth -1"),
         (bad, 5, {}, "query 2 .*NaN"),
         (good[:, :5], 5, {}, f"do not fit passages of {DIM} dimensions"),
-        (good, 5, {"max_memory": "lots"}, "amount of memory"),
         (good, 5, {"rescore": -1}, "--rescore -1"),
-        (good, 5, {"parameters": {"nprobe": 2}}, "nprobe is no parameter of search that Flat takes"),
+        (good, 5, {"parameters": {"nprobe": 2}}, "Flat takes no parameter nprobe for search"),
     ]:
         with pytest.raises(UserError, match=what):
             index.search(queries, depth, **options)
@@ -230,7 +229,7 @@ def test_parameters_that_do_not_fit_are_answered_with_those_that_do(queries, sav
         index.search(queries, 5, parameters={"efsearch": 4})
     assert caught.value.hint == "it takes k_factor (1), nprobe (1), max_codes (0), quantizer_efSearch (16)"
     for name, value in [("nprobe", 0), ("nprobe", 1.5), ("nprobe", 2**40), ("k_factor", 0.5), ("nprobe", float("nan"))]:
-        with pytest.raises(UserError, match=f"{name}=.* does not do"):
+        with pytest.raises(UserError, match=f"{name}=.* is out of range"):
             index.search(queries, 5, parameters={name: value})
     narrow = recall(index, queries, 10)["recall@10"]
     every = {"nprobe": 16, "k_factor": 1.5, "max_codes": 0, "quantizer_efSearch": 64}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from starbucks_retrieval.search import funnel_rescore as module
-from starbucks_retrieval.search.funnel_rescore import rescore
+from starbucks_retrieval.search import funnel_search as module
+from starbucks_retrieval.search.funnel_search import rescore
 from starbucks_retrieval.search.scores import best, score_candidates
 
 COUNT = 800
@@ -41,7 +41,7 @@ def test_the_short_way_is_the_long_way(open_written, name, store_dtype, mapped, 
         rows = shortlists(30, candidates)
         expected = everything(queries, rows, keep, store)
         for memory, numbers in ((2 * 10**9, 2**23), (2 * 10**9, 4 * 500 * 16), (300_000, 2**23), (1, 2**23)):
-            monkeypatch.setattr(module, "_AT_ONCE", numbers)  # the second: four queries at a time
+            monkeypatch.setattr(module, "_READ_AT_ONCE", numbers)  # the second: four queries at a time
             for threads in (1, 3):
                 found = rescore(queries, rows, keep, store, memory, threads)
                 assert found[0].tolist() == expected[0].tolist()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.search import dry_run, estimate
+from starbucks_retrieval.search import dry_run
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.estimate import Growth, LinearCost, Machine, Rates
+from starbucks_retrieval.search.machine import LinearCost, MachineRates, ScanRates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import size_folder
 
@@ -65,7 +65,7 @@ def test_funnels_indexes_several_sizes_and_other_engines(stores, capsys):
         None,
     )
     (index,) = previewed(capsys, "--size", "6:16", "--index", "HNSW32")["searches"]
-    assert "index HNSW32, built and thrown away" in index["way"] and index["passes"] is None
+    assert "index HNSW32, built and then deleted" in index["way"] and index["passes"] is None
     several = previewed(capsys, "--sizes", "all")
     assert [one["output"] for one in several["searches"]] == ["run.trec/L2-D4.trec", "run.trec/L6-D16.trec"]
     assert several["seconds"] == 10.0
@@ -99,20 +99,19 @@ def test_what_search_refuses_is_refused(stores, capsys, argv, what):
 def test_a_time_for_exact_search(stores, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(stores)
-    asked = []
+    requested = []
     scan = LinearCost(0.0, 1e-3)  # a millisecond a number
     free = LinearCost(0.0, 0.0)
-    rates = Rates(scan, choose=0.0, code=free, keep=0.0, visit=free, hop=0.0)
 
     def measured(seconds, *, batches, store_dtype, **options):
-        asked.append((batches, store_dtype))
-        growth = Growth(nodes=8192, fresh=1300.0, power=0.6, slope=0.2)
-        parts = {"call": 0.0, "opening": 0.0, "reading": 0.0, "fetching": free, "rescoring": free, "growth": growth}
-        return Machine(10**9, 1, 1e9, store_dtype, 1000, rates=dict.fromkeys(batches, rates), **parts)
+        requested.append((batches, store_dtype))
+        parts = {"call": 0.0, "opening": 0.0, "reading": 0.0, "fetching": free, "rescoring": free}
+        rates = dict.fromkeys(batches, ScanRates(scan, choose=0.0))
+        return MachineRates(10**9, 1, 1e9, store_dtype, 1000, **parts, rates=rates)
 
-    monkeypatch.setattr(estimate, "measure_machine", measured)
+    monkeypatch.setattr(dry_run, "measure_machine", measured)
     for engine in ("faiss", "torch"):
         figures = previewed(capsys, "--size", "6:16", "--engine", engine)
         assert figures["seconds"] == pytest.approx(9 * 300 * 16 * 1e-3)
         assert figures["searches"][0]["engine"] == engine
-    assert asked == [((9,), "float32")] * 2
+    assert requested == [((9,), "float32")] * 2

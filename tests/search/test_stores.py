@@ -3,8 +3,9 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.funnel.funnel import Funnel, funnel_search
-from starbucks_retrieval.search.funnel.passage_slice import Slice, open_sizes, stored_sizes
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.stores import SlicedStore, open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.transform import slice_store
@@ -39,7 +40,7 @@ def wide(open_written, store_dtype, normalize):
 def test_a_slice_reads_as_a_stored_slice(tmp_path, wide, dim):
     slice_store(tmp_path / "L6-D48", tmp_path / "cut", [dim])
     stored = EmbeddingStore.open(tmp_path / "cut" / f"L6-D{dim}")
-    view = Slice(wide, dim)
+    view = SlicedStore(wide, dim)
     assert (view.count, view.dtype, view.spec.size) == (3000, stored.dtype, stored.spec.size)
     rows = np.random.default_rng(1).integers(0, 3000, 2500)
     assert view.vectors(rows).tobytes() == stored.vectors(rows).tobytes()
@@ -63,7 +64,9 @@ def test_searching_a_slice_is_searching_a_stored_slice(tmp_path, wide):
     slice_store(tmp_path / "L6-D48", tmp_path / "cut", [12])
     stored = EmbeddingStore.open(tmp_path / "cut" / "L6-D12")
     queries = vectors_of(20, 12, True, seed=7)
-    for left, right in zip(exact_search(queries, Slice(wide, 12), 30), exact_search(queries, stored, 30), strict=True):
+    for left, right in zip(
+        exact_search(queries, SlicedStore(wide, 12), 30), exact_search(queries, stored, 30), strict=True
+    ):
         assert left[0].tolist() == right[0].tolist() and left[1].tobytes() == right[1].tobytes()
 
 
@@ -74,7 +77,7 @@ def test_one_array_serves_all_steps_of_its_layer(tmp_path, wide, normalize):
     funnel = Funnel.parse("6:8@200,6:24@60,6:48@10")
     views = open_sizes(wide, sizes)
     stored = open_sizes(tmp_path / "p", sizes)
-    assert [type(view) for view in views.values()] == [Slice, Slice, EmbeddingStore]
+    assert [type(view) for view in views.values()] == [SlicedStore, SlicedStore, EmbeddingStore]
     assert [type(store) for store in stored.values()] == [EmbeddingStore] * 3
     [left], [right] = funnel_search(queries, views, funnel), funnel_search(queries, stored, funnel)
     assert left[0].tolist() == right[0].tolist() and left[1].tobytes() == right[1].tobytes()
@@ -85,7 +88,7 @@ def test_memory_of_blocks_is_that_of_a_block(open_written):
 
     wide = open_written([f"d{i}" for i in range(20_000)], np.ones((20_000, 256), "f4"), shard_size=3000)
     tracemalloc.start()
-    for _ in Slice(wide, 16).blocks(10_000, np.float32):
+    for _ in SlicedStore(wide, 16).blocks(10_000, np.float32):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -121,8 +124,8 @@ def test_refusals(open_written):
     store = open_written(["a"], np.ones((1, 4), "f4"))
     for dim in (0, 5):
         with pytest.raises(UserError, match=f"{dim} dimensions cannot be cut from 6:4"):
-            Slice(store, dim)
+            SlicedStore(store, dim)
     with pytest.raises(ValueError, match="max_rows"):
-        next(Slice(store, 2).blocks(0))
+        next(SlicedStore(store, 2).blocks(0))
     with pytest.raises(IndexError):
-        Slice(store, 2).vectors(np.array([-1]))
+        SlicedStore(store, 2).vectors(np.array([-1]))

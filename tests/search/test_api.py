@@ -8,12 +8,19 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import api, search
+from starbucks_retrieval.search import FunnelArguments, SearchArguments, retrievers
+from starbucks_retrieval.search import search as run_search
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.api import asked_size
-from starbucks_retrieval.search.engines import exact
+from starbucks_retrieval.search.engines import base
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import open_store, output_folder, size_folder
+
+
+def search(queries, passages, run, depth=None, *, size=None, funnel=None, **flags):
+    """search() with paths and sizes as they are."""
+    paths = {"query_reps": str(queries), "passage_reps": str(passages), "save_ranking_to": str(run)}
+    arguments = SearchArguments(**paths, depth=depth, size=None if size is None else str(size), **flags)
+    return run_search(arguments, FunnelArguments(funnel))
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def test_run_is_brute_force(tmp_path, stores, brute_force, size):
 
 def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
     runs = set()
-    for batch_size, max_memory in [(1024, "2GB"), (1, "2GB"), (4, "10KB"), (-1, 1)]:
+    for batch_size, max_memory in [(1024, "2GB"), (1, "2GB"), (4, "10KB"), (-1, "1")]:
         search(
             tmp_path / "q", tmp_path / "p", tmp_path / "run", size="6:16", batch_size=batch_size, max_memory=max_memory
         )
@@ -57,23 +64,23 @@ def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
 
 
 def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
-    asked = []
-    real = exact.make_candidate_generator
+    engines = []
+    real = base.make_candidate_generator
     monkeypatch.setattr(
-        api, "make_candidate_generator", lambda engine, *args: asked.append(engine) or real(engine, *args)
+        retrievers, "make_candidate_generator", lambda engine, *args: engines.append(engine) or real(engine, *args)
     )
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
-        monkeypatch.setattr(exact, "_MUCH", much or exact._MUCH)
+        monkeypatch.setattr(base, "_MANY_PRODUCTS", much or base._MANY_PRODUCTS)
         for funnel in (None, "2:4@50,6:16"):
             search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
             runs.add((funnel, (tmp_path / "run").read_bytes()))
-    assert asked == ["faiss"] * 4 and len(runs) == 2  # few queries are FAISS's, however many passages there are
-    monkeypatch.setattr(exact, "FEW", 9)
+    assert engines == ["faiss"] * 4 and len(runs) == 2  # few queries go to FAISS, however many passages there are
+    monkeypatch.setattr(base, "FEW", 9)
     for funnel in (None, "2:4@50,6:16"):
         search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
         runs.add((funnel, (tmp_path / "run").read_bytes()))
-    assert asked[4:] == ["torch"] * 2 and len(runs) == 2
+    assert engines[4:] == ["torch"] * 2 and len(runs) == 2
 
 
 @pytest.mark.parametrize(
@@ -88,7 +95,7 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
     ],
 )
 def test_what_auto_takes_for_little(tmp_path, stores, engine, device, dtype, expected):
-    assert exact.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
+    assert base.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):
@@ -143,11 +150,11 @@ def test_swapped_stores(tmp_path, stores):
 def test_a_forgotten_encode_is_query(tmp_path, stores, write_store, capsys):
     ids, passages, query_ids, queries = stores
     write_store(tmp_path / "plain", query_ids, queries)  # as encode does without the flag
-    write_store(tmp_path / "asked", ids, passages, kind="queries")
+    write_store(tmp_path / "as-queries", ids, passages, kind="queries")
     run = tmp_path / "run.trec"
     plain = ["--query_reps", str(tmp_path / "plain"), "--passage_reps", str(tmp_path / "p" / "L6-D16")]
-    asked = ["--query_reps", str(tmp_path / "q" / "L6-D16"), "--passage_reps", str(tmp_path / "asked")]
-    for words, what in [(plain, "--query_reps holds passages"), (asked, "--passage_reps holds queries")]:
+    swapped = ["--query_reps", str(tmp_path / "q" / "L6-D16"), "--passage_reps", str(tmp_path / "as-queries")]
+    for words, what in [(plain, "--query_reps holds passages"), (swapped, "--passage_reps holds queries")]:
         for more in ([], ["--dry_run"]):
             assert run_command(main, [*words, "--save_ranking_to", str(run), *more]) == 2
             said = capsys.readouterr().err
@@ -172,15 +179,23 @@ def test_refusals_leave_nothing_behind(tmp_path, stores):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_asked_sizes():
-    assert asked_size("6:128", None, None) == asked_size(None, 6, 128) == asked_size("6:128", 6, 128) == Size(6, 128)
-    assert asked_size(None, None, None) is None
+def test_the_named_size():
+    def named(size, layer, dim):
+        return SearchArguments(size=size, layer=layer, dim=dim).named_size
+
+    assert named("6:128", None, None) == named(None, 6, 128) == named("6:128", 6, 128) == Size(6, 128)
+    assert named(None, None, None) is None
     for arguments in [(None, 6, None), (None, None, 128), ("6:128", 6, 64)]:
         with pytest.raises(UserError):
-            asked_size(*arguments)
+            named(*arguments)
 
 
-def test_door(tmp_path, stores, capsys, ticking):
+def test_several_sizes_are_several_calls(tmp_path, stores):
+    with pytest.raises(UserError, match="--sizes names several runs"):
+        search(tmp_path / "q", tmp_path / "p", tmp_path / "run.trec", sizes="all")
+
+
+def test_the_command(tmp_path, stores, capsys, ticking):
     stored = ["--query_reps", str(tmp_path / "q"), "--passage-reps", str(tmp_path / "p"), "--layer", "6", "--dim", "16"]
     run = ["--save_ranking_to", str(tmp_path / "run.trec"), "--depth", "5"]
     assert run_command(main, [*stored, *run, "--json"]) == 0

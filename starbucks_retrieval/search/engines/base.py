@@ -1,0 +1,208 @@
+"""What a search engine is: it generates candidates for exact search, or it retrieves by itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from starbucks_retrieval.cli import progress
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.engines import ENGINES
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.memory import FEW, MAX_MEMORY, MemoryPlan
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore
+
+_MANY_PRODUCTS = 1e10  # multiplications that take FAISS longer than importing torch takes
+
+SearchResults = tuple[np.ndarray, np.ndarray]
+RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What users choose about how an engine computes. An engine ignores the options of others.
+
+    Args:
+        device: `cpu`, `cuda` or `cuda:1`; None leaves it to the engine.
+        dtype: Arithmetic of torch's products: `fp32`, `bf16` or `auto`.
+        threads: CPU threads; None: all.
+        batch_size: Queries per pass over the passages; -1: as many as fit in memory.
+        max_memory: Bytes for vectors and result lists.
+        index_search: Parameters of an approximate index, by name.
+        ray_workers: Ray workers; None: one a machine.
+        ray_address: Address of a Ray cluster; None: that of the environment, or a local one.
+        uri: File of Milvus Lite or URL of a Milvus server.
+        collection: Name of the Milvus collection.
+        milvus_index: Type of the index of its vector fields.
+        milvus_token: `user:password` of the server.
+    """
+
+    device: str | None = None
+    dtype: str = "auto"
+    threads: int | None = None
+    batch_size: int = 1024
+    max_memory: int = MAX_MEMORY
+    index_search: Mapping[str, Any] = field(default_factory=dict)
+    ray_workers: int | None = None
+    ray_address: str | None = None
+    uri: str | None = None
+    collection: str = "starbucks"
+    milvus_index: str = "FLAT"
+    milvus_token: str | None = None
+
+
+class CandidateGenerator(Protocol):
+    """Scans every passage with a bounded score error. It decides how long a search takes, never what is found.
+
+    `overfetch`: how many times `depth` candidates it keeps while it scans.
+    """
+
+    overfetch: int
+
+    def generate(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scan the store once for a batch of queries.
+
+        Args:
+            queries: [queries, dim], all finite.
+            store: The passages.
+            plan: How many candidates to return at most, and how much to read at once.
+            depth: Passages that the search keeps for each query.
+            label: Shown with the progress; empty for none.
+
+        Returns:
+            Distinct rows of the store for each query, [queries, depth to plan.candidates], and a bound that the exact
+            inner product of no other row exceeds, [queries]. The bound is not used where there is no other row.
+        """
+        ...
+
+
+class DocidLookup(Protocol):
+    """Gives the document ids of rows; every store is one."""
+
+    def ids(self, rows: np.ndarray) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """Finds passages for blocks of queries.
+
+    Args:
+        sizes: The sizes of the queries that `retrieve` needs.
+        documents: Gives the ids of the rows that are found.
+        retrieve: Takes {size: queries [block, dim]} and a label for the progress; yields rows and scores of each
+            query, best first, batch by batch.
+        close: Ends what was started for it.
+    """
+
+    sizes: tuple[Size, ...]
+    documents: DocidLookup
+    retrieve: Callable[[Mapping[Size, np.ndarray], str], RetrievedRows]
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What an engine is asked to search.
+
+    Args:
+        queries: Stores of the queries, by size.
+        passages: Stores of the passages, by the size of the queries that are scored against them.
+        depth: Passages to keep for each query.
+        funnel: The steps; None for a search at the only size.
+        indexed: Whether an approximate index of `--index` or `--load_index` is used.
+        passage_reps: Where the passages are stored, perhaps at more sizes than are searched.
+        options: How to compute.
+    """
+
+    queries: Mapping[Size, EmbeddingStore]
+    passages: Mapping[Size, EmbeddingStore]
+    depth: int
+    funnel: Funnel | None
+    indexed: bool
+    passage_reps: str
+    options: EngineOptions
+
+    @property
+    def first(self) -> Size:
+        """The size of the queries that is searched first."""
+        return self.funnel.sizes[0] if self.funnel is not None else next(iter(self.passages))
+
+    @property
+    def last(self) -> Size:
+        """The size of the queries whose scores the results have."""
+        return self.funnel.last if self.funnel is not None else next(iter(self.passages))
+
+
+class CandidateEngine(ABC):
+    """An engine that only generates candidates: exact search, funnels and their tests come with it."""
+
+    @abstractmethod
+    def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
+        """Return a generator for vectors of `dim`. Raises UserError for options that it cannot meet."""
+
+
+class RetrieverEngine(ABC):
+    """An engine that finds passages by itself, outside this process."""
+
+    @abstractmethod
+    def check(self, request: SearchRequest) -> None:
+        """Raise UserError for a request that the engine cannot serve; nothing is started or written."""
+
+    @abstractmethod
+    def retriever(self, request: SearchRequest) -> Retriever:
+        """Start what is needed and return a retriever; its owner closes it."""
+
+
+def choose_engine(engine: str, device: str | None, dtype: str, queries: int, store: EmbeddingStore) -> str:
+    """Return the engine that `auto` stands for; any other name is returned as it is.
+
+    Importing torch takes seconds; after that it multiplies faster than FAISS and keeps the best rows at less cost, unless
+    there are few queries (bench/search_exact.py). A device or a dtype selects torch.
+
+    Args:
+        engine: `auto` or a name of `ENGINES`.
+        device: As in `EngineOptions`.
+        dtype: As in `EngineOptions`.
+        queries: Queries that are searched at once.
+        store: The passages that are scanned.
+    """
+    if engine != "auto":
+        return engine
+    if device not in (None, "cpu") or dtype != "auto":
+        return "torch"
+    return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= _MANY_PRODUCTS else "faiss"
+
+
+def make_candidate_generator(
+    engine: str = "faiss", options: EngineOptions | None = None, dim: int | None = None
+) -> CandidateGenerator:
+    """Return the candidate generator of an engine.
+
+    Args:
+        engine: A name of `ENGINES`.
+        options: Device, dtype and threads.
+        dim: Dimensions of the vectors, where known: it tells which dtype is fast.
+
+    Raises:
+        UserError: The engine is unknown, not installed or no generator of candidates, or the device is absent.
+    """
+    made = ENGINES[engine]()
+    if not isinstance(made, CandidateEngine):
+        raise UserError(f"--engine {engine} searches by itself", "use auto, faiss or torch")
+    return made.candidate_generator(options or EngineOptions(), dim)
+
+
+def blocks_with_progress(
+    store: EmbeddingStore, rows: int, dtype: npt.DTypeLike, label: str
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Iterate over `store.blocks(rows, dtype)`, showing progress where there is a label."""
+    blocks: Any = store.blocks(rows, dtype)
+    return iter(progress(blocks, -(-store.count // rows), "blocks", label) if label else blocks)

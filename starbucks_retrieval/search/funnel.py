@@ -1,0 +1,135 @@
+"""The funnel: a shortlist at a small size, rescored at larger ones; the encoder makes all sizes in one pass.
+
+Source: the cascade of adaptive retrieval over nested embeddings (arXiv 2205.13147, section 4.3), here over layers too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from starbucks_retrieval.cli import log
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
+
+_SYNTAX = "write layer:dim@passages for every step, for example 2:32@1000,6:128@100,12:768"
+
+
+@dataclass(frozen=True)
+class FunnelStep:
+    """One size, and how many passages of each query it keeps; None, for the last step, leaves that to the depth."""
+
+    size: Size
+    keep: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.size) if self.keep is None else f"{self.size}@{self.keep}"
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """Steps of growing size and shrinking lists; a single step is a plain search.
+
+    Args:
+        steps: Neither layers nor dims shrink from step to step, and each keeps no more passages than the one before.
+
+    Raises:
+        UserError: The steps are of another form.
+
+    Example:
+        >>> funnel = Funnel.parse("2:32@1000,6:128@100,12:768")
+        >>> funnel.last, funnel.depth
+        (Size(layer=12, dim=768), None)
+        >>> print(funnel.at_depth(10))
+        2:32@1000,6:128@100,12:768@10
+    """
+
+    steps: tuple[FunnelStep, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise UserError("the funnel has no steps", _SYNTAX)
+        sizes = [step.size for step in self.steps]
+        for size in sizes:
+            if sizes.count(size) > 1:
+                raise UserError(f"the funnel {self} scores at {size} twice", "name each size once")
+        for step in self.steps[:-1]:
+            if step.keep is None:
+                raise UserError(f"the funnel {self} does not say how many passages {step} keeps", _SYNTAX)
+        for step in self.steps:
+            if step.keep is not None and step.keep < 1:
+                raise UserError(f"the funnel {self} keeps {step.keep} passages at {step.size}", "keep at least one")
+        for first, second in pairwise(self.steps):
+            if not grows(first.size, second.size):
+                raise UserError(
+                    f"the funnel {self} shrinks from {first.size} to {second.size}: a funnel grows in cost",
+                    "put the cheapest size first; neither layers nor dims may shrink from step to step",
+                )
+            if first.keep is not None and second.keep is not None and second.keep > first.keep:
+                raise UserError(
+                    f"the funnel {self} keeps {second.keep} passages at {second.size}, of {first.keep} before",
+                    "keep no more than the step before does",
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Funnel:
+        """Read `2:32@1000,6:128@100,12:768`; the last step may name a number of passages too, else the depth decides."""
+        steps = []
+        for step in text.split(","):
+            size, at, keep = step.strip().partition("@")
+            if at and not re.fullmatch(r"-?\d+", keep):
+                raise UserError(f"cannot read the step {step.strip()!r} of the funnel {text}", _SYNTAX)
+            try:
+                steps.append(FunnelStep(Size.parse(size), int(keep) if at else None))
+            except UserError as error:
+                raise UserError(f"{error.what}, in the funnel {text!r}", _SYNTAX) from None
+        return cls(tuple(steps))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.steps))
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the steps, in order."""
+        return Sizes(step.size for step in self.steps)
+
+    @property
+    def last(self) -> Size:
+        """The size whose scores the results have."""
+        return self.steps[-1].size
+
+    @property
+    def depth(self) -> int | None:
+        """How many passages the last step keeps; None where it names no number."""
+        return self.steps[-1].keep
+
+    def at_depth(self, depth: int | None = None, default: int = 1000) -> Funnel:
+        """Return the funnel with a number of passages for its last step.
+
+        Args:
+            depth: Passages to keep; None: what the last step names.
+            default: Passages to keep where it names no number. If the step before keeps fewer, these are kept, with a
+                warning.
+
+        Raises:
+            UserError: The depth is below 1 or contradicts the funnel.
+        """
+        named = self.depth
+        if depth is not None and depth < 1:
+            raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+        if depth is not None and named is not None and depth != named:
+            raise UserError(
+                f"--depth {depth} contradicts the funnel {self}, which ends with @{named}", "give one of them"
+            )
+        wanted = depth or named or default
+        before = self.steps[-2].keep if len(self.steps) > 1 else None
+        if before is not None and wanted > before:
+            log.warning("the funnel %s passes on %d passages: each query gets these, not %d", self, before, wanted)
+            wanted = before
+        return Funnel((*self.steps[:-1], replace(self.steps[-1], keep=wanted)))
+
+
+def grows(first: Size, second: Size) -> bool:
+    """Return whether a funnel may go from one size to another: more layers or dims, and fewer of neither."""
+    return first != second and first.layer <= second.layer and first.dim <= second.dim

@@ -1,1 +1,0 @@
-"""Funnels: shortlists at small sizes, rescored at larger ones."""

@@ -1,0 +1,218 @@
+"""Searching through a funnel: a shortlist by exact search or an index, then exact scores at larger sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.engines.base import CandidateGenerator, SearchResults
+from starbucks_retrieval.search.engines.exact import check_queries, exact_search
+from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.memory import MAX_MEMORY, plan_memory
+from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
+from starbucks_retrieval.search.stores import check_together
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.float16 import to_float32
+
+_READ_AT_ONCE = 2**23  # numbers of the vectors that are read together
+
+
+class Shortlister(Protocol):
+    """Replaces exact search in the first step: an index over the store of the first size."""
+
+    def search(self, queries: np.ndarray, depth: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        """Return up to `depth` distinct rows and their scores for each query; a row of -1 stands for none."""
+        ...
+
+
+def funnel_search(
+    queries: Mapping[Size, np.ndarray],
+    stores: Mapping[Size, EmbeddingStore],
+    funnel: Funnel,
+    *,
+    first: Shortlister | None = None,
+    batch_size: int = 1024,
+    max_memory: int = MAX_MEMORY,
+    threads: int | None = None,
+    generator: CandidateGenerator | None = None,
+    label: str = "",
+) -> Iterator[SearchResults]:
+    """Find the passages that a funnel keeps for each query, in batches of queries, in order.
+
+    The first step searches its store exactly, or by `first`; each later step reads only the shortlisted rows of its
+    store. If the first step keeps the whole corpus, results are those of exact search at the last size, bit for bit.
+    An index that finds too few passages is completed with the first rows that it did not find.
+
+    Args:
+        queries: For each size of the funnel the same queries in the same order, [queries, dim].
+        stores: The passages at each size of the funnel.
+        funnel: The steps.
+        first: An index over the store of the first size.
+        batch_size: Queries per pass over the passages of the first step; -1: as many as fit in memory.
+        max_memory: Bytes for vectors and result lists.
+        threads: CPU threads; None: all.
+        generator: Generates the candidates of exact search; FAISS on CPUs by default.
+        label: Shown with the progress; empty for none.
+
+    Returns:
+        An iterator over batches: rows [batch, keep] and exact inner products of the last size [batch, keep] float32,
+        ordered by score, then docid, both descending.
+
+    Raises:
+        UserError: The stores do not hold the same passages, a size is missing, or `exact_search` refuses the queries.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from starbucks_retrieval.search.stores import write_vectors
+        >>> wide = np.eye(4, dtype=np.float32)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stores = {
+        ...         Size(1, 2): write_vectors(f"{folder}/L1-D2", "abcd", wide[:, :2]),
+        ...         Size(1, 4): write_vectors(f"{folder}/L1-D4", "abcd", wide),
+        ...     }
+        ...     query = np.array([[0.5, 0.25, 1.0, 0.0]])
+        ...     queries = {Size(1, 2): query[:, :2], Size(1, 4): query}
+        ...     [(rows, scores)] = funnel_search(queries, stores, Funnel.parse("1:2@2,1:4@1"))
+        ...     stores[Size(1, 4)].ids(rows[0]), scores[0].tolist()
+        (['a'], [0.5])
+    """
+    funnel = funnel.at_depth()
+    check_together(stores, funnel.sizes)
+    vectors = {size: _query_vectors(queries, size, stores[size], batch_size) for size in funnel.sizes}
+    if len({len(of_size) for of_size in vectors.values()}) > 1:
+        counts = ", ".join(f"{len(of_size)} at {size}" for size, of_size in vectors.items())
+        raise UserError(f"the sizes have different numbers of queries: {counts}", "encode the queries at all sizes")
+    size, keep = funnel.steps[0].size, funnel.steps[0].keep
+    assert keep is not None
+    if first is not None:
+        shortlists = _shortlists(first, vectors[size], stores[size], keep, batch_size, max_memory)
+        # The scores of an index that is the only step are its own; results have exact ones.
+        return _rescored(shortlists, vectors, stores, funnel.steps[1:] or funnel.steps, max_memory, threads)
+    options = {"batch_size": batch_size, "max_memory": max_memory, "threads": threads}
+    shortlists = exact_search(vectors[size], stores[size], keep, **options, generator=generator, label=label)  # type: ignore[arg-type]
+    return _rescored(shortlists, vectors, stores, funnel.steps[1:], max_memory, threads)
+
+
+def rescore(
+    queries: np.ndarray, rows: np.ndarray, keep: int, store: EmbeddingStore, memory: int, threads: int | None = None
+) -> SearchResults:
+    """Return the `keep` best of each query's rows by exact score, as one later step of a funnel does.
+
+    The result is that of scoring all rows exactly and ordering them by `best`, bit for bit; rows that cannot be among
+    the best by their score in single precision are not scored exactly.
+
+    Args:
+        queries: [queries, dim].
+        rows: Rows of the store [queries, candidates], distinct for each query.
+        keep: Rows to return per query.
+        store: Where the vectors are read.
+        memory: Bytes for vectors and lists.
+        threads: CPU threads; None: all.
+
+    Returns:
+        Rows and scores, both [queries, min(keep, candidates)].
+    """
+    candidates = rows.shape[1]
+    gathered = plan_memory(memory, len(rows), candidates, store.count, store.spec.size.dim).gathered
+    scored = keep + 32 + keep // 32
+    if 2 * scored > candidates or candidates > gathered:
+        return best(rows, score_candidates(queries, rows, store, gathered), keep, store)
+    chosen = np.empty((len(rows), scored), rows.dtype)
+    scores = np.empty((len(rows), scored), np.float32)
+    outside = np.empty(len(rows), np.float32)
+    doubles = double_error(queries, store.largest_norm)
+    exact = queries.astype(np.float64)
+    threads = min(threads or os.cpu_count() or 1, len(rows))
+    many = max(1, min(gathered // candidates, len(rows)) // threads)
+    few = min(many, max(1, _READ_AT_ONCE // store.spec.size.dim // candidates))
+    many -= many % few
+
+    def score_share(share: slice) -> None:
+        # Queries are scored a few at a time, so that their vectors stay in the cache, in one reused buffer. There one
+        # product of all queries with all vectors costs less than gathering the vectors of each query.
+        buffer = np.empty((few * candidates, store.spec.size.dim), np.float32)
+        for start in range(share.start, share.stop, few):
+            group = slice(start, min(start + few, share.stop))
+            distinct, positions = np.unique(rows[group], return_inverse=True)
+            positions = positions.reshape(-1, candidates)
+            if store.mapped:
+                stored = store.vectors(distinct)
+            else:  # opening a shard takes time, so rows are read for many queries
+                if (start - share.start) % many == 0:
+                    needed = np.unique(rows[start : min(start + many, share.stop)])
+                    read = store.vectors(needed)
+                stored = read[np.searchsorted(needed, distinct)]
+            vectors = to_float32(stored, buffer[: len(distinct)])
+            rough = np.take_along_axis(queries[group] @ vectors.T, positions, 1)  # [group, candidates]
+            order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
+            kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
+            chosen[group] = np.take_along_axis(rows[group], kept, 1)
+            for i, line in enumerate(np.take_along_axis(positions, kept, 1), start):
+                scores[i] = score_rows(vectors, line, exact[i], doubles[i])
+
+    length = -(-len(rows) // threads)
+    shares = [slice(start, min(start + length, len(rows))) for start in range(0, len(rows), length)]
+    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
+        list(pool.map(score_share, shares))
+    found, scores = best(chosen, scores, keep, store)
+    # Where a row that was not scored exactly might belong to the results, all rows of the query are.
+    highest = outside + single_error(queries, store.largest_norm) + doubles
+    doubtful = np.flatnonzero(highest.astype(np.float32) >= scores[:, -1])
+    if len(doubtful):
+        all_scores = score_candidates(queries[doubtful], rows[doubtful], store, gathered)
+        found[doubtful], scores[doubtful] = best(rows[doubtful], all_scores, keep, store)
+    return found, scores
+
+
+def _query_vectors(
+    queries: Mapping[Size, np.ndarray], size: Size, store: EmbeddingStore, batch_size: int
+) -> np.ndarray:
+    if size not in queries:
+        raise UserError(f"there are no queries of size {size}", f"there is {', '.join(map(str, queries)) or 'none'}")
+    vectors = np.ascontiguousarray(queries[size], np.float32)
+    check_queries(vectors, store, 1, batch_size)
+    return vectors
+
+
+def _rescored(
+    shortlists: Iterable[SearchResults],
+    queries: Mapping[Size, np.ndarray],
+    stores: Mapping[Size, EmbeddingStore],
+    steps: tuple[FunnelStep, ...],
+    memory: int,
+    threads: int | None,
+) -> Iterator[SearchResults]:
+    for step in steps:
+        stores[step.size].keep_mapped()
+    done = 0
+    for rows, scores in shortlists:
+        batch = slice(done, done + len(rows))
+        for step in steps:
+            keep = step.keep or rows.shape[1]
+            rows, scores = rescore(queries[step.size][batch], rows, keep, stores[step.size], memory, threads)
+        yield rows, scores
+        done += len(rows)
+
+
+def _shortlists(
+    first: Shortlister, queries: np.ndarray, store: EmbeddingStore, keep: int, batch_size: int, memory: int
+) -> Iterator[SearchResults]:
+    keep = min(keep, store.count)
+    batch = plan_memory(memory, batch_size, keep, store.count, store.spec.size.dim).batch
+    for start in range(0, len(queries), batch):
+        lines, _ = first.search(queries[start : start + batch], keep)
+        rows = np.empty((len(lines), keep), np.int64)
+        for i, line in enumerate(lines):
+            found = np.asarray(line, np.int64)
+            found = found[found >= 0][:keep]
+            rows[i, : len(found)] = found
+            if len(found) < keep:
+                others = np.setdiff1d(np.arange(min(2 * keep, store.count)), found)
+                rows[i, len(found) :] = others[: keep - len(found)]
+        yield rows, np.zeros(rows.shape, np.float32)  # the next step scores them

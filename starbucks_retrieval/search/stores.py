@@ -1,0 +1,257 @@
+"""The stores that a search reads: queries and passages of sizes that belong together, some seen through a slice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, check_same, open_store
+from starbucks_retrieval.store.layout import parse_size_folder
+from starbucks_retrieval.store.locate import store_folders
+from starbucks_retrieval.store.spec import agree
+from starbucks_retrieval.store.transform import truncate
+
+_ROWS = 1024  # reading fewer rows of the wide store at once would spend the time on opening files
+# The fields in which two stores must agree for a row to mean one text, encoded alike.
+_SHARED = (
+    *("kind", "data_digest", "data_count", "parts", "part"),
+    *("model_name", "pooling", "normalize", "prefix", "separator"),
+)
+
+Stores = dict[Size, EmbeddingStore]
+
+
+class SlicedStore(EmbeddingStore):
+    """A view of the first `dim` numbers of every vector of a store, brought to length 1 if the store is normalised.
+
+    Reads the same bits as a stored slice of that size: numbers are rounded to the stored type again. Nothing is copied;
+    ids come from the store. Raises UserError for a dim that the store does not hold.
+    """
+
+    def __init__(self, store: EmbeddingStore, dim: int) -> None:
+        stored = store.spec.size
+        if not 1 <= dim <= stored.dim:
+            raise UserError(
+                f"{dim} dimensions cannot be cut from {stored}", f"use a dim from 1 to {stored.dim}, or encode wider"
+            )
+        vars(self).update(vars(store))  # ids and rows are the same
+        self.spec = dataclasses.replace(store.spec, size=Size(stored.layer, dim))
+        self._held = None
+        self._wide = store
+        if store.spec.normalize:
+            # Length 1 plus what rounding adds: relatively, and absolutely for the smallest numbers.
+            kind = np.finfo(self.dtype)
+            self.largest_norm = 1 + 1e-5 + float(kind.eps) + math.sqrt(dim) * float(kind.smallest_subnormal)
+
+    def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """As EmbeddingStore.blocks; reads of the wide store take about the memory of a block."""
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}")
+        wanted = np.dtype(dtype) if dtype is not None else self.dtype
+        if self._held is not None and wanted == np.float32:
+            yield from super().blocks(max_rows, wanted)
+            return
+        dim, width = self.spec.size.dim, self._wide.spec.size.dim
+        buffer = np.empty((min(max_rows, self.count), dim), wanted)
+        yielded = filled = 0
+        for _, wide in self._wide.blocks(min(max_rows, max(_ROWS, max_rows * dim // width))):
+            narrow = self._cut(wide)
+            while len(narrow):
+                fitting = narrow[: len(buffer) - filled]
+                buffer[filled : filled + len(fitting)] = fitting
+                filled, narrow = filled + len(fitting), narrow[len(fitting) :]
+                if filled == len(buffer):
+                    yield yielded, buffer
+                    yielded, filled = yielded + filled, 0
+        if filled:
+            yield yielded, buffer[:filled]
+
+    def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
+        """As EmbeddingStore.consecutive."""
+        ids, wide = self._wide.consecutive(start, stop)
+        return ids, self._cut(wide)
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """As EmbeddingStore.vectors."""
+        dim = self.spec.size.dim
+        gathered = np.empty((len(rows), dim), self.dtype)
+        at_once = max(_ROWS, len(rows) * dim // self._wide.spec.size.dim)
+        for start in range(0, len(rows), at_once):
+            gathered[start : start + at_once] = self._cut(self._wide.vectors(rows[start : start + at_once]))
+        return gathered
+
+    def _cut(self, wide: np.ndarray) -> np.ndarray:
+        return truncate(wide, self.spec.size.dim, self.spec.normalize).astype(self.dtype, copy=False)
+
+
+def open_sizes(reps: str | os.PathLike[str] | EmbeddingStore, sizes: Iterable[Size]) -> Stores:
+    """Open a store for every size: the stored one, or a view of the narrowest wider store of its layer.
+
+    Args:
+        reps: What `open_store` takes, or one open store.
+        sizes: The sizes that are needed.
+
+    Raises:
+        UserError: Neither a size nor a wider one of its layer is stored; the message lists the sizes that are.
+    """
+    stored = stored_sizes(reps)
+    opened: Stores = {}
+
+    def open_stored(size: Size) -> EmbeddingStore:
+        if size not in opened:
+            opened[size] = reps if isinstance(reps, EmbeddingStore) else open_store(reps, size)
+        return opened[size]
+
+    found: Stores = {}
+    for size in sizes:
+        wider = [one for one in stored if one.layer == size.layer and one.dim > size.dim]
+        if size in stored:
+            found[size] = open_stored(size)
+        elif wider:
+            found[size] = SlicedStore(open_stored(min(wider)), size.dim)
+        else:
+            where = "the store" if isinstance(reps, EmbeddingStore) else str(reps)
+            raise UserError(
+                f"{where} has no size {size}, nor a wider one of its layer", f"it has {', '.join(map(str, stored))}"
+            )
+    return found
+
+
+def stored_sizes(reps: str | os.PathLike[str] | EmbeddingStore) -> list[Size]:
+    """Return the sizes that are stored under what `open_store` takes, ascending."""
+    if isinstance(reps, EmbeddingStore):
+        return [reps.spec.size]
+    folders = store_folders([reps])
+    return sorted({parse_size_folder(folder.name) or EmbeddingStore.open(folder).spec.size for folder in folders})
+
+
+def open_pair(query_reps: str | Path, passage_reps: str | Path, size: Size | None) -> tuple[Stores, Stores]:
+    """Open queries and their passages at one size, both keyed by the size of the queries.
+
+    Mostly both have the same size; queries of a model that was trained with other layers for the two name the size of
+    the passages that they are scored against.
+
+    Args:
+        query_reps: Where the queries are stored.
+        passage_reps: Where the passages are stored.
+        size: The size of the queries; None for the only one.
+
+    Raises:
+        UserError: A size is not stored, or there are several and none is named.
+    """
+    queries = open_store(query_reps, size)
+    wanted = size and queries.spec.passage_size
+    try:
+        passages = open_store(passage_reps, wanted)
+    except UserError as error:
+        if wanted == size:
+            raise
+        what = f"{error.what}; queries at {size} of this model are scored against passages at {wanted}"
+        raise UserError(what, error.hint) from None
+    return {queries.spec.size: queries}, {queries.spec.size: passages}
+
+
+def open_pairs(query_reps: str | Path, passage_reps: str | Path, sizes: Iterable[Size]) -> tuple[Stores, Stores]:
+    """Open queries at several sizes and their passages, as `open_sizes` does, keyed by the sizes of the queries."""
+    queries = open_sizes(query_reps, sizes)
+    wanted = {size: store.spec.passage_size for size, store in queries.items()}
+    passages = open_sizes(passage_reps, dict.fromkeys(wanted.values()))
+    return queries, {size: passages[other] for size, other in wanted.items()}
+
+
+def searchable_sizes(query_reps: str | Path, passage_reps: str | Path) -> list[Size]:
+    """Return the sizes of queries at which the stored passages can be searched, ascending."""
+    stored = stored_sizes(passage_reps)
+    queries = open_sizes(query_reps, stored_sizes(query_reps)).values()
+    if not any(store.spec.space for store in queries):
+        return stored
+    return [store.spec.size for store in queries if store.spec.passage_size in stored]
+
+
+def check_stores(
+    queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore], override: bool = False
+) -> None:
+    """Raise UserError unless the stores hold queries and passages of one model at sizes that belong together.
+
+    Args:
+        queries: Stores of the queries, by size.
+        passages: Stores of the passages, by the size of the queries.
+        override: Accept passages as queries and queries as passages.
+    """
+    for size, store in passages.items():
+        query_store = queries.get(size) or next(iter(queries.values()))
+        if not override:
+            _check_kinds(query_store.spec.kind, store.spec.kind)
+        check_same(query_store.spec, store.spec)
+    check_together(queries, queries)
+    check_together(passages, passages)
+
+
+def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size]) -> None:
+    """Raise UserError unless there is a store for every size, and all hold the same texts in the same order.
+
+    Fingerprints differ from layer to layer, so stores of different layers are compared by the name of their model.
+    """
+    sizes = list(sizes)
+    for size in sizes:
+        if size not in stores:
+            raise UserError(f"there is no store of size {size}", f"there is {', '.join(map(str, stores)) or 'none'}")
+    for one, other in pairwise(sorted(sizes)):  # sizes of one layer are neighbours
+        first, second = stores[one].spec, stores[other].spec
+        for name in _SHARED + (("fingerprint",) if first.size.layer == second.size.layer else ()):
+            left, right = getattr(first, name), getattr(second, name)
+            if name == "model_name":  # the path of one folder can be written in several ways
+                left, right = Path(left).name, Path(right).name
+            if not agree(name, left, right):
+                raise UserError(
+                    f"the stores of {one} and {other} do not belong together: {name} is {left!r} and {right!r}",
+                    "encode all sizes of a funnel in one run: --sizes 2:32,12:768",
+                )
+
+
+def write_vectors(
+    folder: str | Path, ids: Sequence[str], vectors: np.ndarray, store_dtype: str = "float32", layer: int = 1
+) -> EmbeddingStore:
+    """Write passages whose vectors were not made by `encode` as a finished store of one shard, and open it.
+
+    Args:
+        folder: A new folder.
+        ids: Document ids.
+        vectors: [len(ids), dim].
+        store_dtype: `float16` or `float32`.
+        layer: The layer of the size that the store is given; its dim is that of the vectors.
+    """
+    count, dim = vectors.shape
+    values: dict[str, Any] = {"pooling": "cls", "normalize": False, "prefix": "", "separator": " ", "max_length": 1}
+    values |= {"fingerprint": "", "compute_dtype": "fp32", "store_dtype": store_dtype, "data_digest": ""}
+    spec = StoreSpec(kind="passages", size=Size(layer, dim), **values, data_count=count, shard_size=count)
+    with StoreWriter.open(Path(folder), spec) as writer:
+        writer.write_shard(0, list(ids), vectors)
+        writer.finish()
+    return EmbeddingStore.open(Path(folder))
+
+
+def _check_kinds(queries: str, passages: str) -> None:
+    symmetric = "--override accepts them, for tasks whose two sides are of one kind"
+    if (queries, passages) == ("passages", "queries"):
+        raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
+    if queries != "queries":
+        raise UserError(
+            "--query_reps holds passages: they were encoded without --encode_is_query",
+            f"encode (or store import) the queries again with --encode_is_query; {symmetric}",
+        )
+    if passages != "passages":
+        raise UserError(
+            "--passage_reps holds queries: they were encoded with --encode_is_query",
+            f"encode (or store import) the passages again without --encode_is_query; {symmetric}",
+        )
