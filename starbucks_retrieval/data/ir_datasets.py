@@ -70,14 +70,14 @@ def expand_pattern(source: str) -> list[str]:
     return fnmatch.filter(SHORT_NAMES, source) or [source]
 
 
-def resolve(name: str, split: str | None) -> str | None:
+def resolve_short_name(name: str, split: str | None) -> str | None:
     """Return the ir_datasets id of a short name and a split (default: its first), None for any other name.
 
     Raises:
         UserError: The collection has no such split.
 
     Example:
-        >>> resolve("beir/fiqa", "dev")
+        >>> resolve_short_name("beir/fiqa", "dev")
         'beir/fiqa/dev'
     """
     splits = SHORT_NAMES.get(name)

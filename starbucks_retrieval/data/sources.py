@@ -59,7 +59,7 @@ def find_ir(collection: str, split: str | None) -> str | None:
         return collection[3:]
     if os.path.exists(collection):
         return None
-    return ir_datasets.resolve(collection, split)
+    return ir_datasets.resolve_short_name(collection, split)
 
 
 def find_path(collection: str) -> Path | None:

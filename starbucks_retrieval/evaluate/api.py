@@ -10,7 +10,7 @@ from pathlib import Path
 
 from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate.comparison import RunResult, check_choices, compare
+from starbucks_retrieval.evaluate.comparison import RunResult, check_comparison_options, compare
 from starbucks_retrieval.evaluate.inputs import (
     TREC_MEASURES,
     JudgedSet,
@@ -89,7 +89,7 @@ def evaluate(
     given_measures = (
         None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
     )
-    check_choices(test, correction, alpha)
+    check_comparison_options(test, correction, alpha)
     for target in (per_query, output):
         _check_target(target)
     sets = open_sets(qrels, split, queries)

@@ -125,7 +125,7 @@ class BaselineComparisons:
         return list(dict.fromkeys(one.measure for one in self.comparisons))
 
 
-def check_choices(test: str, correction: str, alpha: float) -> None:
+def check_comparison_options(test: str, correction: str, alpha: float) -> None:
     """Raise UserError for an unknown test or correction, and for a level outside (0, 1)."""
     for name, value, known in (("test", test, get_args(Test)), ("correction", correction, get_args(Correction))):
         if value not in known:

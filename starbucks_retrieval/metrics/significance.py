@@ -127,8 +127,7 @@ def williams_t(first: float, second: float, between: float, count: int) -> tuple
 
     Args:
         first, second: Correlations of the two systems with the gold scores.
-        between: Correlation of the two systems.
-        count: Number of pairs.
+        between, count: Correlation of the two systems with each other, and the number of pairs.
 
     Returns:
         (t, two-tailed p-value with count - 3 degrees of freedom); NaN for fewer than 4 pairs.
@@ -181,9 +180,8 @@ def compare_correlations(
         raise UserError(f"unknown test {test!r}", "use one of williams, bootstrap, fisher")
     columns = [np.asarray(column, dtype=np.float64) for column in (gold, ours, theirs)]
     if len({column.shape for column in columns}) > 1:
-        raise UserError(
-            f"{', '.join(str(len(column)) for column in columns)} scores cannot be paired", "score the same pairs"
-        )
+        lengths = ", ".join(str(len(column)) for column in columns)
+        raise UserError(f"{lengths} scores cannot be paired", "score the same pairs")
     count = len(columns[0])
     if count < 4 or not all(np.isfinite(column).all() and np.ptp(column) > 0 for column in columns):
         return SignificanceResult(test, math.nan, math.nan, count)
@@ -212,10 +210,8 @@ def compare_correlations(
 def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[float]:
     """Correct p-values of several tests; a difference is significant at alpha if its corrected p-value is below alpha.
 
-    NaN stays NaN and does not count towards the family.
-
     Args:
-        p_values: raw p-values of m tests, in any order.
+        p_values: Raw p-values of m tests, in any order. NaN stays NaN and does not count.
         correction: `bonferroni` multiplies every p-value by m. `holm` multiplies the smallest by m, the next by m - 1,
             and so on, and lets no value fall below the one before it (Holm 1979): it controls the same error rate as
             Bonferroni's correction and finds more. Both are capped at 1. `none` changes nothing.
@@ -224,7 +220,7 @@ def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[f
         The corrected p-values, in the order given.
 
     Raises:
-        UserError: for an unknown correction.
+        UserError: An unknown correction.
 
     Example:
         >>> [round(p, 4) for p in adjust([0.04, 0.01, 0.02])]

@@ -85,7 +85,7 @@ def test_missing_file():
         read_qrels("./nowhere.txt")
 
 
-def test_check_qrels_names_the_first_stranger_and_the_count():
+def test_check_qrels_names_the_first_unknown_id_and_the_count():
     qrels = {"1": {"a": 1, "x": 0}, "2": {"x": 1, "y": 1}}
     check_qrels(qrels, {"1", "2", "3"}, {"a", "x", "y", "z"}, "qrels.txt")
     check_qrels(qrels, None, None, "qrels.txt")

@@ -18,7 +18,7 @@ from starbucks_retrieval.data import (
     open_queries,
     read_qrels,
 )
-from starbucks_retrieval.data.ir_datasets import SHORT_NAMES, resolve
+from starbucks_retrieval.data.ir_datasets import SHORT_NAMES, resolve_short_name
 from starbucks_retrieval.errors import UserError
 
 
@@ -169,9 +169,9 @@ def test_the_table_of_short_names():
     assert {"msmarco-dev", "dl19", "dl20", "beir/scifact", "beir/cqadupstack/android"} <= set(SHORT_NAMES)
     assert len([name for name in SHORT_NAMES if name.startswith("beir/") and name.count("/") == 1]) == 14
     for name, splits in SHORT_NAMES.items():
-        assert resolve(name, None) in splits.values()
+        assert resolve_short_name(name, None) in splits.values()
         assert all("/" in dataset_id and not dataset_id.startswith("ir:") for dataset_id in splits.values())
-    assert resolve("scifact", None) is None
+    assert resolve_short_name("scifact", None) is None
 
 
 @pytest.fixture

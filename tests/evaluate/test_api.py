@@ -491,16 +491,16 @@ def test_other_runs_tell_where_a_run_was_cut_off(two_sets):
     write_run(holes, {f"east{i}": [f"east-d{i}"] for i in order[1:]})
     (alone,) = evaluate(cut, str(two_sets / "east.tsv")).runs
     assert [finding.kind for finding in alone.findings] == ["missing_queries"]
-    beside = {run.name: run.findings for run in evaluate([cut, holes, whole], str(two_sets / "east.tsv")).runs}
-    assert {name: [finding.kind for finding in findings] for name, findings in beside.items()} == {
+    findings_of = {run.name: run.findings for run in evaluate([cut, holes, whole], str(two_sets / "east.tsv")).runs}
+    assert {name: [finding.kind for finding in findings] for name, findings in findings_of.items()} == {
         "cut": ["truncated_run"],
         "holes": ["missing_queries"],
         "whole": [],
     }
-    assert "3 of 8 judged queries" in beside["cut"][0].what and "the last of holes" in beside["cut"][0].what
+    assert "3 of 8 judged queries" in findings_of["cut"][0].what and "the last of holes" in findings_of["cut"][0].what
 
 
-def test_negative_grades_are_told_once_a_set(files, caplog):
+def test_negative_grades_are_reported_once_per_set(files, caplog):
     caplog.set_level(logging.INFO)
     (files / "signed.txt").write_text("q1 0 a 1\nq1 0 b -2\nq2 0 c -1\n")
     evaluation = evaluate([files / "good.trec", files / "half.trec"], str(files / "signed.txt"), "P@1 Judged@1 nDCG@2")

@@ -160,7 +160,7 @@ def test_the_size_of_the_collection_may_be_known_better_than_from_the_run():
     assert finding.kind == "hub_documents"
 
 
-def test_cosine_models_are_not_told_to_normalize():
+def test_cosine_models_are_not_advised_to_normalize():
     run, qrels = sound()
     for ranking in run.values():
         ranking["junk"] = 99.0
@@ -215,15 +215,21 @@ def test_results_in_several_places_are_a_note():
     assert (finding.kind, finding.count, finding.serious) == ("scattered_queries", 30, False)
 
 
-def test_judgements_below_zero_and_queries_without_hope():
+def test_negative_grades_and_queries_without_relevant_documents():
     assert preflight_qrels({"a": {"x": 1, "y": 0}}) == []
-    negative, hopeless = preflight_qrels({"a": {"x": -1, "y": -2}, "b": {"x": 1, "y": -1}, "c": {"x": 0}, "d": {}})
+    negative, nothing_relevant = preflight_qrels(
+        {"a": {"x": -1, "y": -2}, "b": {"x": 1, "y": -1}, "c": {"x": 0}, "d": {}}
+    )
     assert (negative.kind, negative.count, negative.sample) == ("negative_grades", 3, ("a", "b"))
-    assert (hopeless.kind, hopeless.count, hopeless.sample) == ("nothing_relevant", 3, ("a", "c", "d"))
-    assert not negative.serious and not hopeless.serious
+    assert (nothing_relevant.kind, nothing_relevant.count, nothing_relevant.sample) == (
+        "nothing_relevant",
+        3,
+        ("a", "c", "d"),
+    )
+    assert not negative.serious and not nothing_relevant.serious
 
 
-def test_missing_queries_beside_other_runs():
+def test_missing_queries_that_are_the_last_of_another_run():
     run, qrels = sound()
     order = sorted(qrels, key=lambda query_id: query_id[::-1])
     for query_id in order[-3:]:

@@ -119,7 +119,7 @@ def test_negative_grades_are_not_relevant_to_any_tool():
     assert score({"1": {"a": -1, "b": 1}}, run, parse_measures("Bpref")).mean["Bpref"] == 1.0
 
 
-def test_sums_are_told_from_means():
+def test_counts_are_distinguished_from_means():
     means = [
         str(measure) for measure in parse_measures("RR@10 nDCG NumQ NumRet NumRel Judged@5 SetP") if is_mean(measure)
     ]

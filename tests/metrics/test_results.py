@@ -50,7 +50,7 @@ def test_a_zero_is_written(tmp_path):
     ]
 
 
-def test_methods_of_one_file_are_told_apart_by_label():
+def test_methods_of_one_file_are_distinguished_by_label():
     ours, other = Results("evaluate", "ours", CELLS, {"k": 1}).by_label()
     assert (ours.label, [cell.dataset for cell in ours.cells]) == ("ours", ["dl19", "STS-B"])
     assert (other.label, other.cells[0].label, other.cells[0].size) == ("other", None, Size(2, 32))

@@ -33,7 +33,7 @@ def test_the_rule(path, tag, size, sets, label):
     assert run_labels([RunIdentity(path, tag, size, sets)]) == [label]
 
 
-def test_runs_of_one_cell_are_told_apart():
+def test_runs_of_one_cell_get_distinct_labels():
     def identity(path: str, cell: str) -> RunIdentity:
         return RunIdentity(path, cells=frozenset({cell}))
 
