@@ -158,12 +158,4 @@ class EncodeArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
-        changes = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
-        for name, value in changes.items():
-            stored = getattr(config, name)
-            if config.source and value != stored and not self.override:
-                raise UserError(
-                    f"--{name} {value} contradicts the model's own {stored!r} ({config.source})",
-                    "leave the flag out, or add --override",
-                )
-        return dataclasses.replace(config, **changes)
+        return config.with_flags(self, _STORED, self.override)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -87,6 +88,27 @@ class EncoderConfig:
         if passages.layer not in pairs:
             layers.add(passages.layer)
         return [Size(layer, passages.dim) for layer in sorted(layers)]
+
+    def with_flags(self, flags: object, names: Iterable[str], override: bool) -> EncoderConfig:
+        """Return these settings changed by the flags that are not None.
+
+        Args:
+            flags: A dataclass of flags.
+            names: The settings that have a flag of the same name.
+            override: Whether flags may contradict the settings that a model stores.
+
+        Raises:
+            UserError: A flag contradicts a stored setting, without `override`.
+        """
+        changes = {name: value for name in names if (value := getattr(flags, name)) is not None}
+        for name, value in changes.items():
+            stored = getattr(self, name)
+            if self.source and value != stored and not override:
+                raise UserError(
+                    f"--{name} {value} contradicts the model's own {stored!r} ({self.source})",
+                    "leave the flag out, or add --override",
+                )
+        return dataclasses.replace(self, **changes)
 
     def save(self, folder: str | Path) -> None:
         """Write starbucks.json into a model folder."""

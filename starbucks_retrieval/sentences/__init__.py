@@ -98,15 +98,7 @@ class SentenceArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's configuration changed by the flags. Raises UserError if they contradict it."""
-        changes = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
-        for name, value in changes.items():
-            stored = getattr(config, name)
-            if config.source and value != stored and not self.override:
-                raise UserError(
-                    f"--{name} {value} contradicts the model's own {stored!r} ({config.source})",
-                    "leave the flag out, or add --override",
-                )
-        return dataclasses.replace(config, **changes)
+        return config.with_flags(self, _STORED, self.override)
 
 
 def grid_layers(num_layers: int) -> list[int]:
