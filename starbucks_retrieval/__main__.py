@@ -18,7 +18,7 @@ STAGES = {
     "mine": "mine hard negatives for training queries, from BM25, a model or a run",
     "train": "train one encoder for every size (SRL), or with another method of the papers",
     "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",
-    "search": "find the nearest passages of every query; write a TREC run, or answer a typed query",
+    "search": "find the nearest passages of every query; write a TREC run, or answer a query on the command line",
     "store": "verify, describe, slice, merge, export and import embedding stores",
     "export": "export one size of a model to sentence-transformers, transformers, ONNX or OpenVINO",
     "evaluate": "validate runs and score them against qrels; significance tests",

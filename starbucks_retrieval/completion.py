@@ -21,7 +21,7 @@ _EPILOG = (
     "starbucks completion fish > ~/.config/fish/completions/starbucks.fish    |    "
     "starbucks completion tcsh > ~/.starbucks.tcsh, with source ~/.starbucks.tcsh in ~/.tcshrc"
 )
-# shtab's own function for bash offers only files after a flag that takes several, and splits names at spaces.
+# shtab's function for bash completes only files after a flag with several values, and splits names at spaces.
 _BASH_FILES = """_starbucks_files() {
   if [[ $completing_word == -* ]]; then compgen -W "${current_option_strings[*]}" -- "$completing_word"
   else compgen -f -- "$1"; fi

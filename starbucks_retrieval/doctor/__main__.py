@@ -95,12 +95,12 @@ def main(argv: Sequence[str]) -> None:
         "Report versions, devices, disk space and extras of this installation, and its problems with remedies.",
     )
     setup_logging(common)
-    found = examine(online=arguments.online, thorough=arguments.thorough)
+    report = examine(online=arguments.online, thorough=arguments.thorough)
     if not common.json:
-        print(as_text(found), flush=True)
-    serious = [problem for problem in found.problems if problem.serious]
-    summary = f"{len(serious)} problems, {len(found.problems) - len(serious)} notes, {found.seconds:.1f} s"
-    finish(common, summary, found.to_json())
+        print(as_text(report), flush=True)
+    serious = [problem for problem in report.problems if problem.serious]
+    summary = f"{len(serious)} problems, {len(report.problems) - len(serious)} notes, {report.seconds:.1f} s"
+    finish(common, summary, report.to_json())
     if arguments.strict and serious:
         raise UserError(f"{len(serious)} problems, the first: {serious[0].what}", serious[0].remedy)
 

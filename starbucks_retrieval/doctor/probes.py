@@ -158,12 +158,12 @@ def disks() -> dict[str, dict[str, Any]]:
     """Return the space in the current folder and in the hub's cache."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    found = {}
+    spaces = {}
     for name, folder in {"current folder": Path.cwd(), "hub cache": Path(HF_HUB_CACHE)}.items():
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         space, writable = shutil.disk_usage(existing), os.access(existing, os.W_OK)
-        found[name] = {"path": str(folder), "bytes": space.total, "free_bytes": space.free, "writable": writable}
-    return found
+        spaces[name] = {"path": str(folder), "bytes": space.total, "free_bytes": space.free, "writable": writable}
+    return spaces
 
 
 def java() -> dict[str, Any]:

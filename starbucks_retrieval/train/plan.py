@@ -1,4 +1,4 @@
-"""The plan of a training run, made from flags, the backbone's configuration and a first look at the data."""
+"""The plan of a training run, made from flags, the backbone's configuration and the kind of the data."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
     from safetensors.torch import save_file
 
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    found = {name: weight.contiguous().cpu() for name, weight in state.items() if ".lora_" in name}
+    adapters = {name: weight.contiguous().cpu() for name, weight in state.items() if ".lora_" in name}
     with umask_permissions(folder / FOLDER):
-        save_file(found, str(folder / FOLDER / "adapter.safetensors"))
+        save_file(adapters, str(folder / FOLDER / "adapter.safetensors"))
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:

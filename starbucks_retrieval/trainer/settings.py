@@ -130,7 +130,7 @@ def run_training(
 def _print_config(parsed: ParsedTraining[Any], settings: TrainingArguments, defaults: dict[str, Any]) -> None:
     """Print the value and the source of every flag of the stage, and of transformers' settings that matter.
 
-    Those are the settings that were given, that have a default of ours, or that a resumed run must not change.
+    Those are the settings that were given, that this package has a default for, or that a resumed run must not change.
     """
     theirs = {field.name: field.default for field in dataclasses.fields(settings)}
     ours = shared_defaults(parsed.common) | defaults

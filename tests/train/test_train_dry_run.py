@@ -154,7 +154,7 @@ def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spo
     assert not list((tmp_path / "here").rglob("*.safetensors"))
 
 
-def test_a_large_file_without_negatives_at_its_head_is_told_of(job, tmp_path, capsys, monkeypatch):
+def test_a_large_file_without_negatives_in_its_first_rows_is_reported(job, tmp_path, capsys, monkeypatch):
     from starbucks_retrieval.train import dry_run
 
     monkeypatch.setattr(dry_run, "SMALL_FILE", 0)
@@ -170,7 +170,7 @@ def test_text_for_a_terminal(job, capsys):
     assert "7 of 6 queries with 1 passages each" in out and "20 rows from" in out and "nothing was written" in err
 
 
-def test_the_time_of_a_long_step_is_told_without_an_exponent(job, capsys, monkeypatch):
+def test_the_time_of_a_long_step_has_no_exponent(job, capsys, monkeypatch):
     monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1.0)
     assert run_command(main, [*job, "--dry_run", "--quiet"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("time")]
