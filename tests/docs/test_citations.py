@@ -10,6 +10,9 @@ from docs.pages import ROOT
 # What the words before a number in brackets must hold.
 PAPERS = {
     "1803.05449": "SentEval",
+    "2101.06983": "[Gg]radient cache|GradCache|Contrastive Learning",
+    "2104.08663": "BEIR",
+    "2106.09685": "LoRA",
     "2205.12035": "RetroMAE",
     "2205.13147": "Matryoshka|nested embeddings",
     "2208.00231": "Liu and S. Yang",
