@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def golden() -> dict:
-    """The vectors kept beside these tests, or those of the file named by $GOLDEN."""
+    """The golden vectors in this folder, or those of the file that $GOLDEN names."""
     path = Path(os.environ.get("GOLDEN") or Path(__file__).with_name("golden.json"))
     return json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What the golden tests share."""
+"""Helpers of the golden tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole-word masks and enhanced decoding's visibility against an independent walk word by word."""
+"""Whole-word masks and the visibility of enhanced decoding equal an independent implementation, word by word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures equal an independent program's, ties and absent queries included."""
+"""Measures equal those of an independent program, with ties and missing queries."""
 
 from __future__ import annotations
 
