@@ -28,6 +28,7 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
         "format",
         pytest.param("backend", marks=pytest.mark.slow),  # torch.export takes its time
         "consumer",
+        "engine",
     ],
 )
 def test_the_example_applies_and_works(name, samples, tmp_path):  # noqa: F811
