@@ -79,7 +79,7 @@ class FunnelChoice:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return vars(self) | {"funnel": str(self.funnel), "full": str(self.full)}
 
 

@@ -110,7 +110,7 @@ class Retriever:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What an engine is asked to search.
+    """A search, as an engine gets it.
 
     Args:
         queries: Stores of the queries, by size.

@@ -58,7 +58,7 @@ class IndexSummary:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         manifest = self.manifest
         return {
             "index": manifest.factory,

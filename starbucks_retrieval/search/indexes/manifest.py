@@ -78,7 +78,7 @@ class IndexManifest:
         return self.bytes / self.count
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping; `read_manifest` reads it back."""
+        """Return a JSON-ready mapping; `read_manifest` reads it back."""
         return {"format": FORMAT, "version": VERSION, "metric": METRIC} | dataclasses.asdict(self)
 
     def same_request(self, other: IndexManifest) -> bool:

@@ -48,7 +48,7 @@ class LoadSummary:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return asdict(self)
 
 
