@@ -12,7 +12,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.__main__ import main as grid
-from starbucks_retrieval.grid.api import scoring_place
+from starbucks_retrieval.grid.plan import scoring_device
 from starbucks_retrieval.integrations.base import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
@@ -111,5 +111,5 @@ def test_ray_without_a_gpu_is_not_waited_for(data, monkeypatch):
 
 
 def test_a_grid_scores_on_a_cpu_where_only_the_model_runs_elsewhere():
-    assert scoring_place(torch.device("mps")) == "cpu"
-    assert [scoring_place(torch.device(name)) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]
+    assert scoring_device(torch.device("mps")) == "cpu"
+    assert [scoring_device(torch.device(name)) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]

@@ -1,12 +1,12 @@
-"""Every (layer, dim) of a model measured from one encoding pass, and what two such grids differ by."""
+"""Measure every (layer, dim) of a model from one encoding pass, and compare two such grids."""
 
 from typing import Any
 
-__all__ = ["GridArguments", "Measured", "deltas", "grid", "search_all_dims"]
+__all__ = ["GridArguments", "GridMeasurement", "deltas", "grid", "search_all_dims"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("grid", "Measured"):
+    if name in ("grid", "GridMeasurement"):
         from starbucks_retrieval.grid import api
 
         return getattr(api, name)

@@ -1,4 +1,4 @@
-"""The door of `grid`."""
+"""The command `starbucks grid`."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ EPILOG = (
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, measure every size or compare two grids, print the matrix."""
-    (asked, encoding, comparison, trying, common), _ = parse_flags(
+    """Measure every size, or compare two grids, and print the matrices."""
+    (arguments, encoding, comparison, dry_run, common), _ = parse_flags(
         [GridArguments, EncodingArguments, DeltaArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks grid",
-        "Measure a model at every layer and dim, from one encoding pass; or show what two such grids differ by.",
+        "Measure a model at every layer and dim, from one encoding pass; or show the difference of two such grids.",
         EPILOG,
     )
     setup_logging(common)
     if comparison.input or comparison.minus:
-        if trying.dry_run:
+        if dry_run.dry_run:
             raise UserError(
                 "--input needs no dry run: nothing is measured", "leave out --dry_run, and --output to write nothing"
             )
-        _compare(asked, comparison, common)
+        _compare(arguments, comparison, common)
         return
-    if trying.dry_run:
-        from starbucks_retrieval.grid.dry_run import preview
+    if dry_run.dry_run:
+        from starbucks_retrieval.grid.plan import preview
 
-        preview(asked, encoding).show(common)
+        preview(arguments, encoding).show(common)
         return
-    if asked.task == "sts":
+    if arguments.task == "sts":
         from starbucks_retrieval.grid.pairs import grid_of_pairs
 
-        results = grid_of_pairs(asked, encoding, common.seed)
-        _show(results, f"{len(results.cells)} cells in {asked.target}", {"output": str(asked.target)}, common)
+        results = grid_of_pairs(arguments, encoding, common.seed)
+        _show(results, f"{len(results.cells)} cells in {arguments.target}", {"output": str(arguments.target)}, common)
         return
     from starbucks_retrieval.grid.api import grid
 
-    measured = grid(asked, encoding, common.seed)
+    measured = grid(arguments, encoding, common.seed)
     count, seconds = len(measured.results.cells), measured.seconds
     parts = ", ".join(f"{part} {value} s" for part, value in seconds.items())
-    figures = {"output": str(asked.target), "count": count, "seconds_by_part": seconds}
-    _show(measured.results, f"{count} cells in {asked.target} ({parts})", figures, common)
+    figures = {"output": str(arguments.target), "count": count, "seconds_by_part": seconds}
+    _show(measured.results, f"{count} cells in {arguments.target} ({parts})", figures, common)
 
 
-def _compare(asked: GridArguments, comparison: DeltaArguments, common: CommonArguments) -> None:
-    if asked.model_name_or_path or asked.dataset_path:
+def _compare(arguments: GridArguments, comparison: DeltaArguments, common: CommonArguments) -> None:
+    if arguments.model_name_or_path or arguments.dataset_path:
         raise UserError("--input reads a result file, --model_name_or_path makes one", "do one after the other")
     if not comparison.input:
-        raise UserError("--input is missing", "name the result file that --minus is taken off from")
+        raise UserError("--input is missing", "name the result file to subtract --minus from")
     if not comparison.minus:
         results = read_results(comparison.input)
         _show(results, f"{len(results.cells)} cells of {results.label}", {}, common)
@@ -69,10 +69,10 @@ def _compare(asked: GridArguments, comparison: DeltaArguments, common: CommonArg
     from starbucks_retrieval.grid.tables import deltas
 
     results = deltas(comparison.input, comparison.minus)
-    if asked.output:
-        write_results(asked.target, results)
-    place = f", written to {asked.target}" if asked.output else ""
-    _show(results, f"{results.label}: {len(results.cells)} cells{place}", {}, common, signed=True)
+    if arguments.output:
+        write_results(arguments.target, results)
+    written = f", written to {arguments.target}" if arguments.output else ""
+    _show(results, f"{results.label}: {len(results.cells)} cells{written}", {}, common, signed=True)
 
 
 def _show(

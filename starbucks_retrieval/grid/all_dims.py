@@ -21,15 +21,18 @@ from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.store import EmbeddingStore
 
 _PIECE = {"cpu": 2**12, "cuda": 2**16}  # rows per product, memory permitting
-_SMALLEST = 1e-12  # torch's bound: a shorter vector is not brought to length 1
-_UNIT = 2.0**-24  # of float32: rounding errs by no more than this share
+_SMALLEST = 1e-12  # torch's bound: shorter vectors are not normalised
+_UNIT = 2.0**-24  # relative rounding error of float32
 
 
 class TruncatedView(SlicedStore):
-    """The embeddings at `dim` of a store that holds pooled taps, of no given length, at a wider size.
+    """The embeddings at `dim` of a store of wider, unnormalised pooled outputs; nothing is copied.
 
-    They are in float32 whatever is stored, and of length 1 if `normalize`: from taps in float32 they are what encoding
-    at that size gives. Nothing is copied. Raises UserError for a dim that the store does not hold.
+    They are float32, and of length 1 if `normalize`. From a float32 store they equal the embeddings of encoding at that
+    size.
+
+    Raises:
+        UserError: The store does not hold the dim.
     """
 
     def __init__(self, pooled_layers: EmbeddingStore, dim: int, normalize: bool) -> None:
@@ -44,14 +47,14 @@ class TruncatedView(SlicedStore):
 
 
 def truncated_views(pooled_layers: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
-    """Embeddings [rows, dim] in float32 of taps [rows, width]."""
-    part = np.array(pooled_layers[:, :dim], dtype=np.float32)  # a copy: what is mapped may not be written to
+    """Return the embeddings [rows, dim] in float32 of pooled outputs [rows, width]."""
+    part = np.array(pooled_layers[:, :dim], dtype=np.float32)  # a copy, because memory-mapped arrays are read-only
     return embedding(torch.from_numpy(part), dim, normalize).numpy()
 
 
 @dataclasses.dataclass(frozen=True)
 class RowsByDim:
-    """What was found for the queries from `start` at `dim`: rows and scores, both [some, depth], best first."""
+    """The best passages of the queries from `start` at `dim`: rows and scores, both [queries, depth], best first."""
 
     dim: int
     start: int
@@ -70,12 +73,23 @@ def search_all_dims(
     device: str | torch.device = "cpu",
     label: str = "",
 ) -> Iterator[RowsByDim]:
-    """The `depth` best passages of each query at every dim, in batches of queries, each batch in one pass.
+    """Yield the best passages of each query at every dim, one pass over the passages for each batch of queries.
 
-    `queries`: taps [queries, width], float32. `passages` holds taps of that width. An embedding is a tap cut to its
-    first d numbers, of length 1 if `normalize`. `dims` ascend. Results are those of `exact_search` over embeddings
-    that were encoded at each size: the pass proposes, exact scores decide, and where its error bound leaves doubt the
-    passages are looked at again. Vectors and lists stay under about `max_memory`. Raises UserError as `exact_search`.
+    Results equal those of `exact_search` over embeddings encoded at each size: the pass generates candidates in single
+    precision, and queries whose top passages could change within its error bound are rescored exactly.
+
+    Args:
+        queries: float32 [queries, width], pooled outputs; an embedding is the first d numbers of one.
+        passages: Store of pooled outputs of the same width.
+        dims: Ascending.
+        depth: Passages per query.
+        normalize: Whether embeddings have length 1.
+        max_memory: For vectors and result lists, about.
+        device: Of the pass.
+        label: Names the progress bar.
+
+    Raises:
+        UserError: As `exact_search`.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     check_queries(queries, passages, depth, -1)
@@ -83,18 +97,20 @@ def search_all_dims(
     depth = min(depth, passages.count)
     plan = plan_memory(memory, -1, depth, passages.count, passages.spec.size.dim)
     batch = max(1, plan.batch // len(dims))  # one list a dim
-    place = torch.device(device)
+    torch_device = torch.device(device)
     stores = {dim: TruncatedView(passages, dim, normalize) for dim in dims}
     for start in range(0, len(queries), batch):
-        some = queries[start : start + batch]
-        shown = f"{label}, queries {start + 1} to {start + len(some)} of {len(queries)}" if label else ""
-        proposals = _propose(some, passages, dims, normalize, plan, place, shown)
+        query_batch = queries[start : start + batch]
+        shown = f"{label}, queries {start + 1} to {start + len(query_batch)} of {len(queries)}" if label else ""
+        proposals = _propose(query_batch, passages, dims, normalize, plan, torch_device, shown)
         for dim in dims:
             rows, scores = proposals.pop(dim)
-            cut = truncated_views(some, dim, normalize)
-            generator = _Proposed(rows, scores, single_error(cut, stores[dim].largest_norm), normalize)
+            truncated = truncated_views(query_batch, dim, normalize)
+            generator = _Proposed(rows, scores, single_error(truncated, stores[dim].largest_norm), normalize)
             at = start
-            for found in exact_search(cut, stores[dim], depth, batch_size=-1, max_memory=memory, generator=generator):
+            for found in exact_search(
+                truncated, stores[dim], depth, batch_size=-1, max_memory=memory, generator=generator
+            ):
                 yield RowsByDim(dim, at, *found)
                 at += len(found[0])
 
@@ -108,7 +124,7 @@ class _Proposed:
         """`error` [queries]: how far a product in single precision can be from the exact one.
 
         A sum of blocks is a sum in some order: the bound holds for it. With lengths divided out it holds for the
-        cosine of the taps; from there to the embeddings' inner product it is as far again at most, for the lengths
+        cosine of the pooled outputs; from there to the embeddings' inner product it is as far again at most, for the lengths
         that were computed in single precision, and a few roundings.
         """
         self.rows = rows
@@ -157,7 +173,7 @@ def _propose(
 
 
 def _inverse_lengths(pooled_layers: Tensor, dims: Sequence[int]) -> Tensor:
-    """1 / length of the first d numbers of each tap, for each dim: [dims, taps] float32."""
+    """1 / length of the first d numbers of each vector, for each dim: [dims, vectors] float32."""
     squares = pooled_layers.new_zeros(len(pooled_layers), dtype=torch.float64)
     lengths = []
     for low, high in pairwise((0, *dims)):

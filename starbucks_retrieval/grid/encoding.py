@@ -1,4 +1,4 @@
-"""The one encoding pass of a grid: taps of queries and passages at every layer, in stores that resume."""
+"""The encoding pass of a grid: pooled outputs of every layer, in stores that resume."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from starbucks_retrieval.store import EmbeddingStore, open_store
 
 
 class GridShape(NamedTuple):
-    """Depth, width and configuration of a model, the flags' changes included."""
+    """Layers, hidden size and configuration of a model, changed by the flags."""
 
     num_layers: int
     hidden_size: int
     config: EncoderConfig
 
 
-class Stores(NamedTuple):
-    """Taps at one layer, at the widest dim of the grid."""
+class LayerStores(NamedTuple):
+    """Stores of the pooled outputs of one layer, at the widest dim of the grid."""
 
     queries: EmbeddingStore
     passages: EmbeddingStore
 
 
 def grid_shape(arguments: EncodeArguments) -> GridShape:
-    """What the model is like, without reading its weights. Raises UserError as loading it does."""
+    """Read a model's configuration without its weights. Raises UserError as loading the model does."""
     name = arguments.model_name_or_path
     with explain_load_errors(name):
         found = AutoConfig.from_pretrained(name)
@@ -45,39 +45,38 @@ def grid_shape(arguments: EncodeArguments) -> GridShape:
     return GridShape(depth, width, arguments.configured(find_config(name, depth, width)))
 
 
-def encode_arguments(asked: GridArguments, encoding: EncodingArguments) -> EncodeArguments:
-    """What `encode` would be told, but for data, sizes and place."""
+def encode_arguments(arguments: GridArguments, encoding: EncodingArguments) -> EncodeArguments:
+    """Return the flags of `encode`, without data, sizes and output."""
     return EncodeArguments(
-        model_name_or_path=asked.model_name_or_path, overwrite=asked.overwrite, **dataclasses.asdict(encoding)
+        model_name_or_path=arguments.model_name_or_path, overwrite=arguments.overwrite, **dataclasses.asdict(encoding)
     )
 
 
 def encode_layers(
-    base: EncodeArguments, asked: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
-) -> dict[int, Stores]:
-    """Encode queries and passages of a data set, or what is left of them, at `dim` of each layer.
+    base: EncodeArguments, arguments: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
+) -> dict[int, LayerStores]:
+    """Encode the queries and passages of a data set at `dim` of each layer, or resume doing so.
 
-    What is stored is not normalised: a smaller dim is cut from the tap itself, not from what rounding to length 1 made
-    of it, and so is what encoding at that size would have given.
+    Stored vectors are not normalised, so that truncating one gives exactly the embedding of a smaller size.
     """
-    queries, passages = tap_jobs(base, asked, dataset, folder, layers, dim)
+    queries, passages = layer_jobs(base, arguments, dataset, folder, layers, dim)
     encode(queries)
     encode(passages)
-    places = queries.encode_output_path, passages.encode_output_path
-    return {layer: Stores(*(open_store(place, Size(layer, dim)) for place in places)) for layer in layers}
+    folders = queries.encode_output_path, passages.encode_output_path
+    return {layer: LayerStores(*(open_store(path, Size(layer, dim)) for path in folders)) for layer in layers}
 
 
-def tap_jobs(
-    base: EncodeArguments, asked: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
+def layer_jobs(
+    base: EncodeArguments, arguments: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
 ) -> tuple[EncodeArguments, EncodeArguments]:
-    """What `encode` is told for the queries and for the passages of a data set."""
+    """Return the flags of `encode` for the queries and for the passages of a data set."""
     sizes = Sizes(Size(layer, dim) for layer in layers)
     pooled_layers = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
-    split = asked.query_split
+    split = arguments.query_split
     queries, passages = folder / (f"queries-{split}" if split else "queries"), folder / "passages"
     of_queries = dataclasses.replace(
         pooled_layers,
-        dataset_path=asked.queries or dataset,
+        dataset_path=arguments.queries or dataset,
         dataset_split=split,
         encode_is_query=True,
         encode_output_path=str(queries),
@@ -85,8 +84,8 @@ def tap_jobs(
     return of_queries, dataclasses.replace(pooled_layers, dataset_path=dataset, encode_output_path=str(passages))
 
 
-def remove_layers(stores: Sequence[Stores], root: Path) -> None:
-    """Delete the stores, and the folders up to `root` that are empty then; nothing else is touched."""
+def remove_layers(stores: Sequence[LayerStores], root: Path) -> None:
+    """Delete the stores, and then empty folders up to `root`; nothing else is touched."""
     folders = [folder for pair in stores for store in pair for folder in store.folders]
     for folder in folders:
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The same grid for semantic textual similarity, by the stage that measures it."""
+"""The grid of semantic textual similarity, measured by `sts`."""
 
 from __future__ import annotations
 
@@ -19,59 +19,65 @@ _RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove
 _SHARED = ("pooling", "normalize", "override", "dtype", "max_tokens_per_batch", "device")
 
 
-def grid_of_pairs(asked: GridArguments, encoding: EncodingArguments | None = None, seed: int = 42) -> Results:
+def grid_of_pairs(arguments: GridArguments, encoding: EncodingArguments | None = None, seed: int = 42) -> Results:
     """Measure every (layer, dim) on sets of scored pairs, and write the result file.
 
-    With `measure_cost` sentences drawn by `seed` are timed as well, alone (query_ms) and in batches (passage_ms).
-    Raises UserError for flags of retrieval, and as `sts`.
+    With `measure_cost`, sentences drawn by `seed` are timed alone (query_ms) and in batches (passage_ms).
+
+    Raises:
+        UserError: A flag belongs to retrieval, or as `sts`.
     """
     encoding = encoding or EncodingArguments()
-    arguments = sts_arguments(asked, encoding)
-    results = sts(arguments)
-    if asked.measure_cost:
-        results = dataclasses.replace(results, more=results.more | _costs(asked, encoding, arguments, results, seed))
-        write_results(asked.target, results)
+    pair_arguments = sts_arguments(arguments, encoding)
+    results = sts(pair_arguments)
+    if arguments.measure_cost:
+        results = dataclasses.replace(
+            results, more=results.more | _costs(arguments, encoding, pair_arguments, results, seed)
+        )
+        write_results(arguments.target, results)
     return results
 
 
-def sts_arguments(asked: GridArguments, encoding: EncodingArguments) -> StsArguments:
-    """What `sts` is told. Raises UserError for flags of retrieval, and for a measure that is no correlation."""
+def sts_arguments(arguments: GridArguments, encoding: EncodingArguments) -> StsArguments:
+    """Return the flags of `sts`. Raises UserError for flags of retrieval, and for measures that are not correlations."""
     defaults = GridArguments()
     for name in _RETRIEVAL:
-        if getattr(asked, name) != getattr(defaults, name):
+        if getattr(arguments, name) != getattr(defaults, name):
             raise UserError(f"--{name} belongs to --task retrieval", "leave it out; --data names sets of scored pairs")
-    if not asked.model_name_or_path:
+    if not arguments.model_name_or_path:
         raise UserError("--model_name_or_path is missing", "name the model to measure")
-    if asked.measure_text not in ("spearman", "pearson"):
-        raise UserError(f"--measures {asked.measure_text} is no correlation", "take spearman or pearson")
+    if arguments.measure_text not in ("spearman", "pearson"):
+        raise UserError(f"--measures {arguments.measure_text} is no correlation", "take spearman or pearson")
     given = dataclasses.asdict(encoding)
     options: dict[str, Any] = {name: given[name] for name in _SHARED}
-    if asked.data:
-        options["data"] = asked.data
+    if arguments.data:
+        options["data"] = arguments.data
     return StsArguments(
-        model_name_or_path=asked.model_name_or_path,
+        model_name_or_path=arguments.model_name_or_path,
         grid=True,
-        layers=asked.layers,
-        dims=asked.dims,
-        label=asked.label,
-        measure="pearson" if asked.measure_text == "pearson" else "spearman",
-        output=str(asked.target),
+        layers=arguments.layers,
+        dims=arguments.dims,
+        label=arguments.label,
+        measure="pearson" if arguments.measure_text == "pearson" else "spearman",
+        output=str(arguments.target),
         **options,
     )
 
 
 def _costs(
-    asked: GridArguments, encoding: EncodingArguments, arguments: StsArguments, results: Results, seed: int
+    arguments: GridArguments, encoding: EncodingArguments, pair_arguments: StsArguments, results: Results, seed: int
 ) -> dict[str, Any]:
     """`costs` of each size, and how they were measured, on sentences of the sets."""
     from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, costs_of
     from starbucks_retrieval.grid.encoding import encode_arguments
 
-    sides = itertools.chain.from_iterable(one.sentences for one in open_pair_sets(arguments.data, arguments.split))
+    sides = itertools.chain.from_iterable(
+        one.sentences for one in open_pair_sets(pair_arguments.data, pair_arguments.split)
+    )
     texts = list(dict.fromkeys(itertools.chain.from_iterable(sides)))
     order = np.random.default_rng(seed).permutation(len(texts))
     alone, batched = (
         [Passage(str(i), "", texts[i]) for i in some] for some in (order[:QUERIES].tolist(), order[-PASSAGES:].tolist())
     )
     sizes = sorted({cell.size for cell in results.cells if cell.size is not None})
-    return costs_of(encode_arguments(asked, encoding), sizes, alone, batched)
+    return costs_of(encode_arguments(arguments, encoding), sizes, alone, batched)

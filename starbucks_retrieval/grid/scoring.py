@@ -1,4 +1,4 @@
-"""Score every size of a data set from stored pooled layers."""
+"""Score every size of a data set from the stored pooled outputs of its layers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from ir_measures import Measure
 from starbucks_retrieval.evaluate import Finding, preflight
 from starbucks_retrieval.evaluate.preflight import TOP
 from starbucks_retrieval.grid.all_dims import RowsByDim, search_all_dims
-from starbucks_retrieval.grid.encoding import Stores
+from starbucks_retrieval.grid.encoding import LayerStores
 from starbucks_retrieval.metrics.measures import Qrels, mean, remove_identical_ids, score, trec_order
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
-# These ask for more than the top of a run, or for what cannot happen here.
-_NOT_OURS = ("missing_queries", "truncated_run", "no_judged_documents")
+# Findings that need more than the top of a run, or cannot occur here.
+_SKIPPED_FINDINGS = ("missing_queries", "truncated_run", "no_judged_documents")
 
 
 class Scorer:
-    """Scores one cell's rankings by every measure, as evaluate does: each judged query counts, searched or not."""
+    """Scores the rankings of one size by every measure, as `evaluate` does: every judged query counts.
+
+    Args:
+        qrels: Relevance judgements.
+        measures: ir-measures' measures.
+        remove_identical: Whether to drop results with their query's id.
+        documents: Number of documents that are searched.
+    """
 
     def __init__(self, qrels: Qrels, measures: Sequence[Measure], remove_identical: bool, documents: int) -> None:
-        """`documents`: how many are searched."""
         self.documents = documents
         self.qrels = qrels
         self.measures = measures
@@ -35,17 +41,17 @@ class Scorer:
         self._tops: dict[str, dict[str, float]] = {}
 
     def add(self, run: Mapping[str, Mapping[str, float]]) -> None:
-        """Take in the rankings of some judged queries."""
+        """Add the rankings of some judged queries."""
         kept = remove_identical_ids(run) if self.remove_identical else run
         judged = {query_id: self.qrels[query_id] for query_id in kept}
         for measure, values in score(judged, kept, self.measures).per_query.items():
             self._values[measure].update(values)
         for query_id, ranking in kept.items():
-            # One more than preflight looks at: a tie across its cut counts.
+            # One more than preflight checks, to see ties at its cutoff.
             self._tops[query_id] = {docid: ranking[docid] for docid in trec_order(ranking)[: TOP + 1]}
 
     def cells(self, dataset: str, size: Size, passage_size: Size | None = None) -> list[Cell]:
-        """One cell a measure, with the value of each query."""
+        """Return one cell per measure, with the value of each query."""
         made = []
         for measure in self.measures:
             values = self._values[str(measure)]
@@ -54,14 +60,25 @@ class Scorer:
         return made
 
     def findings(self) -> list[Finding]:
-        """What preflight says of the top of these rankings."""
+        """Return the findings of preflight for the top of these rankings."""
         found = preflight(self._tops, self.qrels, documents=self.documents)
-        return [finding for finding in found if finding.kind not in _NOT_OURS]
+        return [finding for finding in found if finding.kind not in _SKIPPED_FINDINGS]
 
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """How cells are scored. `asymmetric`: queries of every layer against passages of every layer."""
+    """How cells are scored.
+
+    Attributes:
+        dims: Ascending.
+        measures: ir-measures' measures.
+        depth: Passages per query.
+        normalize: Whether embeddings have length 1.
+        asymmetric: Score queries of every layer against passages of every layer.
+        remove_identical_ids: Drop results with their query's id.
+        max_memory: For vectors and result lists, such as 2GB.
+        device: Of the scoring.
+    """
 
     dims: Sequence[int]
     measures: Sequence[Measure]
@@ -73,20 +90,26 @@ class Scoring:
     device: str = "cpu"
 
     def cells(
-        self, dataset: str, pooled_layers: Mapping[int, Stores], qrels: Qrels, rows: np.ndarray
+        self, dataset: str, pooled_layers: Mapping[int, LayerStores], qrels: Qrels, rows: np.ndarray
     ) -> Iterator[tuple[list[Cell], list[str]]]:
-        """For each size, or pair of sizes, a cell a measure, and the kinds of serious findings about its rankings.
+        """Yield the cells of each size, or pair of sizes, and the kinds of serious findings about its rankings.
 
-        `rows`: of the stores of queries, those that are judged.
+        Args:
+            dataset: Name in cells.
+            pooled_layers: Stores of each layer.
+            qrels: Relevance judgements.
+            rows: Rows of the judged queries in the stores.
         """
         for layer, stores in pooled_layers.items():
-            # Queries of several layers are one long list to a pass over the passages of one.
+            # Queries of several layers are searched as one long list in a pass over the passages of one layer.
             sides = list(pooled_layers) if self.asymmetric else [layer]
             vectors = np.concatenate([pooled_layers[side].queries.vectors(rows).astype(np.float32) for side in sides])
             query_ids = stores.queries.ids(rows)
-            places = list(itertools.product(sides, self.dims))
             count = stores.passages.count
-            judges = {place: Scorer(qrels, self.measures, self.remove_identical_ids, count) for place in places}
+            scorers = {
+                pair: Scorer(qrels, self.measures, self.remove_identical_ids, count)
+                for pair in itertools.product(sides, self.dims)
+            }
             found = search_all_dims(
                 vectors,
                 stores.passages,
@@ -97,30 +120,30 @@ class Scoring:
                 device=self.device,
                 label=f"{dataset}, layer {layer}",
             )
-            for some in found:
-                for side, run in _runs(some, stores.passages, query_ids):
-                    judges[sides[side], some.dim].add(run)
-            for (side, dim), judge in judges.items():
+            for part in found:
+                for side, run in _runs(part, stores.passages, query_ids):
+                    scorers[sides[side], part.dim].add(run)
+            for (side, dim), scorer in scorers.items():
                 other = Size(layer, dim) if self.asymmetric else None
-                serious = [finding.kind for finding in judge.findings() if finding.serious]
-                yield judge.cells(dataset, Size(side, dim), other), serious
+                serious = [finding.kind for finding in scorer.findings() if finding.serious]
+                yield scorer.cells(dataset, Size(side, dim), other), serious
 
 
 def _runs(
     found: RowsByDim, passages: EmbeddingStore, query_ids: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
-    """What was found, as a run for each side: queries come side after side, all of one before those of the next."""
-    # Queries share many of their passages: each id is read and decoded once.
+    """The results as one run per query layer; the queries of one layer come before those of the next."""
+    # Queries share many passages: each id is read and decoded once.
     distinct, at = np.unique(found.rows, return_inverse=True)
     docids = np.array(passages.ids(distinct), dtype=object)[at].reshape(found.rows.shape)
     lines = range(found.start, found.start + len(docids))
-    for side, own in itertools.groupby(lines, key=lambda line: line // len(query_ids)):
+    for side, group in itertools.groupby(lines, key=lambda line: line // len(query_ids)):
         yield (
             side,
             {
                 query_ids[line % len(query_ids)]: dict(
                     zip(docids[line - found.start].tolist(), found.scores[line - found.start].tolist())
                 )
-                for line in own
+                for line in group
             },
         )

@@ -16,9 +16,13 @@ MISSING = "missing"
 
 
 def matrices(results: Results, signed: bool = False) -> str:
-    """Rows are layers and columns dims; where queries and passages differ in layer, a matrix a dim of both layers.
+    """Return text matrices with layers as rows and dims as columns, one for each data set and measure.
 
-    A cell that is not there is shown as missing. `signed` shows differences.
+    Results whose queries and passages differ in layer give one matrix of both layers for each dim.
+
+    Args:
+        results: A grid; cells that it lacks are shown as missing.
+        signed: Whether values are differences, shown with their sign.
     """
     groups: dict[tuple[str, str, int | None], list[Cell]] = {}
     for cell in results.cells:
@@ -42,7 +46,7 @@ def _matrix(dataset: str, measure: str, dim: int | None, cells: list[Cell], unit
         head, corner = f"{head}, dim {dim}", "query \\ passage layer"
     rows = [[corner, *map(str, columns)]]
     for layer in layers:
-        rows.append([str(layer), *(_shown(found.get((layer, column), math.nan), signed) for column in columns)])
+        rows.append([str(layer), *(_value_text(found.get((layer, column), math.nan), signed) for column in columns)])
     counts = _distinct(cell.count for cell in cells if cell.count)
     of = f" ({', '.join(map(str, counts))} {unit})" if counts else ""
     return "\n".join([head + of, *align_columns(rows, "r")])
@@ -52,7 +56,7 @@ def _distinct(values: Iterable[int]) -> list[int]:
     return sorted(set(values))
 
 
-def _shown(value: float, signed: bool) -> str:
+def _value_text(value: float, signed: bool) -> str:
     if not math.isfinite(value):
         return MISSING
     return f"{value:+.4f}" if signed else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""Transfer tasks: classes of sentences, told by logistic regression on frozen embeddings of every size."""
+"""Transfer tasks: classify sentences by logistic regression on frozen embeddings of every size."""
 
 from starbucks_retrieval.transfer.api import TransferArguments, cross_validate, train_and_test, transfer
 

@@ -1,4 +1,4 @@
-"""starbucks transfer: how well a linear classifier reads classes off frozen embeddings, at every size."""
+"""The command `starbucks transfer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure how well a linear classifier reads classes off frozen embeddings, at every size."""
+"""Classify texts by logistic regression on frozen embeddings, at every size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PLACES = ("output", "device", "keep_texts", "label", "jobs")
+_NOT_RECORDED = ("output", "device", "keep_texts", "label", "jobs")
 _POSITIVE = "1"  # the label of paraphrases, whose F1 is reported
 # The inverse strengths that SentEval tries: with the first it cross-validates and validates, with the second it chooses
 # by folds for a test set.
@@ -44,7 +44,7 @@ class TransferArguments(SentenceArguments):
     jobs: int = flag(1, "classifiers trained at a time (-1: one a core)")
     output: str | None = flag(None, "JSON to write: figures and what made them")
     keep_texts: bool = flag(
-        False, "write for every text whether it was told right, too, for paired tests of significance"
+        False, "also write for every text whether it was classified correctly, for paired significance tests"
     )
 
     def __post_init__(self) -> None:
@@ -54,13 +54,25 @@ class TransferArguments(SentenceArguments):
 
 
 def transfer(arguments: TransferArguments, seed: int = 42) -> Results:
-    """Accuracy of logistic regression on every task at every size; a task's texts are encoded once for all sizes.
+    """Measure the accuracy of logistic regression on every task at every size; texts are encoded once for all sizes.
 
-    A single text's features are its embedding [dim]; a pair's are |u - v| and u * v [2 dim], and its tasks of classes 0
-    and 1 also get the F1 of class 1. `seed` draws the folds. Raises UserError for data, models and sizes that do not
-    fit, and without scikit-learn. Source: SentEval (arXiv 1803.05449).
+    The features of a text are its embedding [dim]; those of a pair are |u - v| and u * v [2 dim]. Tasks of pairs with
+    the classes 0 and 1 also get the F1 of class 1. Source: SentEval (arXiv 1803.05449).
+
+    Args:
+        arguments: The flags of the command.
+        seed: Seeds the folds.
+
+    Returns:
+        Cells task by task, sizes ascending.
+
+    Raises:
+        UserError: The data, the model or the sizes do not fit, or scikit-learn is not installed.
+
+    Example:
+        >>> results = transfer(TransferArguments("model", data=["MR"]))  # doctest: +SKIP
     """
-    need_sklearn()
+    require_sklearn()
     if arguments.output and Path(arguments.output).is_dir():
         raise UserError(f"{arguments.output} is a folder, a file is needed", "name a file with --output")
     tasks = open_tasks(arguments.data)
@@ -76,9 +88,9 @@ def transfer(arguments: TransferArguments, seed: int = 42) -> Results:
             )
     more = {
         **model.describe(),
-        "data": {task.name: _parts(task) for task in tasks},
+        "data": {task.name: _task_sizes(task) for task in tasks},
         "provenance": describe(
-            {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _PLACES} | {"seed": seed}
+            {k: v for k, v in dataclasses.asdict(arguments).items() if k not in _NOT_RECORDED} | {"seed": seed}
         ),
     }
     results = Results("transfer", arguments.name, cells, more, "grid" if arguments.is_grid else "list")
@@ -105,22 +117,22 @@ def _features(task: Task, model: SentenceModel) -> dict[Size, np.ndarray]:
 def _cells(task: Task, size: Size, features: np.ndarray, arguments: TransferArguments, seed: int) -> list[Cell]:
     folds = arguments.folds
     if task.cross_validated:
-        told, tested = cross_validate(features, task.targets, folds, seed, arguments.jobs), task.train
+        predicted, tested = cross_validate(features, task.targets, folds, seed, arguments.jobs), task.train
     else:
-        told = train_and_test(features, task.targets, task.train, task.dev, task.test, folds, seed)
+        predicted = train_and_test(features, task.targets, task.train, task.dev, task.test, folds, seed)
         tested = task.test
-    right = told == task.targets[tested]
-    values = dict(zip(map(str, tested.tolist()), right.astype(float).tolist())) if arguments.keep_texts else None
-    cells = [Cell(task.name, "accuracy", size, float(right.mean()), len(right), values=values)]
+    correct = predicted == task.targets[tested]
+    values = dict(zip(map(str, tested.tolist()), correct.astype(float).tolist())) if arguments.keep_texts else None
+    cells = [Cell(task.name, "accuracy", size, float(correct.mean()), len(correct), values=values)]
     if task.seconds is not None and task.classes == ["0", _POSITIVE]:
         from sklearn.metrics import f1_score
 
-        score = float(f1_score(task.targets[tested], told, zero_division=0))
-        cells.append(Cell(task.name, "f1", size, score, len(right)))
+        score = float(f1_score(task.targets[tested], predicted, zero_division=0))
+        cells.append(Cell(task.name, "f1", size, score, len(correct)))
     return cells
 
 
-def _parts(task: Task) -> dict[str, object]:
+def _task_sizes(task: Task) -> dict[str, object]:
     if task.cross_validated:
         return {"source": task.source, "classes": task.classes, "texts": len(task.train)}
     sizes = {"train": len(task.train), "dev": len(task.dev), "test": len(task.test)}
@@ -128,22 +140,35 @@ def _parts(task: Task) -> dict[str, object]:
 
 
 def cross_validate(features: np.ndarray, targets: np.ndarray, folds: int, seed: int, jobs: int = 1) -> np.ndarray:
-    """The class [texts] told for each text by a classifier that was trained on the other folds' texts.
+    """Predict the class of each text by a classifier trained on the other folds.
 
-    features [texts, numbers], targets [texts]. The strength is chosen in each fold anew, by as many folds of its
-    training texts. Raises UserError where a class has fewer texts than folds.
+    The regularisation is chosen in each fold by cross-validation on its training texts. Accuracy is over all texts at
+    once; SentEval's code averages the folds' accuracies, which have nearly equal sizes.
+
+    Args:
+        features: [texts, dim].
+        targets: int [texts], classes.
+        folds: Folds of both the outer and the inner cross-validation.
+        seed: Seeds the folds.
+        jobs: Classifiers trained at a time.
+
+    Returns:
+        The predicted classes, [texts].
+
+    Raises:
+        UserError: A class has fewer texts than folds.
     """
     from joblib import Parallel, delayed
 
     _check(targets, folds)
-    found = np.empty_like(targets)
-    parts = list(_folds(folds, seed).split(features, targets))
-    told = Parallel(n_jobs=jobs)(
-        delayed(_choose_and_tell)(features, targets, train, test, STRENGTHS, folds, seed) for train, test in parts
+    predicted = np.empty_like(targets)
+    splits = list(_folds(folds, seed).split(features, targets))
+    by_fold = Parallel(n_jobs=jobs)(
+        delayed(_choose_and_predict)(features, targets, train, test, STRENGTHS, folds, seed) for train, test in splits
     )
-    for (_, test), classes in zip(parts, told):
-        found[test] = classes
-    return found
+    for (_, test), classes in zip(splits, by_fold):
+        predicted[test] = classes
+    return predicted
 
 
 def train_and_test(
@@ -155,18 +180,33 @@ def train_and_test(
     folds: int,
     seed: int,
 ) -> np.ndarray:
-    """The class [test] told for each text of `test` by a classifier trained on `train`, all positions of texts.
+    """Predict the classes of `test` by a classifier trained on `train`.
 
-    The strength is chosen by the accuracy on `dev`, or by folds of `train` if there are no such texts.
+    The regularisation is chosen by the accuracy on `dev`, or by cross-validation on `train` if `dev` is empty.
+
+    Args:
+        features: [texts, dim].
+        targets: int [texts], classes.
+        train: Positions of the training texts.
+        dev: Positions of the validation texts, may be empty.
+        test: Positions of the test texts.
+        folds: Folds of the cross-validation.
+        seed: Seeds the folds.
+
+    Returns:
+        The predicted classes, [test].
+
+    Raises:
+        UserError: `dev` is empty and a class has fewer training texts than folds.
     """
     if len(dev):
         scores = _scores(features, targets, train, dev, STRENGTHS)
         return _fit(features[train], targets[train], STRENGTHS[int(np.argmax(scores))]).predict(features[test])
     _check(targets[train], folds)
-    return _choose_and_tell(features, targets, train, test, STRENGTHS_FOR_TEST, folds, seed)
+    return _choose_and_predict(features, targets, train, test, STRENGTHS_FOR_TEST, folds, seed)
 
 
-def _choose_and_tell(
+def _choose_and_predict(
     features: np.ndarray,
     targets: np.ndarray,
     train: np.ndarray,
@@ -177,7 +217,7 @@ def _choose_and_tell(
 ) -> np.ndarray:
     smallest = int(np.bincount(targets[train])[np.unique(targets[train])].min())
     inner = _folds(max(2, min(folds, smallest)), seed).split(features[train], targets[train])
-    scores = [_scores(features, targets, train[some], train[others], strengths) for some, others in inner]
+    scores = [_scores(features, targets, train[fit], train[validate], strengths) for fit, validate in inner]
     best = strengths[int(np.argmax(np.mean(scores, axis=0)))]
     return _fit(features[train], targets[train], best).predict(features[test])
 
@@ -185,7 +225,7 @@ def _choose_and_tell(
 def _scores(
     features: np.ndarray, targets: np.ndarray, train: np.ndarray, test: np.ndarray, strengths: Sequence[float]
 ) -> list[float]:
-    """Accuracy on `test` under each strength; every fit starts from the last one's weights."""
+    """Accuracy on `test` with each strength; every fit starts from the previous weights."""
     model = _model(strengths[0], warm_start=True)
     return [
         float(
@@ -205,7 +245,7 @@ def _quiet_fit(model: Any, features: np.ndarray, targets: np.ndarray) -> Any:
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # Classes that can be told apart perfectly have no finite optimum; the last step tells them apart, too.
+        # Separable classes have no finite optimum; the last step separates them too.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(features, targets)
 
@@ -229,8 +269,8 @@ def _check(targets: np.ndarray, folds: int) -> None:
         raise UserError(f"a class has {smallest} texts to train on, too few for {folds} folds", "lower --folds")
 
 
-def need_sklearn() -> None:
-    """Raise UserError unless scikit-learn is there."""
+def require_sklearn() -> None:
+    """Raise UserError unless scikit-learn is installed."""
     try:
         import sklearn  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Classification tasks: the seven of SentEval by name, and anybody's own."""
+"""Classification tasks: the seven of SentEval by name, and files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TRAIN, _DEV, _TEST = ("train",), ("dev", "validation", "valid", "val"), ("test"
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A task of SentEval: where the hub has it, its splits there, and whether they are pooled and cross-validated."""
+class _SentEvalTask:
+    """A task of SentEval: its hub name and splits, and whether the splits are pooled and cross-validated."""
 
     hub: str
     splits: tuple[str, ...]
@@ -30,21 +30,28 @@ class _Known:
 # Sizes of the original releases: MR 10,662, CR 3,775, SUBJ 10,000, MPQA 10,606, SST2 6,920 + 872 + 1,821,
 # TREC 5,452 + 500, MRPC 4,076 + 1,725. The hub's CR and MPQA are a few texts short.
 TASKS = {
-    "MR": _Known("cornell-movie-review-data/rotten_tomatoes", ("train", "validation", "test"), pooled=True),
-    "CR": _Known("SetFit/SentEval-CR", ("train", "test"), pooled=True),
-    "SUBJ": _Known("SetFit/subj", ("train", "test"), pooled=True),
-    "MPQA": _Known("jxm/mpqa", ("train", "test"), pooled=True),  # its dev split repeats texts of the others
-    "SST2": _Known("SetFit/sst2", ("train", "validation", "test")),
-    "TREC": _Known("CogComp/trec", ("train", "test")),
-    "MRPC": _Known("SetFit/mrpc", ("train", "validation", "test"), dev_trains=True),
+    "MR": _SentEvalTask("cornell-movie-review-data/rotten_tomatoes", ("train", "validation", "test"), pooled=True),
+    "CR": _SentEvalTask("SetFit/SentEval-CR", ("train", "test"), pooled=True),
+    "SUBJ": _SentEvalTask("SetFit/subj", ("train", "test"), pooled=True),
+    "MPQA": _SentEvalTask("jxm/mpqa", ("train", "test"), pooled=True),  # its dev split repeats texts of the others
+    "SST2": _SentEvalTask("SetFit/sst2", ("train", "validation", "test")),
+    "TREC": _SentEvalTask("CogComp/trec", ("train", "test")),
+    "MRPC": _SentEvalTask("SetFit/mrpc", ("train", "validation", "test"), dev_trains=True),
 }
 
 
 @dataclass(frozen=True)
 class Task:
-    """Labelled texts. Positions of `train`, `dev` and `test`; a task without a test part is cross-validated whole.
+    """Labelled texts; a task without a test part is cross-validated.
 
-    `classes` are the labels, sorted, and `targets` the position of each text's label among them.
+    Attributes:
+        name: Name in tables.
+        source: File, folder or hub name.
+        texts: First texts.
+        seconds: Second texts of pairs, or None.
+        classes: The labels, sorted.
+        targets: int [texts], the position of each text's label in `classes`.
+        train, dev, test: Positions of texts.
     """
 
     name: str
@@ -59,21 +66,24 @@ class Task:
 
     @property
     def cross_validated(self) -> bool:
-        """Whether every text is tested, by classifiers trained on others."""
+        """Whether every text is tested by a classifier trained on other texts."""
         return len(self.test) == 0
 
 
 def open_tasks(named: Sequence[str]) -> list[Task]:
-    """Read tasks given as names of the table above, as files, folders of files, hub names, or `NAME=` one of these.
+    """Read classification tasks; a file named like a task of `TASKS` is that task.
 
-    A file called as a task of the table is that task. Raises UserError for what cannot be read, and for a task whose
-    parts leave nothing to learn.
+    Args:
+        named: Names of `TASKS`, files, folders of files, hub names, or `NAME=` followed by one of these.
+
+    Raises:
+        UserError: A task cannot be read or has fewer than two classes, or two tasks share a name.
     """
     if not named:
         raise UserError("no task is named", f"name some with --data: {' '.join(TASKS)}, or files")
     tasks: dict[str, Task] = {}
     for word in named:
-        name, collection = _parts(word)
+        name, collection = _name_and_collection(word)
         if name in tasks:
             raise UserError(
                 f"two tasks are called {name}: {tasks[name].source} and {collection}",
@@ -83,7 +93,7 @@ def open_tasks(named: Sequence[str]) -> list[Task]:
     return list(tasks.values())
 
 
-def _parts(word: str) -> tuple[str, str]:
+def _name_and_collection(word: str) -> tuple[str, str]:
     given, equals, collection = word.partition("=")
     if not equals or os.path.exists(word):
         given, collection = "", word
@@ -93,7 +103,7 @@ def _parts(word: str) -> tuple[str, str]:
 
 
 def _known(word: str) -> str | None:
-    """The spelling of the table, whatever the case: sst-2 is SST2."""
+    """The spelling of the table, ignoring case and hyphens: sst-2 is SST2."""
     plain = word.upper().replace("-", "")
     return plain if plain in TASKS else None
 
@@ -126,8 +136,8 @@ def _read(name: str, collection: str) -> Task:
     )
 
 
-def _sources(collection: str, known: _Known | None) -> Iterator[tuple[Records[LabelledText], str]]:
-    """The collections that hold a task, each with the split that it is, where a column does not say so."""
+def _sources(collection: str, known: _SentEvalTask | None) -> Iterator[tuple[Records[LabelledText], str]]:
+    """The collections of a task, each with its split, or an empty string where a column names the split."""
     path = Path(collection)
     if path.is_dir():
         parts = sorted(file for file in path.iterdir() if file.name.split(".")[0] in (*_TRAIN, *_DEV, *_TEST))
@@ -140,11 +150,11 @@ def _sources(collection: str, known: _Known | None) -> Iterator[tuple[Records[La
     yield from ((open_labelled(collection, split=split), split) for split in known.splits)
 
 
-def _split(source: str, splits: list[str], known: _Known | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions of the texts to train on, to choose by and to test on."""
-    nothing, everything = np.array([], dtype=int), np.arange(len(splits))
+def _split(source: str, splits: list[str], known: _SentEvalTask | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions of the training, validation and test texts."""
+    empty, everything = np.array([], dtype=int), np.arange(len(splits))
     if known is not None and known.pooled:
-        return everything, nothing, nothing
+        return everything, empty, empty
     names = np.array([split.lower() for split in splits])
     train, dev, test = (np.flatnonzero(np.isin(names, part)) for part in (_TRAIN, _DEV, _TEST))
     if not len(test) and not any(splits):
@@ -153,10 +163,12 @@ def _split(source: str, splits: list[str], known: _Known | None) -> tuple[np.nda
                 f"{source} does not say which texts are for training and which for testing",
                 "add a column split with train and test, or give a folder with train.tsv and test.tsv",
             )
-        return everything, nothing, nothing
+        return everything, empty, empty
     if not len(train) or not len(test):
         found = ", ".join(f"{split or 'none'} {count}" for split, count in Counter(splits).items())
-        raise UserError(f"{source} needs texts of the splits train and test, it has {found}", "mend its column split")
+        raise UserError(
+            f"{source} needs texts of the splits train and test, it has {found}", "correct its column split"
+        )
     if known is not None and known.dev_trains:
-        train, dev = np.sort(np.concatenate([train, dev])), nothing
+        train, dev = np.sort(np.concatenate([train, dev])), empty
     return train, dev, test

@@ -213,7 +213,7 @@ def test_bad_input_costs_no_encoding(tiny_bert, beir, tmp_path, changes, what):
 
 
 def test_two_data_sets_of_one_name(tiny_bert, beir):
-    with pytest.raises(UserError, match="one name"):
+    with pytest.raises(UserError, match="same name"):
         grid(asked(tiny_bert, beir, dataset_path=[str(beir), str(beir / ".." / "small")]))
 
 

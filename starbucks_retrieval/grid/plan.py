@@ -1,0 +1,211 @@
+"""Decide what `grid` will encode and score; `--dry_run` prints the plan, otherwise `grid` runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.data import read_qrels
+from starbucks_retrieval.devices import resolve_device
+from starbucks_retrieval.encode import EncodeArguments
+from starbucks_retrieval.encode.dry_run import preview as preview_encode
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
+from starbucks_retrieval.grid.encoding import encode_arguments, grid_shape, layer_jobs
+from starbucks_retrieval.metrics.measures import Qrels, parse_measures
+from starbucks_retrieval.metrics.results import dataset_name
+from starbucks_retrieval.search.memory import parse_bytes
+from starbucks_retrieval.store.info import readable
+
+if TYPE_CHECKING:
+    import torch
+
+_SAMPLE = 200  # sentences whose tokens are averaged
+
+
+@dataclasses.dataclass(frozen=True)
+class GridPlan:
+    """Everything that is known before anything is encoded.
+
+    Attributes:
+        base: Flags of `encode`, without data and sizes.
+        names: {data set: its name in cells}.
+        qrels: {data set: its relevance judgements}.
+        measures: ir-measures' measures.
+        depth: Passages per query.
+        layers: Ascending.
+        dims: Ascending.
+        normalize: Whether embeddings have length 1.
+        device: Of the encoder.
+    """
+
+    base: EncodeArguments
+    names: dict[str, str]
+    qrels: Mapping[str, Qrels]
+    measures: list[Any]
+    depth: int
+    layers: list[int]
+    dims: list[int]
+    normalize: bool
+    device: torch.device
+
+
+def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan:
+    """Check the flags and read the model's configuration and the judgements.
+
+    Raises:
+        UserError: A flag, the model or the judgements are wrong.
+    """
+    if arguments.data:
+        raise UserError("--data names sets of scored pairs", "add --task sts, or name the data with --dataset_path")
+    device = resolve_device(encoding.device)
+    base = encode_arguments(arguments, encoding)
+    names = _dataset_names(arguments)
+    measures, depth = parse_measures(arguments.measure_text), arguments.kept()
+    parse_bytes(arguments.max_memory)
+    if arguments.target.is_dir():
+        raise UserError(f"{arguments.target} is a folder, a file is needed", "name a file in it")
+    shape = grid_shape(base)
+    layers, dims = arguments.wanted(shape.num_layers, shape.hidden_size)
+    qrels = {dataset: read_qrels(arguments.qrels or dataset, split=arguments.split) for dataset in names}
+    return GridPlan(base, names, qrels, measures, depth, layers, dims, shape.config.normalize, device)
+
+
+def scoring_device(model: torch.device) -> str:
+    """Return the device that scores passages: the model's if it is a CPU or a CUDA GPU, else the CPU."""
+    return str(model) if model.type in ("cpu", "cuda") else "cpu"
+
+
+def _dataset_names(arguments: GridArguments) -> dict[str, str]:
+    """{data set: its name in cells}. Raises UserError if two data sets share a name."""
+    if not arguments.model_name_or_path:
+        raise UserError("--model_name_or_path is missing", "name the model to measure")
+    if not arguments.dataset_path:
+        raise UserError("--dataset_path is missing", "name a BEIR folder, or a short name such as beir/scifact")
+    if len(arguments.dataset_path) > 1 and (arguments.queries or arguments.qrels):
+        raise UserError("--queries and --qrels belong to one data set", "measure one data set at a time")
+    names = {}
+    for dataset in arguments.dataset_path:  # the names that evaluate gives
+        path = Path(dataset).expanduser()
+        names[dataset] = dataset_name(path) if path.is_dir() else dataset.removeprefix("ir:")
+    if len(set(names.values())) < len(arguments.dataset_path):
+        raise UserError(
+            f"two data sets have the same name: {' '.join(arguments.dataset_path)}", "measure them one by one"
+        )
+    return names
+
+
+def preview(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
+    """Return the lines and figures of `--dry_run`; nothing is written, and no weights are read.
+
+    The time is that of the encoding, as `encode --dry_run` estimates it, without scoring and measuring costs.
+
+    Raises:
+        UserError: A flag, the model or the data are wrong.
+    """
+    return _of_pairs(arguments, encoding) if arguments.task == "sts" else _of_retrieval(arguments, encoding)
+
+
+def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
+    plan = plan_grid(arguments, encoding)
+    texts: list[dict[str, Any]] = []
+    lines = [("model", f"{arguments.model_name_or_path}: layers {_list(plan.layers)}; dims {_list(plan.dims)}")]
+    for dataset, name in plan.names.items():
+        jobs = layer_jobs(plan.base, arguments, dataset, arguments.work_folder / name, plan.layers, plan.dims[-1])
+        for kind, job in zip(("queries", "passages"), jobs):
+            found = preview_encode(job).figures
+            complete = all(store["state"].startswith("complete") for store in found["stores"])
+            counts = {key: found[key] for key in ("texts", "texts_exact", "mean_tokens", "bytes")}
+            texts.append({"dataset": name, "kind": kind, "seconds": 0.0 if complete else found["seconds"], **counts})
+            count = "an unknown number of" if found["rows"] is None else f"{found['rows']:,}"
+            held = "" if found["bytes"] is None else f", {readable(found['bytes'])} of embeddings"
+            kept = " (complete already: used if they come from this job)" if complete else ""
+            lines.append((kind, f"{count} of {name}, {found['mean_tokens']:.0f} tokens on average{held}{kept}"))
+    pairs = len(plan.layers) * len(plan.dims) * (len(plan.layers) if arguments.asymmetric else 1)
+    stays = "kept" if arguments.keeps_work else "removed at the end"
+    figures: dict[str, Any] = {
+        "texts": texts,
+        "work_dir": str(arguments.work_folder),
+        "bytes": _sum(texts, "bytes"),
+        "kept": arguments.keeps_work,
+        "seconds": _sum(texts, "seconds"),
+        **_common(arguments, plan.layers, plan.dims, pairs * len(plan.measures) * len(plan.names)),
+    }
+    free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
+    taken = "embeddings" if figures["bytes"] is None else readable(figures["bytes"])
+    lines.append(("meanwhile", f"{taken} in {arguments.work_folder}, {stays}{free}"))
+    return Preview([*lines, *_ending(arguments, figures)], figures)
+
+
+def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
+    import torch
+
+    from starbucks_retrieval.grid.pairs import sts_arguments
+    from starbucks_retrieval.models.info import check_length, model_info
+    from starbucks_retrieval.models.precision import autocast_dtype
+    from starbucks_retrieval.sts.sets import open_pair_sets
+
+    pair_arguments = sts_arguments(arguments, encoding)
+    model = model_info(arguments.model_name_or_path)
+    config = pair_arguments.configured(model.config)
+    sizes = pair_arguments.selected_sizes(model.num_layers, model.hidden_size, model.sizes)
+    sets = open_pair_sets(pair_arguments.data, pair_arguments.split)
+    sentences = list(dict.fromkeys(itertools.chain.from_iterable(side for one in sets for side in one.sentences)))
+    length = check_length(config.passage_max_len or model.token_limit, model.token_limit)
+    tokens = model.mean_tokens([(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]], length)
+    device = pair_arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    budget = pair_arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
+    dtype = autocast_dtype(pair_arguments.dtype, torch.device(device))  # type: ignore[arg-type]
+    layer_seconds = model.layer_seconds(max(3, round(tokens)), budget, device, dtype)
+    layers, dims = ({getattr(size, name) for size in sizes} for name in ("layer", "dim"))
+    pairs = {one.name: len(one.numbers) for one in sets}
+    figures = {
+        "pairs": pairs,
+        "sentences": len(sentences),
+        "mean_tokens": round(tokens, 1),
+        "bytes": 0,
+        "seconds": len(sentences) * tokens * max(layers) * layer_seconds,
+        **_common(arguments, sorted(layers), sorted(dims), len(sizes) * len(sets)),
+    }
+    lines = [
+        ("model", f"{arguments.model_name_or_path}: layers {_list(layers)}; dims {_list(dims)}"),
+        ("pairs", ", ".join(f"{count:,} of {name}" for name, count in pairs.items())),
+        ("sentences", f"{len(sentences):,} distinct ones, {tokens:.0f} tokens on average, {length} at most"),
+    ]
+    return Preview([*lines, *_ending(arguments, figures)], figures)
+
+
+def _common(arguments: GridArguments, layers: Any, dims: Any, cells: int) -> dict[str, Any]:
+    return {
+        "layers": list(layers),
+        "dims": list(dims),
+        "cells": cells,
+        "output": str(arguments.target),
+        "exists": arguments.target.exists(),
+        "measure_cost": arguments.measure_cost,
+        "free_bytes": free_bytes(arguments.work_folder),
+    }
+
+
+def _ending(arguments: GridArguments, figures: dict[str, Any]) -> list[tuple[str, str]]:
+    there = ", which is replaced" if figures["exists"] else ""
+    more = "without scoring"
+    if arguments.measure_cost:
+        more = "without scoring and timing (--measure_cost)"
+    return [
+        ("writes", f"{figures['cells']:,} cells to {arguments.target}{there}"),
+        ("time", f"{duration(figures['seconds'])}, to encode; {more}"),
+    ]
+
+
+def _sum(parts: list[dict[str, Any]], name: str) -> Any:
+    values = [part[name] for part in parts]
+    return None if None in values else sum(values)
+
+
+def _list(numbers: Any) -> str:
+    return ", ".join(map(str, sorted(numbers)))
