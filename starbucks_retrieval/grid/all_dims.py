@@ -116,7 +116,7 @@ def search_all_dims(
 
 
 class _Proposed:
-    """A proposer of what one pass has found for all dims. It is asked for one batch of queries after another."""
+    """Candidates that one pass found for all dims. It is called for one batch of queries after another."""
 
     overfetch = 1
 

@@ -13,7 +13,7 @@ from starbucks_retrieval.metrics.measures import parse_measures
 from starbucks_retrieval.sentences import grid_dims, grid_layers
 from starbucks_retrieval.sizes import Size, check_size
 
-# Cutoffs beyond this are asked for by measures that name none, such as AP.
+# Depth of measures without a cutoff, such as AP, and the smallest default depth.
 _WHOLE, _LEAST = 1000, 100
 
 

@@ -30,12 +30,12 @@ _WARM = 3  # queries whose time does not count
 
 
 def least(repetitions: Sequence[Sequence[float]]) -> float:
-    """The median over texts of each one's least time: whatever disturbs a measurement makes it longer, never shorter."""
+    """Return the median over texts of each one's shortest time; disturbances only make measurements longer."""
     return statistics.median(min(times) for times in repetitions)
 
 
 def slowdown(repetitions: Sequence[Sequence[float]]) -> float:
-    """How many times its least time a text takes as a rule: near 1 on a quiet machine."""
+    """Return the median ratio of a text's median time to its shortest; near 1 on an idle machine."""
     return statistics.median(statistics.median(times) / max(min(times), 1e-9) for times in repetitions)
 
 
@@ -50,7 +50,7 @@ class Quiet:
 
     @property
     def busy(self) -> str | None:
-        """Why the times are not to be believed, None where nothing speaks against them."""
+        """Why the times are unreliable; None if nothing suggests that they are."""
         reasons = []
         if self.slowdown > SLOWDOWN:
             reasons.append(f"a repetition takes {self.slowdown:.1f} times the least one")
@@ -60,18 +60,18 @@ class Quiet:
 
 
 def machine_load() -> tuple[float | None, int]:
-    """Processes that wanted to run in the last minute, None where unknown, and the cores that this process may use."""
+    """Return the load average of the last minute, None if unknown, and the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return (os.getloadavg()[0] if hasattr(os, "getloadavg") else None), cores
 
 
 def time_left(query_seconds: Sequence[float], queries: int, passage_seconds: Sequence[float], rounds: int) -> float:
-    """Seconds that measuring takes, from one query's and one round's time at each layer."""
+    """Return the seconds of all measurements, from the time of one query and one round at each layer."""
     return rounds * (queries * sum(query_seconds) + sum(passage_seconds))
 
 
 def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
-    """`{size: {"bytes_per_passage": …}}`, what one vector takes as `encode` stores it unless told otherwise."""
+    """`{size: {"bytes_per_passage": …}}`, what one vector takes as `encode` stores it by default."""
     width = np.dtype(EncodeArguments.store_dtype).itemsize
     return {str(size): {"bytes_per_passage": size.dim * width} for size in sizes}
 
@@ -147,8 +147,8 @@ def measure_costs(
         for layer in layers
     }
     for layer, cost in costs.items():
-        told = (format_number(value, 3) for value in cost.values())
-        log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *told)
+        milliseconds = (format_number(value, 3) for value in cost.values())
+        log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *milliseconds)
     machine = Quiet(slowdown([times for own in of_queries.values() for times in own]), load, cores)
     if machine.busy:
         log.warning(

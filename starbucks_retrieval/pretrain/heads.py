@@ -141,9 +141,9 @@ def load_masked_lm(
 def hidden_states(
     backbone: Any, layout: ArchitectureLayout, layers: Sequence[int], input_ids: Tensor, attention_mask: Tensor
 ) -> dict[int, Tensor]:
-    """{layer: [batch, tokens, hidden]} at the asked layers, from one pass that ends at the deepest of them.
+    """{layer: [batch, tokens, hidden]} at the given layers, from one pass that ends at the deepest of them.
 
-    As for taps, the state at layer n is the output of the model truncated to n layers, final norm included.
+    As for pooled outputs, the state at layer n is the output of the model truncated to n layers, final norm included.
     """
     deepest = max(layers)
     model = truncated_view(backbone, layout, deepest)
