@@ -1,4 +1,4 @@
-"""Claim: all sizes of the ladder in one pass cost hardly more than the full size alone."""
+"""Claim: encoding all six sizes in one pass costs hardly more than the full size alone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from starbucks_retrieval.search.engines.faiss import import_faiss
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 
-LADDER = Sizes.default(12, 768)
+DEFAULT_SIZES = Sizes.default(12, 768)
 ENGINES = {
     "faiss": ("faiss", "auto"),
     "torch-fp32": ("torch", "fp32"),
@@ -51,7 +51,7 @@ Results = tuple[np.ndarray, np.ndarray]
 class Corpus:
     """`count` synthetic passages and their queries at any size of `model_sizes`. Shards are drawn one by one, by seed."""
 
-    def __init__(self, count: int, seed: int, model_sizes: Sizes = LADDER) -> None:
+    def __init__(self, count: int, seed: int, model_sizes: Sizes = DEFAULT_SIZES) -> None:
         self.count, self.model_sizes, self._seed = count, model_sizes, seed
         rng = np.random.default_rng((seed, 0))
         self._basis = _basis(sorted({size.dim for size in model_sizes}), rng)
@@ -151,7 +151,7 @@ class Corpus:
 def _basis(dims: list[int], rng: np.random.Generator) -> np.ndarray:
     """What standard normal numbers are multiplied by: [dim, dim].
 
-    Variances fall from block to block of the ladder's dims, and are spread evenly inside each, as training leaves them:
+    Variances fall from block to block of the default sizes' dims and are even inside each block, as after training:
     a product quantizer would have it too easy with a few numbers that vary and many that do not.
     """
     width = dims[-1]

@@ -36,7 +36,7 @@ def main() -> None:
     flags = common.parser(__doc__.splitlines()[0])
     flags.add_argument("--passages", type=int, default=1_000_000, help="passages of the corpus")
     flags.add_argument("--queries", type=int, default=256, help="queries a round")
-    flags.add_argument("--sizes", default="2:32,6:128,12:768", help="sizes of the ladder 2:32 to 12:768")
+    flags.add_argument("--sizes", default="2:32,6:128,12:768", help="some of the six default sizes, 2:32 to 12:768")
     flags.add_argument(
         "--engines",
         nargs="+",

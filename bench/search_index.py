@@ -29,7 +29,7 @@ def main() -> None:
     flags = common.parser(__doc__.splitlines()[0])
     flags.add_argument("--passages", type=int, default=200_000, help="passages of the corpus")
     flags.add_argument("--queries", type=int, default=256, help="queries a round")
-    flags.add_argument("--sizes", default="all", help="sizes of the ladder 2:32 to 12:768")
+    flags.add_argument("--sizes", default="all", help="some of the six default sizes, 2:32 to 12:768")
     flags.add_argument(
         "--factories",
         nargs="+",

@@ -37,7 +37,9 @@ def main() -> None:
     flags = common.parser(__doc__.splitlines()[0])
     flags.add_argument("--passages", type=int, default=20_000, help="passages of the corpus")
     flags.add_argument("--queries", type=int, default=256, help="queries a round")
-    flags.add_argument("--sizes", default="2:32,12:768", help="sizes of the ladder 2:32 to 12:768, all in a collection")
+    flags.add_argument(
+        "--sizes", default="2:32,12:768", help="some of the six default sizes, 2:32 to 12:768, all in a collection"
+    )
     flags.add_argument("--keep", type=int, default=500, help="K of the funnel from the first size to the last")
     flags.add_argument("--depth", type=int, default=100, help="passages per query")
     settings = flags.parse_args()

@@ -39,7 +39,7 @@ def main() -> None:
         "--max_tokens_per_chunk",
         type=int,
         default=defaults["max_tokens_per_chunk"],
-        help="ours: as the train door has it",
+        help="ours: as the train command has it",
     )
     flags.add_argument("--layers", type=int, default=12, help="layers of the model")
     flags.add_argument("--width", type=int, default=768, help="width of the model")

@@ -136,7 +136,7 @@ def _load(dataset_id: str) -> Any:
     try:
         return ir_datasets.load(dataset_id)
     except KeyError:
-        raise UserError(f"ir_datasets knows no {dataset_id!r}", "list its names: ir_datasets list") from None
+        raise UserError(f"ir_datasets has no data set {dataset_id!r}", "list its names: ir_datasets list") from None
 
 
 def _from_pyserini(dataset_id: str, part: str) -> list[dict[str, Any]] | None:

@@ -44,7 +44,7 @@ def pretraining_settings(argv: list[str], common: CommonArguments) -> TrainingAr
     """
     if has_flag(argv, "deepspeed") or has_flag(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
-    settings = parse_settings(argv, common, DEFAULTS)
+    settings = parse_settings(argv, common, DEFAULTS, PretrainArguments)
     if settings.max_steps < 1:
         raise UserError("a stream of text has no end", "give the number of steps with --max_steps")
     return settings

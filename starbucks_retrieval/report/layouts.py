@@ -73,7 +73,7 @@ def by_size_table(
         blocks.append(Block(model_sizes.name(size), (*mark_best(rows), *published.at_size(groups, size))))
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
-        notes.append("Averages are not tested: they have no number of queries or pairs.")
+        notes.append("Averages are not tested: a test needs a count of queries or pairs, which an average lacks.")
     all_rows = [row for block in blocks for row in block.rows]
     notes += _missing_notes(all_rows, "An average over data sets") + published.notes(all_rows, inputs.columns)
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)

@@ -101,7 +101,7 @@ class Funnel:
 
     @property
     def depth(self) -> int | None:
-        """How many passages the last step keeps; None where it names no number."""
+        """How many passages the last step keeps; None if the funnel does not say."""
         return self.steps[-1].keep
 
     def at_depth(self, depth: int | None = None, default: int = 1000) -> Funnel:
@@ -109,7 +109,7 @@ class Funnel:
 
         Args:
             depth: Passages to keep; None: what the last step names.
-            default: Passages to keep where it names no number. If the step before keeps fewer, these are kept, with a
+            default: Passages to keep if the funnel does not say. If the step before keeps fewer, these are kept, with a
                 warning.
 
         Raises:

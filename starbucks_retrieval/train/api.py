@@ -58,7 +58,7 @@ def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
 def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
     """Parse transformers' TrainingArguments from the words that are not ours, over the defaults of this stage."""
     ratio = {} if arguments.warmup_ratio is None else {"warmup_steps": arguments.warmup_ratio}
-    return parse_settings(argv, common, defaults_of(arguments) | ratio)
+    return parse_settings(argv, common, defaults_of(arguments) | ratio, TrainArguments)
 
 
 def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, Any]:

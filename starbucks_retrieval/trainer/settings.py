@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import importlib.util
 import json
@@ -34,13 +35,16 @@ _ADAMW_COPIES = 3  # values of a weight in a checkpoint: itself and two moments
 _FLOAT32 = 4  # bytes
 
 
-def parse_settings(words: list[str], common: CommonArguments, defaults: dict[str, Any]) -> TrainingArguments:
+def parse_settings(
+    words: list[str], common: CommonArguments, defaults: dict[str, Any], stage: type
+) -> TrainingArguments:
     """Parse transformers' TrainingArguments.
 
     Args:
         words: The words of the command line that are not ours.
         common: The flags of every command; the seed comes from them.
         defaults: The stage's defaults, which override those of all stages that train.
+        stage: The dataclass of the stage's own flags, for the suggestion that answers an unknown flag.
 
     Raises:
         UserError: A flag is unknown or has a wrong value, `--output_dir` is missing, or deepspeed is not installed.
@@ -60,9 +64,16 @@ def parse_settings(words: list[str], common: CommonArguments, defaults: dict[str
         with warnings.catch_warnings():
             # Presets use the name gradient_checkpointing, which every transformers 5 accepts.
             warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
-            (settings,) = parser.parse_args_into_dataclasses(args=words)
+            settings, unknown = parser.parse_args_into_dataclasses(args=words, return_remaining_strings=True)
     except ValueError as error:
         raise UserError(" ".join(str(error).split()), "see transformers' TrainingArguments") from None
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        known = [*parser._option_string_actions, *(f"--{field.name}" for field in dataclasses.fields(stage))]
+        near = "".join(f"{one}, or " for one in difflib.get_close_matches(name, known, 1))
+        raise UserError(
+            f"unknown argument {name}", f"{near}see --help, and transformers' TrainingArguments for its flags"
+        )
     if not settings.output_dir:
         raise UserError("--output_dir is missing", "name the folder for the model")
     return settings

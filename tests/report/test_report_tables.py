@@ -65,7 +65,7 @@ def test_every_size_as_latex(two_methods):
         r"(2 comparisons); no correction. Fisher's z takes two correlations for independent, although both methods "
         r"scored the same pairs: it finds fewer differences than a test for dependent correlations would. Not tested, "
         r"and so without a mark: 1 comparisons, because a figure comes without those of single queries. "
-        r"Averages are not tested: they have no number of queries or pairs. -- was not measured. An average over data sets in which a "
+        r"Averages are not tested: a test needs a count of queries or pairs, which an average lacks. -- was not measured. An average over data sets in which a "
         r"figure is missing is missing too.}",
         r"\end{table}",
     ]
