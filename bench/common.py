@@ -258,7 +258,7 @@ def tokenizer() -> Any:
 
 
 def save_bert(folder: Path, layers: int, width: int, seed: int, passage_max_len: int = 196) -> Sizes:
-    """Write a BERT of random weights and no dropout as a model folder of ours; returns the ladder it stores.
+    """Write a BERT of random weights and no dropout as a model folder of ours; returns the sizes that it stores.
 
     12 x 768 is BERT-base. Speed and memory do not depend on what the weights are.
     """
