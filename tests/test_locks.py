@@ -18,11 +18,10 @@ import os, signal, sys
 from pathlib import Path
 from starbucks_retrieval.locks import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
-child = os.fork()
-if not child:
+if not os.fork():
+    print(os.getpid(), flush=True)  # by the child, which has let go of the lock by then
     signal.pause()
     os._exit(0)
-print(child, flush=True)
 signal.pause()
 """
 

@@ -34,6 +34,10 @@ def stage(request, tiny_bert, tmp_path):
         return run_command(main, [*fixed.split(), *steps.split(), *words])
 
     run.name = request.param
+    package = f"starbucks_retrieval.{request.param}"
+    pretrains = request.param == "pretrain"
+    run.card_writer = f"{package}.card.{'write_pretraining_card' if pretrains else 'write_card'}"
+    run.weights_writer = f"{package}.trainer.{'save_backbone' if pretrains else 'save_model'}"
     return run
 
 
@@ -62,7 +66,7 @@ def fail(*_, **__):
 
 
 def test_a_card_that_fails_loses_nothing(stage, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.card.write_card", fail)
+    monkeypatch.setattr(stage.card_writer, fail)
     assert stage() == 0
     assert whole(tmp_path / "m")
     told = capfd.readouterr().err
@@ -78,7 +82,7 @@ def test_a_record_that_fails_loses_neither_weights_nor_card(stage, tmp_path, mon
 
 
 def test_weights_that_cannot_be_written_leave_record_and_card(stage, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.trainer.save_model", fail)
+    monkeypatch.setattr(stage.weights_writer, fail)
     with pytest.raises(KeyError):
         stage()
     assert (tmp_path / "m" / "training.json").exists() and (tmp_path / "m" / "README.md").exists()
