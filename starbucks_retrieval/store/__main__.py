@@ -66,7 +66,7 @@ class MergeArguments:
 
 
 @dataclass
-class ExportArguments:
+class StoreExportArguments:
     """Exporting."""
 
     path: str = flag("", "the store: the folder of a size, an output of encode, a pattern, a URL", required=True)
@@ -162,7 +162,7 @@ def _merge(arguments: MergeArguments, common: CommonArguments) -> None:
     finish(common, summary, figures)
 
 
-def _export(arguments: ExportArguments, common: CommonArguments) -> None:
+def _export(arguments: StoreExportArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.convert import export_store
 
     figures = export_store(arguments.path, arguments.output, arguments.to, _size(arguments.size), arguments.overwrite)
@@ -192,7 +192,7 @@ COMMANDS: dict[str, tuple[str, type, str, Command]] = {
     "info": ("describe stores, complete or not", InfoArguments, "PATH…", _info),
     "slice": ("write smaller dims of the same layer", SliceArguments, "PATH OUTPUT", _slice),
     "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge),
-    "export": ("write a store as Parquet, Arrow or plain numpy", ExportArguments, "PATH OUTPUT", _export),
+    "export": ("write a store as Parquet, Arrow or plain numpy", StoreExportArguments, "PATH OUTPUT", _export),
     "import": ("make a store from pickles of Tevatron or ielab/Starbucks", ImportArguments, "FILE… OUTPUT", _import),
 }
 
