@@ -190,7 +190,20 @@ def _compare_query(
 
 
 def summarize_runs(queries: Sequence[QueryComparison], run_count: int) -> list[RunSummary]:
-    """Return the figures of each run over all queries."""
+    """Return the figures of each run over all queries.
+
+    Args:
+        queries: What `compare_runs` returned.
+        run_count: How many runs were compared.
+
+    Returns:
+        One summary for each run, in the order of the runs. The first run is compared with itself.
+
+    Example:
+        >>> compared = compare_runs([{"q": {"a": 1.0}}, {"q": {"b": 1.0}}], ["q"], {"q": {"b": 1}})
+        >>> [(summary.gained, summary.relevant) for summary in summarize_runs(compared, 2)]
+        [(0, 0), (1, 1)]
+    """
     found = []
     for column in range(run_count):
         results = [query.results[column] for query in queries]

@@ -133,7 +133,11 @@ class BrowsePage:
 
 
 def render_browse_page(page: BrowsePage) -> str:
-    """Return the page as HTML. All values are escaped, and a browser loads nothing but this text."""
+    """Return the page as HTML.
+
+    Returns:
+        A complete HTML document. All values are escaped, and a browser loads nothing but this text.
+    """
     return render_template("browse.html", page=page, chart_path=_chart_path, numbers=_numbers)
 
 

@@ -109,6 +109,18 @@ def find_knee(candidates: Sequence[SizeCandidate]) -> SizeCandidate:
 
     It is the point farthest above the line from the cheapest to the best point, with `log_cost` and quality scaled to
     the range from 0 to 1. Source: Satopää et al., Finding a "Kneedle" in a Haystack (2011), without its smoothing.
+
+    Args:
+        candidates: At least one, in any order.
+
+    Returns:
+        The knee; the candidate of highest quality if the front has only one point.
+
+    Example:
+        >>> sizes = [(Size(2, 8), 0.5), (Size(4, 16), 0.7), (Size(6, 32), 0.72)]
+        >>> candidates = [SizeCandidate(size, quality, {"bytes_per_passage": 2 * size.dim}) for size, quality in sizes]
+        >>> str(find_knee(candidates).size)
+        '4:16'
     """
     points = pareto_front(candidates)
     first, last = points[0], max(points, key=lambda one: (one.quality, -one.log_cost))

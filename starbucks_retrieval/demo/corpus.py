@@ -63,7 +63,19 @@ def build_corpus(folder: Path, modules: Sequence[Path], settings: Settings) -> d
     """Write corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv into `folder`; return their counts.
 
     A query is the summary line of a docstring, its one relevant passage the rest. The same sources and settings give
-    the same files. Raises UserError when the sources hold too little documentation for three splits.
+    the same files.
+
+    Args:
+        folder: Where the files go. It is deleted first if it exists.
+        modules: Package folders and .py files, such as `find_modules` returns.
+        settings: Numbers of passages and queries, shares of the splits, and the seed.
+
+    Returns:
+        `passages`, the number of passages; `modules`, the names of the modules of each split; and `train_queries`,
+        `dev_queries` and `test_queries`, the number of queries of each split.
+
+    Raises:
+        UserError: The sources contain too few docstrings for three splits.
     """
     shutil.rmtree(folder, ignore_errors=True)
     found: list[Docstring] = []

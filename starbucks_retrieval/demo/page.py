@@ -29,7 +29,15 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss
 
 
 def score_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows of a summary as text, the scores under headings of two lines: measure, then before and after."""
+    """Return the rows of a summary as text, the scores under headings of two lines: measure, then before and after.
+
+    Args:
+        rows: One mapping for each size: `size`, `parameters`, `bytes_per_passage`, `texts_per_second`, and `before` and
+            `after`, the score by measure. All rows have the measures of the first.
+
+    Returns:
+        A table of strings with one row for each size. Parameters from one million on are in millions.
+    """
     import pandas as pd
 
     measures, moments = list(rows[0]["before"]), ("before", "after")

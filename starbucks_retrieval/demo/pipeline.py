@@ -56,7 +56,18 @@ def minilm() -> Path:
 
 
 def import_package(module: str, name: str) -> Any:
-    """Import a module of a package that only the demonstration needs. Raises UserError where it is not installed."""
+    """Import a module of a package that only the demonstration needs.
+
+    Args:
+        module: The name to import, such as `matplotlib`.
+        name: What the error calls the package.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        UserError: The package is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -66,7 +77,17 @@ def import_package(module: str, name: str) -> Any:
 
 
 def command(stage: str, flags: dict[str, Any]) -> str:
-    """Return `starbucks <stage>` with these flags, as it can be typed in the current folder."""
+    """Return `starbucks <stage>` with these flags, as it can be typed in the current folder.
+
+    Args:
+        stage: The subcommand, such as `encode`.
+        flags: Values by flag name, without dashes. True gives the flag alone, a list gives several words after it, and
+            None and False leave the flag out.
+
+    Example:
+        >>> command("search", {"size": "2:32", "override": True, "index": None}).partition(" search ")[2]
+        '--size 2:32 --override'
+    """
     words = [*program(), stage]
     for name, value in flags.items():
         if value is True:
@@ -88,21 +109,41 @@ def program() -> list[str]:
 
 
 def short_path(path: Path) -> str:
-    """Return a path relative to the current folder where it lies below it, else the absolute path."""
+    """Return a path relative to the current folder if it is inside it, else the absolute path.
+
+    Example:
+        >>> short_path(Path.cwd() / "data" / "corpus.jsonl")
+        'data/corpus.jsonl'
+    """
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
 def run_file(folder: Path, size: Size) -> Path:
-    """Return the path of the run of one size under the folder of a measured model."""
+    """Return the path of the run of one size under the folder of a measured model.
+
+    Example:
+        >>> run_file(Path("before"), Size(2, 32)).as_posix()
+        'before/runs/L2-D32.trec'
+    """
     return folder / "runs" / f"{size_folder(size)}.trec"
 
 
 def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_flags: dict[str, Any]) -> dict[str, Any]:
     """Encode `data` at all sizes in one pass, then search and score its test queries at each, all under `folder`.
 
-    `model_flags` are the flags of encode that name the model and what it does not store about itself. Returns the
-    scores by size and the figures of encoding. An interrupted call resumes.
+    An interrupted call resumes.
+
+    Args:
+        folder: Where stores, runs and scores.json go.
+        data: The collection that `build_corpus` wrote.
+        sizes: The sizes to measure.
+        settings: Rows of a shard, and passages per query.
+        model_flags: The flags of `encode` that name the model and what it does not store about itself.
+
+    Returns:
+        `scores`, {size: {measure: mean}}; `encode`, the figures of encoding the passages and the queries; and
+        `serious_findings`, the number of serious findings of the preflight.
     """
     from starbucks_retrieval.encode import EncodeArguments, encode
     from starbucks_retrieval.evaluate import evaluate
@@ -151,6 +192,15 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
     """Return parameters, texts/s and tokens/s by size: medians of rounds in which the sizes take turns.
 
     Only the layers up to a size's own run; the time includes the tokenizer. Training does not change the speed.
+
+    Args:
+        base: The model, and the sizes to time.
+        data: The collection whose passages are encoded.
+        settings: Number of passages and rounds, and tokens per passage.
+
+    Returns:
+        `precision` and `device` of the encoder, `tokens_per_text`, the mean length of a passage, and three mappings by
+        size: `parameters`, `texts_per_second` and `tokens_per_second`.
     """
     from starbucks_retrieval.models import NestedEncoder, precision
     from starbucks_retrieval.train.card import parameters
@@ -193,7 +243,18 @@ def steps_for(settings: Settings, speed: dict[str, Any], full: str, tokens_per_q
 
 
 def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, speed: dict[str, Any]) -> dict[str, Any]:
-    """Train on the train split of `data` with in-batch negatives; write the model into `folder`, which must be new."""
+    """Train on the train split of `data` with in-batch negatives, and write the model into `folder`.
+
+    Args:
+        folder: The model folder to write; it must be new.
+        data: The collection that `build_corpus` wrote.
+        base: The model to start from, and the sizes to train.
+        settings: Time limit, batch size, learning rate and other settings of the training.
+        speed: What `measure_speed` returned. It sets the number of steps and whether to train in bf16.
+
+    Returns:
+        The figures of `train`, and `planned_steps`, the number of steps that fit into `settings.train_seconds`.
+    """
     from starbucks_retrieval.models.loading import quiet_transformers
     from starbucks_retrieval.train import TrainArguments, train
     from starbucks_retrieval.train.api import settings_of

@@ -94,7 +94,15 @@ def version_of(package: str) -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """Return the command that installs this package again from the same source, with an extra such as `[cpu]`."""
+    """Return the command that installs this package again from the same source.
+
+    Args:
+        extra: An extra in brackets, such as `[cpu]`; empty for the package alone.
+
+    Returns:
+        A pip command for the Python that runs now. It installs from the source folder if the package was installed from
+        one or is not installed, and else by the package's name.
+    """
     pip = shutil.which("pip")
     ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
     command = "pip install" if ours else f"{shlex.quote(sys.executable)} -m pip install"

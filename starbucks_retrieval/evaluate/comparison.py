@@ -126,7 +126,16 @@ class BaselineComparisons:
 
 
 def check_comparison_options(test: str, correction: str, alpha: float) -> None:
-    """Raise UserError for an unknown test or correction, and for a level outside (0, 1)."""
+    """Check the options of a significance test.
+
+    Args:
+        test: Name of the test: `t`, `randomization` or `bootstrap`.
+        correction: Correction for multiple comparisons: `holm`, `bonferroni` or `none`.
+        alpha: The level of significance, between 0 and 1, both excluded.
+
+    Raises:
+        UserError: The test or the correction is unknown, or the level is out of range.
+    """
     for name, value, known in (("test", test, get_args(Test)), ("correction", correction, get_args(Correction))):
         if value not in known:
             raise UserError(f"--{name} {value}: unknown {name}", f"use one of {', '.join(known)}")

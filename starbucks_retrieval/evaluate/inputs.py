@@ -85,7 +85,19 @@ def open_sets(
 
 
 def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]) -> list[RunPath]:
-    """Return the given runs, each once. Raises UserError for a run tied to an unknown set."""
+    """Return the given runs, each once.
+
+    Args:
+        runs: One or more run files, each with or without `name=` before it, which ties it to a set of judgements.
+        sets: The sets that a name can refer to.
+
+    Raises:
+        UserError: No run is given, or a run is tied to an unknown set.
+
+    Example:
+        >>> run_paths(["bm25.trec", "bm25.trec"], [])
+        [RunPath(path='bm25.trec', tied=None)]
+    """
     given = [runs] if isinstance(runs, str | Path) else runs
     found = []
     for one in dict.fromkeys(map(str, given)):
@@ -103,6 +115,14 @@ def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]
 
 def matching_sets(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[JudgedSet]:
     """Return the sets to score a run on: the set it is tied to, or all sets with which it shares a query.
+
+    Args:
+        path: The run file and the set it is tied to.
+        run: Its scores by query id and docid.
+        sets: All sets of judgements.
+
+    Returns:
+        At least one set, in the order of `sets`.
 
     Raises:
         UserError: There is none, or two sets judge different queries under the same ids. Collections that number their
@@ -132,7 +152,12 @@ def matching_sets(path: RunPath, run: Run, sets: Sequence[JudgedSet]) -> list[Ju
 
 
 def run_names(paths: Iterable[str]) -> list[str]:
-    """Return file names without their endings; the paths where two names are equal."""
+    """Return file names without their endings; the paths where two names are equal.
+
+    Example:
+        >>> run_names(["runs/bm25.trec", "runs/dense.trec"]), run_names(["a/run.trec", "b/run.trec"])
+        (['bm25', 'dense'], ['a/run.trec', 'b/run.trec'])
+    """
     paths = list(paths)
     names = [strip_endings(Path(path).name) for path in paths]
     return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]

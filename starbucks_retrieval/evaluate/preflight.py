@@ -96,7 +96,12 @@ def preflight(
 
 
 def preflight_qrels(qrels: Qrels) -> list[Finding]:
-    """Check judgements, independently of any run."""
+    """Check judgements, independently of any run: negative grades, and queries without a relevant document.
+
+    Example:
+        >>> [(finding.kind, finding.count) for finding in preflight_qrels({"q": {"d": 0}})]
+        [('nothing_relevant', 1)]
+    """
     return [finding for finding in (_negative(qrels), _nothing_relevant(qrels)) if finding]
 
 

@@ -212,7 +212,12 @@ class Evaluation:
 
 
 def write_per_query(path: str | Path, evaluation: Evaluation) -> None:
-    """Write the values per query as tsv with a header and all digits; the file appears complete or not at all."""
+    """Write the values per query as tsv with a header and all digits.
+
+    Args:
+        path: The file to write, compressed if its name ends in .gz. It appears complete or not at all.
+        evaluation: The results; each row has run, query_id, measure, value and set.
+    """
     with atomic_writer(Path(path)) as out:
         out.write(b"run\tquery_id\tmeasure\tvalue\tset\n")
         for run, query_id, measure, value, dataset in evaluation.per_query():

@@ -71,7 +71,12 @@ def time_left(query_seconds: Sequence[float], queries: int, passage_seconds: Seq
 
 
 def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
-    """`{size: {"bytes_per_passage": …}}`, what one vector takes as `encode` stores it by default."""
+    """Return the bytes of one passage's vector at each size, as `encode` stores it by default.
+
+    Example:
+        >>> bytes_of([Size(2, 32), Size(6, 128)])
+        {'2:32': {'bytes_per_passage': 64}, '6:128': {'bytes_per_passage': 256}}
+    """
     width = np.dtype(EncodeArguments.store_dtype).itemsize
     return {str(size): {"bytes_per_passage": size.dim * width} for size in sizes}
 
@@ -82,7 +87,18 @@ def costs_of(
     queries: list[Query] | list[Passage],
     passages: Sequence[Passage],
 ) -> dict[str, Any]:
-    """What a result file says of costs: `costs` of each size, in bytes and milliseconds, and `costs_measured`, how."""
+    """Measure the costs of each size, and return them as a result file holds them.
+
+    Args:
+        arguments: Flags of `encode`: model, device, precision and batch size.
+        sizes: The sizes. Times are measured once for each of their layers.
+        queries: Timed one at a time; passages for sentences of pairs.
+        passages: Timed in batches.
+
+    Returns:
+        `costs`, {size: {"bytes_per_passage": …, "query_ms": …, "passage_ms": …}}, both times in milliseconds for
+        one text; and `costs_measured`, the device, counts and load of the machine during the measurement.
+    """
     costs = bytes_of(sizes)
     by_layer, how = measure_costs(arguments, sorted({size.layer for size in sizes}), queries, passages)
     for size in sizes:

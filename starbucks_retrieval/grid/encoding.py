@@ -36,7 +36,14 @@ class LayerStores(NamedTuple):
 
 
 def grid_shape(arguments: EncodeArguments) -> GridShape:
-    """Read a model's configuration without its weights. Raises UserError as loading the model does."""
+    """Read a model's configuration without its weights.
+
+    Args:
+        arguments: Flags of `encode`: the model, and settings that change those it stores.
+
+    Raises:
+        UserError: The model cannot be read, its architecture is not supported, or a flag contradicts what it stores.
+    """
     name = arguments.model_name_or_path
     with explain_load_errors(name):
         found = AutoConfig.from_pretrained(name)
@@ -46,7 +53,12 @@ def grid_shape(arguments: EncodeArguments) -> GridShape:
 
 
 def encode_arguments(arguments: GridArguments, encoding: EncodingArguments) -> EncodeArguments:
-    """Return the flags of `encode`, without data, sizes and output."""
+    """Return the flags of `encode`, without data, sizes and output.
+
+    Args:
+        arguments: Names the model, and says whether embeddings of another job may be replaced.
+        encoding: All other flags, which are copied.
+    """
     return EncodeArguments(
         model_name_or_path=arguments.model_name_or_path, overwrite=arguments.overwrite, **dataclasses.asdict(encoding)
     )
@@ -58,6 +70,17 @@ def encode_layers(
     """Encode the queries and passages of a data set at `dim` of each layer, or resume doing so.
 
     Stored vectors are not normalised, so that truncating one gives exactly the embedding of a smaller size.
+
+    Args:
+        base: Flags of `encode` without data, sizes and output.
+        arguments: Says where the queries are and which split is read.
+        dataset: A BEIR folder or a short name.
+        folder: Where the stores go, in `passages`, and in `queries` or `queries-<split>`.
+        layers: The layers whose pooled output is stored.
+        dim: The width of the stored vectors; the widest dim of the grid.
+
+    Returns:
+        The stores of queries and passages by layer.
     """
     queries, passages = layer_jobs(base, arguments, dataset, folder, layers, dim)
     encode(queries)
@@ -69,7 +92,19 @@ def encode_layers(
 def layer_jobs(
     base: EncodeArguments, arguments: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
 ) -> tuple[EncodeArguments, EncodeArguments]:
-    """Return the flags of `encode` for the queries and for the passages of a data set."""
+    """Return the flags of `encode` for the queries and for the passages of a data set.
+
+    Args:
+        base: Flags of `encode` without data, sizes and output.
+        arguments: Says where the queries are and which split is read.
+        dataset: A BEIR folder or a short name.
+        folder: Where the stores go.
+        layers: The layers to store.
+        dim: The width of the stored vectors.
+
+    Returns:
+        The flags for the queries, and those for the passages. Neither normalises the vectors.
+    """
     sizes = Sizes(Size(layer, dim) for layer in layers)
     pooled_layers = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
     split = arguments.query_split
@@ -85,7 +120,12 @@ def layer_jobs(
 
 
 def remove_layers(stores: Sequence[LayerStores], root: Path) -> None:
-    """Delete the stores, and then empty folders up to `root`; nothing else is touched."""
+    """Delete the stores, and then empty folders up to `root`; nothing else is touched.
+
+    Args:
+        stores: The stores of every data set and layer.
+        root: The highest folder to delete. It stays if it holds anything else.
+    """
     folders = [folder for pair in stores for store in pair for folder in store.folders]
     for folder in folders:
         shutil.rmtree(folder)

@@ -24,6 +24,14 @@ def grid_of_pairs(arguments: GridArguments, encoding: EncodingArguments | None =
 
     With `measure_cost`, sentences drawn by `seed` are timed alone (query_ms) and in batches (passage_ms).
 
+    Args:
+        arguments: The flags of `starbucks grid --task sts`.
+        encoding: Flags of the encoding; None for the defaults.
+        seed: Draws the sentences by which costs are measured.
+
+    Returns:
+        The content of the result file.
+
     Raises:
         UserError: A flag belongs to retrieval, or as `sts`.
     """
@@ -39,7 +47,20 @@ def grid_of_pairs(arguments: GridArguments, encoding: EncodingArguments | None =
 
 
 def sts_arguments(arguments: GridArguments, encoding: EncodingArguments) -> StsArguments:
-    """Return the flags of `sts`. Raises UserError for flags of retrieval, and for measures that are not correlations."""
+    """Return the flags of `sts` that measure the grid.
+
+    Args:
+        arguments: Model, sets, layers, dims, measure and result file.
+        encoding: Pooling, precision, batch size and device.
+
+    Raises:
+        UserError: A flag belongs to retrieval, the model is missing, or the measure is not a correlation.
+
+    Example:
+        >>> found = sts_arguments(GridArguments("model", task="sts", layers="2,4"), EncodingArguments())
+        >>> found.grid, found.layers, found.measure
+        (True, '2,4', 'spearman')
+    """
     defaults = GridArguments()
     for name in _RETRIEVAL:
         if getattr(arguments, name) != getattr(defaults, name):

@@ -57,6 +57,13 @@ class GridPlan:
 def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan:
     """Check the flags and read the model's configuration and the judgements.
 
+    Args:
+        arguments: What to measure, and where the results go.
+        encoding: Flags of the encoding.
+
+    Returns:
+        Everything that is known before encoding.
+
     Raises:
         UserError: A flag, the model or the judgements are wrong.
     """
@@ -76,7 +83,14 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
 
 
 def scoring_device(model: torch.device) -> str:
-    """Return the device that scores passages: the model's if it is a CPU or a CUDA GPU, else the CPU."""
+    """Return the device that scores passages.
+
+    Args:
+        model: The device of the encoder.
+
+    Returns:
+        The name of that device if it is a CPU or a CUDA GPU, such as `cuda:1`; else `cpu`.
+    """
     return str(model) if model.type in ("cpu", "cuda") else "cpu"
 
 
@@ -103,6 +117,10 @@ def preview(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     """Return the lines and figures of `--dry_run`; nothing is written, and no weights are read.
 
     The time is that of the encoding, as `encode --dry_run` estimates it, without scoring and measuring costs.
+
+    Args:
+        arguments: What to measure. Its `task` decides between retrieval and pairs.
+        encoding: Flags of the encoding.
 
     Raises:
         UserError: A flag, the model or the data are wrong.

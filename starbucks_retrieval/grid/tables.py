@@ -63,10 +63,18 @@ def _value_text(value: float, signed: bool) -> str:
 
 
 def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:
-    """The cells of one result file less those of another, as results of the kind `deltas`.
+    """Subtract the cells of one result file from those of another.
 
-    A cell that only one of them has is there without a value. Raises UserError for files without a common cell, for
-    cells over different numbers of queries, and for deltas of deltas.
+    Args:
+        minuend: The result file to subtract from.
+        subtrahend: The result file to subtract.
+
+    Returns:
+        Results of the kind `deltas`. The value of a cell that only one file has is NaN.
+
+    Raises:
+        UserError: The files have no cell in common, a cell is over different numbers of queries, or a file
+            holds deltas.
     """
     left, right = read_results(minuend), read_results(subtrahend)
     for path, results in ((minuend, left), (subtrahend, right)):

@@ -85,7 +85,15 @@ _ARRAYS = tuple(field.name for field in dataclasses.fields(Candidates))
 
 
 def candidates_folder(output: Path) -> Path:
-    """Return the cache folder of an output file. Raises UserError if a file has that name."""
+    """Return the cache folder of an output file.
+
+    Raises:
+        UserError: A file has that name.
+
+    Example:
+        >>> candidates_folder(Path("mined.jsonl.gz")).name
+        'mined.jsonl.gz.candidates'
+    """
     folder = output.with_name(f"{output.name}.candidates")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file", "move it, or name another --output_path")
@@ -114,7 +122,15 @@ def save_candidates(
 
 
 def load_candidates(folder: Path, identity: dict[str, Any]) -> Candidates | None:
-    """Return the cached candidates of the same search, memory-mapped; None if there are none or they are damaged."""
+    """Return the cached candidates of the same search, memory-mapped.
+
+    Args:
+        folder: The cache folder, as `save_candidates` wrote it.
+        identity: Everything that the candidates depend on; it must equal the stored identity.
+
+    Returns:
+        The candidates; None if there are none, they are damaged, or they come from another search.
+    """
     try:
         content = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         stored, digests = dict(content["identity"]), dict(content["arrays"])
@@ -139,6 +155,15 @@ def load_candidates(folder: Path, identity: dict[str, Any]) -> Candidates | None
 
 def candidates_from_run(run: Run, topics: Topics, docids: Docids, depth: int) -> Candidates:
     """Return the run's `depth` best passages of each topic, by score, then docid, both descending.
+
+    Args:
+        run: Scores by query id and docid.
+        topics: The queries and their positives.
+        docids: The ids of the corpus. Results that it lacks are left out with a warning.
+        depth: Passages per topic.
+
+    Returns:
+        The candidates. A positive that the run does not have gets the score NaN.
 
     Raises:
         UserError: A score is not finite, or the run holds no document of the corpus.

@@ -16,7 +16,17 @@ _WORD = re.compile(r"\w+")
 
 
 def query_generator(seed: int, query_id: str) -> np.random.Generator:
-    """Return the random generator of one query, independent of the other queries and of their order."""
+    """Return the random generator of one query, independent of the other queries and of their order.
+
+    Args:
+        seed: Seed of the whole job.
+        query_id: Id of the query. Equal seeds and ids give the same random numbers.
+
+    Example:
+        >>> first, again, other = (query_generator(42, name).integers(10**9) for name in ("q1", "q1", "q2"))
+        >>> bool(first == again), bool(first == other)
+        (True, False)
+    """
     digest = hashlib.blake2b(query_id.encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "big")])
 

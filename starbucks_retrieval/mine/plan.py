@@ -151,8 +151,15 @@ class MinePlan:
 def plan_mining(arguments: MineArguments) -> MinePlan:
     """Check the output and open the data.
 
+    Args:
+        arguments: The flags of `starbucks mine`.
+
+    Returns:
+        The flags, the training groups, the corpus, and the folder that caches candidates.
+
     Raises:
-        UserError: The output exists or cannot be written, or there is no corpus, or more than one.
+        UserError: The output exists or cannot be written, a file has the name of the cache folder, or there is no
+            corpus, or more than one.
     """
     _check_output(arguments.output, arguments.overwrite)
     return MinePlan(arguments, *_open_data(arguments), candidates_folder(arguments.output))

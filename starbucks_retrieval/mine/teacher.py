@@ -153,6 +153,10 @@ def _load_classifier(name_or_path: str, config: Any) -> tuple[Any, Any]:
 def load_teacher(arguments: MineArguments) -> Teacher:
     """Load the teacher: a cross-encoder if config.json names a ...ForSequenceClassification, else a bi-encoder.
 
+    Args:
+        arguments: `teacher_name_or_path`, the size or length that belongs to its kind, device, precision and batch
+            size.
+
     Raises:
         UserError: The model cannot be a teacher, or a flag belongs to the other kind.
     """

@@ -95,6 +95,13 @@ class Topics:
 def read_topics(groups: Records[Group], docids: Docids) -> Topics:
     """Read the groups once and merge those of the same query.
 
+    Args:
+        groups: Training groups. Groups with equal query id and text belong to one query.
+        docids: The ids of the corpus.
+
+    Returns:
+        The queries in the order of their first group. A positive outside the corpus is kept if its group has its text.
+
     Raises:
         UserError: No group has a positive in the corpus or one whose text it contains.
     """

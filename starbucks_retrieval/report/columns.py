@@ -94,12 +94,22 @@ def group_columns(columns: Iterable[Column]) -> list[ColumnGroup]:
 
 
 def measure_name(measure: str) -> str:
-    """Return the name of a measure as tables print it: correlations with a capital, others unchanged."""
+    """Return the name of a measure as tables print it: correlations with a capital, others unchanged.
+
+    Example:
+        >>> measure_name("spearman"), measure_name("nDCG@10")
+        ('Spearman', 'nDCG@10')
+    """
     return measure.capitalize() if measure in ("spearman", "pearson") else measure
 
 
 def mean_or_none(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if a value is missing or there are no values."""
+    """Return the mean, or None if a value is missing or there are no values.
+
+    Example:
+        >>> mean_or_none([0.5, 1.0]), mean_or_none([0.5, None]), mean_or_none([])
+        (0.75, None, None)
+    """
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -116,7 +126,12 @@ def dataset_key(name: str) -> str:
 
 
 def measure_key(name: str) -> str:
-    """Return one spelling for all names of a measure, such as `RR@10` and `MRR@10`."""
+    """Return one spelling for all names of a measure.
+
+    Example:
+        >>> {measure_key(name) for name in ("RR@10", "MRR@10", "rr@10")}
+        {'rr@10'}
+    """
     letters = re.sub(r"[^a-z0-9@]", "", name.lower())
     return _MEASURES.get(letters, letters)
 

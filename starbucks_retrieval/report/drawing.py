@@ -96,7 +96,12 @@ def series_styles(labels: Sequence[str], published: Sequence[str] = ()) -> dict[
 
 
 def draw_file(drawing: Drawing, kind: str) -> bytes:
-    """Return all panels and the legend as the bytes of one file, `kind` `png` or `svg`. Equal figures give equal bytes."""
+    """Return all panels and the legend as the bytes of one file. Equal figures give equal bytes.
+
+    Args:
+        drawing: The figure. Its panels fill rows of `drawing.across` panels.
+        kind: The file format, `png` or `svg`.
+    """
     columns = min(len(drawing.panels), drawing.across)
     rows = -(-len(drawing.panels) // columns)
     size = columns * drawing.inches[0], rows * drawing.inches[1] + 0.35 * bool(drawing.legend)
@@ -196,7 +201,13 @@ def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
 
 
 def line_options(style: SeriesStyle) -> dict[str, Any]:
-    """Return the arguments of `Axes.plot` for a line of this style."""
+    """Return the arguments of `Axes.plot` for a line of this style.
+
+    Example:
+        >>> options = line_options(SeriesStyle("#0072b2", "o"))
+        >>> options["color"], options["marker"], options["linestyle"]
+        ('#0072b2', 'o', '-')
+    """
     if style.published:
         hollow = {"markerfacecolor": PAPER, "markeredgecolor": style.colour, "markersize": 5, "markeredgewidth": 1.1}
         return {"color": style.colour, "marker": style.marker, "linestyle": (0, (4, 3)), "linewidth": 1.1, **hollow}

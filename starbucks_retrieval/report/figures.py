@@ -37,7 +37,12 @@ _MAX_NUMBERS = 12  # layers or dims up to which a heat map shows numbers
 
 
 def panel_columns(inputs: ReportInputs) -> list[tuple[ColumnGroup, Column]]:
-    """Return the columns that have a panel each: the data sets of a measure with up to three, else their average."""
+    """Return the columns that have a panel each.
+
+    Returns:
+        Each column with the group of its measure. A measure with up to three data sets has a panel for each of them;
+        one with more has a single panel of their average, a column whose data set is `AVERAGE`.
+    """
     found = []
     for group in group_columns(inputs.columns):
         shown = [Column(AVERAGE, group.measure)] if len(group.columns) > _MAX_PANELS else group.columns
@@ -46,7 +51,17 @@ def panel_columns(inputs: ReportInputs) -> list[tuple[ColumnGroup, Column]]:
 
 
 def panel_title(group: ColumnGroup, column: Column) -> str:
-    """Return `STS-B Spearman`, or `Spearman, average of 7 sets`."""
+    """Return the title of a panel.
+
+    Args:
+        group: All columns of the measure.
+        column: The column of the panel: one of the group, or its average.
+
+    Example:
+        >>> group = ColumnGroup("spearman", (Column("STS-B", "spearman"), Column("SICK-R", "spearman")))
+        >>> panel_title(group, group.columns[0]), panel_title(group, Column(AVERAGE, "spearman"))
+        ('STS-B Spearman', 'Spearman, average of 2 sets')
+    """
     if column.dataset == AVERAGE:
         return f"{measure_name(column.measure)}, average of {len(group.columns)} sets"
     return f"{column.dataset} {measure_name(column.measure)}"

@@ -66,12 +66,24 @@ class ReportPage:
 
 
 def render_report_page(page: ReportPage) -> str:
-    """Return the page as HTML. All values are escaped, and a browser loads nothing but this text."""
+    """Return the page as HTML.
+
+    Returns:
+        A complete HTML document. All values are escaped, and a browser loads nothing but this text.
+    """
     return render_template("report.html", page=page, inline_svg=inline_svg)
 
 
 def describe_inputs(inputs: ReportInputs, model_sizes: ReportSizes) -> str:
-    """Return a sentence that says how much was measured."""
+    """Return a sentence that says how much was measured.
+
+    Args:
+        inputs: The contents of the result files.
+        model_sizes: The sizes that the tables show; may be empty.
+
+    Returns:
+        The numbers of methods, data sets and sizes. If there are sizes, a second sentence explains what a size is.
+    """
     sets = len({column.dataset for column in inputs.columns})
     measured = f"{_count(len(inputs.methods), 'method')} on {_count(sets, 'data set')}"
     if not len(model_sizes):
@@ -83,7 +95,15 @@ def describe_inputs(inputs: ReportInputs, model_sizes: ReportSizes) -> str:
 
 
 def choose_kpis(inputs: ReportInputs, model_sizes: ReportSizes) -> list[Kpi]:
-    """Return, for each data set or average, the method with the highest mean over the sizes."""
+    """Return, for each data set or average, the method with the highest mean over the sizes.
+
+    Args:
+        inputs: The contents of the result files.
+        model_sizes: The sizes of the mean. A method needs a score at each of them.
+
+    Returns:
+        Up to six large numbers, in the order of the panels; none if there are no sizes.
+    """
     return list(_kpis(inputs, model_sizes))[:_MAX_KPIS] if len(model_sizes) else []
 
 

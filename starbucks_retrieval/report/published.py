@@ -87,6 +87,12 @@ NO_PUBLISHED = Published()
 def read_published(path: str | Path) -> Published:
     """Read the paper's tables from a reference_results.json.
 
+    Args:
+        path: A JSON file with the key `starbucks`; `~` is the home folder.
+
+    Returns:
+        The methods, ablations and sizes of the paper.
+
     Raises:
         UserError: There is no such file, or it has another content.
     """

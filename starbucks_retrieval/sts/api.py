@@ -225,7 +225,15 @@ def compare_with_baseline(
 
 
 def difference_table(comparison: dict[str, Any]) -> str:
-    """Return a text table of differences, one row per size, * where p < 0.05, and a legend that names the test."""
+    """Return a text table of differences, with a legend that names the baseline and the test.
+
+    Args:
+        comparison: What `compare_with_baseline` returned.
+
+    Returns:
+        One row for each size, one column for each set, and their average if there are several. The difference of a
+        set has a * if its corrected p is below 0.05. The legend is the last line.
+    """
     rows = comparison["cells"]
     cells = [Cell(row["dataset"], "", Size.parse(row["size"]), row["difference"], 0) for row in rows]
     marked = {(row["dataset"], row["size"]) for row in rows if row["corrected"] < ALPHA}
