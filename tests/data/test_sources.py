@@ -106,7 +106,7 @@ def test_ir_datasets(ir):
 
 
 def test_ir_datasets_errors(ir, monkeypatch):
-    with pytest.raises(UserError, match="knows no 'set'"):
+    with pytest.raises(UserError, match="has no data set 'set'"):
         list(open_corpus("ir:set"))
     ir["set"] = FakeIr(docs=[Doc("a", "", "x")])
     with pytest.raises(UserError, match="has no queries"):
