@@ -114,7 +114,19 @@ def search(
 
 
 def run_search(plan: SearchPlan) -> SearchSummary:
-    """Search as planned and write the run. Raises UserError for what the engine or the index refuses."""
+    """Search as planned and write the run.
+
+    An approximate index is opened or built first; without `save_index` or `load_index`, in a temporary folder.
+
+    Args:
+        plan: A plan of `plan_searches`. With `--funnel auto`, replace `auto` by the chosen funnel before planning.
+
+    Returns:
+        What the search did. Its `seconds` include measuring recall, where the plan asks for it.
+
+    Raises:
+        UserError: The engine or the index refuses the search, or the format of the run cannot hold an id or a score.
+    """
     if plan.arguments.sizes:
         plan.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:

@@ -131,5 +131,10 @@ class Funnel:
 
 
 def grows(first: Size, second: Size) -> bool:
-    """Return whether a funnel may go from one size to another: more layers or dims, and fewer of neither."""
+    """Return whether a funnel may go from one size to another: more layers or dims, and fewer of neither.
+
+    Example:
+        >>> grows(Size(2, 32), Size(6, 32)), grows(Size(2, 128), Size(6, 32)), grows(Size(2, 32), Size(2, 32))
+        (True, False, False)
+    """
     return first != second and first.layer <= second.layer and first.dim <= second.dim

@@ -95,7 +95,16 @@ class MachineRates:
 
 
 def kept_of(seen: float, kept: float) -> float:
-    """Return how many of `seen` scores in random order enter a list of the `kept` best: k (1 + ln(n / k))."""
+    """Return how many of `seen` scores in random order enter a list of the `kept` best: k (1 + ln(n / k)).
+
+    Args:
+        seen: Scores that pass by, n. Up to `kept` of them, all enter.
+        kept: Length of the list, k.
+
+    Example:
+        >>> kept_of(50, 100), round(kept_of(1_000_000, 100))
+        (50, 1021)
+    """
     return kept * (1 + math.log(seen / kept)) if seen > kept else seen
 
 

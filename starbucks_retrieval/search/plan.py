@@ -68,7 +68,16 @@ class SearchPlan:
 
 
 def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: IndexArguments) -> None:
-    """Raise UserError for flags that are missing or contradict each other, before any store is opened."""
+    """Check flags before any store is opened.
+
+    Args:
+        arguments: Stores, run file and sizes.
+        funnel: The funnel, if any, and the judgements that `auto` needs.
+        index: The approximate index, if any.
+
+    Raises:
+        UserError: A flag is missing, or two contradict each other.
+    """
     for name in ("query_reps", "passage_reps", "save_ranking_to"):
         if not getattr(arguments, name):
             raise UserError(f"--{name} is missing", "give it, or give a query as text with --query or --interactive")
@@ -92,6 +101,17 @@ def plan_searches(
 ) -> list[SearchPlan]:
     """Plan one search, or one for each of `--sizes`. With `--funnel auto` the largest size stands in for the funnel.
 
+    Args:
+        arguments: Stores, size or sizes, depth, run file and engine. With several sizes the run file is a folder, which
+            gets one `.trec` file for each.
+        funnel: The steps of a funnel; `FunnelArguments()` for none.
+        index: An approximate index; `IndexArguments()` for none.
+        milvus: Address and collection of `engine="milvus"`.
+        seed: Seed of building an index.
+
+    Returns:
+        Plans with open stores and the engine chosen; `run_search` runs them.
+
     Raises:
         UserError: Flags, stores and engine do not belong together.
     """
@@ -112,7 +132,14 @@ def plan_searches(
 
 
 def sizes_in_common(arguments: SearchArguments) -> list[Size]:
-    """Return the stored sizes of the queries at which stored passages can be searched, ascending."""
+    """Return the stored sizes of the queries at which stored passages can be searched, ascending.
+
+    Args:
+        arguments: `query_reps` and `passage_reps` name the stores; the other flags are not read.
+
+    Raises:
+        UserError: There is no store at one of the two paths, or it cannot be opened.
+    """
     queries, passages = arguments.query_reps or "", arguments.passage_reps or ""
     return [size for size in searchable_sizes(queries, passages) if size in stored_sizes(queries)]
 

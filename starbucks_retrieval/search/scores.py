@@ -23,15 +23,34 @@ class VectorSource(Protocol):
 
 
 def single_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
-    """Return a bound on the error of a single-precision inner product, for each query: [queries], float64.
+    """Return a bound on the error of a single-precision inner product, for each query.
 
     Source: the standard bound of summation in any order, Higham, Accuracy and Stability of Numerical Algorithms, 3.1.
+
+    Args:
+        queries: [queries, dim] float32.
+        largest_norm: A length that no vector of the store exceeds, such as `store.largest_norm`.
+
+    Returns:
+        [queries] float64. It grows with the dim and with both lengths.
+
+    Example:
+        >>> single_error(np.ones((2, 4), np.float32), largest_norm=1.0) < 1e-6
+        array([ True,  True])
     """
     return _bound(queries, largest_norm, np.float32)
 
 
 def double_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
-    """Return the bound of `single_error` for double precision."""
+    """Return the bound of `single_error` for double precision.
+
+    Args:
+        queries: [queries, dim].
+        largest_norm: A length that no vector of the store exceeds.
+
+    Returns:
+        [queries] float64; `inner_products` and `score_rows` take one of them as `error`.
+    """
     return _bound(queries, largest_norm, np.float64)
 
 
@@ -55,9 +74,19 @@ def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.n
 
 
 def score_rows(vectors: np.ndarray, rows: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
-    """Return `inner_products` of the given rows of `vectors` [any, dim] float32: [len(rows)].
+    """Return `inner_products` of the given rows of `vectors` as float32: [len(rows)].
 
     Rows are converted a few at a time so that they stay in the CPU cache, which halves the time.
+
+    Args:
+        vectors: [any, dim] float32.
+        rows: At least one row number of `vectors`, in any order.
+        query: [dim] float64 holding float32 numbers.
+        error: `double_error` of the query.
+
+    Example:
+        >>> score_rows(np.eye(3, dtype=np.float32), np.array([2, 0]), np.array([0.5, 0.0, 0.25]), 1e-15).tolist()
+        [0.25, 0.5]
     """
     dim = vectors.shape[1]
     at_once = min(max(16, _CACHE // (8 * dim)), len(rows))

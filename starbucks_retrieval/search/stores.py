@@ -128,7 +128,14 @@ def open_sizes(reps: str | os.PathLike[str] | EmbeddingStore, sizes: Iterable[Si
 
 
 def stored_sizes(reps: str | os.PathLike[str] | EmbeddingStore) -> list[Size]:
-    """Return the sizes that are stored under what `open_store` takes, ascending."""
+    """Return the sizes that are stored under what `open_store` takes, ascending.
+
+    Args:
+        reps: A path or pattern, or one open store.
+
+    Raises:
+        UserError: There is no store at the path.
+    """
     if isinstance(reps, EmbeddingStore):
         return [reps.spec.size]
     folders = store_folders([reps])
@@ -162,7 +169,19 @@ def open_pair(query_reps: str | Path, passage_reps: str | Path, size: Size | Non
 
 
 def open_pairs(query_reps: str | Path, passage_reps: str | Path, sizes: Iterable[Size]) -> tuple[Stores, Stores]:
-    """Open queries at several sizes and their passages, as `open_sizes` does, keyed by the sizes of the queries."""
+    """Open queries at several sizes and their passages, as `open_sizes` does.
+
+    Args:
+        query_reps: Where the queries are stored.
+        passage_reps: Where the passages are stored.
+        sizes: The sizes of the queries.
+
+    Returns:
+        Stores of the queries and stores of the passages, both keyed by the sizes of the queries.
+
+    Raises:
+        UserError: Queries or passages are stored neither at a needed size nor at a wider one of its layer.
+    """
     queries = open_sizes(query_reps, sizes)
     wanted = {size: store.spec.passage_size for size, store in queries.items()}
     passages = open_sizes(passage_reps, dict.fromkeys(wanted.values()))
@@ -170,7 +189,19 @@ def open_pairs(query_reps: str | Path, passage_reps: str | Path, sizes: Iterable
 
 
 def searchable_sizes(query_reps: str | Path, passage_reps: str | Path) -> list[Size]:
-    """Return the sizes of queries at which the stored passages can be searched, ascending."""
+    """Return the sizes of queries at which the stored passages can be searched, ascending.
+
+    For most models these are the sizes of the passages; `open_sizes` may have to cut the queries from wider ones. For a
+    model that scores queries of one layer against passages of another, they are the stored sizes of the queries whose
+    `passage_size` is stored.
+
+    Args:
+        query_reps: Where the queries are stored.
+        passage_reps: Where the passages are stored.
+
+    Raises:
+        UserError: There is no store at one of the two paths, or it cannot be opened.
+    """
     stored = stored_sizes(passage_reps)
     queries = open_sizes(query_reps, stored_sizes(query_reps)).values()
     if not any(store.spec.space for store in queries):
@@ -201,6 +232,10 @@ def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size])
     """Raise UserError unless there is a store for every size, and all hold the same texts in the same order.
 
     Fingerprints differ from layer to layer, so stores of different layers are compared by the name of their model.
+
+    Args:
+        stores: Stores of queries or of passages, by size.
+        sizes: The sizes that are needed; other stores are not compared.
     """
     sizes = list(sizes)
     for size in sizes:

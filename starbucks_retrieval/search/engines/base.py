@@ -203,6 +203,16 @@ def make_candidate_generator(
 def blocks_with_progress(
     store: EmbeddingStore, rows: int, dtype: npt.DTypeLike, label: str
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Iterate over `store.blocks(rows, dtype)`, showing progress where there is a label."""
+    """Iterate over `store.blocks(rows, dtype)`, showing progress where there is a label.
+
+    Args:
+        store: The passages.
+        rows: Vectors per block; the last block may have fewer.
+        dtype: The type of the arrays.
+        label: Shown with the progress; empty for none.
+
+    Returns:
+        An iterator over (first row, vectors [up to rows, dim]). An array is valid until the next one is yielded.
+    """
     blocks: Any = store.blocks(rows, dtype)
     return iter(progress(blocks, -(-store.count // rows), "blocks", label) if label else blocks)

@@ -67,7 +67,18 @@ def exact_search(
 
 
 def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int) -> None:
-    """Raise UserError for queries of another dim or with NaN or infinity, and for a depth or batch size below 1."""
+    """Check queries and flags before a search starts.
+
+    Args:
+        queries: [queries, dim] float32.
+        store: The passages.
+        depth: Passages per query.
+        batch_size: Queries per pass over the passages; -1: as many as fit in memory.
+
+    Raises:
+        UserError: The queries have another shape or dim, NaN or infinity, or are so long that scores may exceed
+            float32; the depth is below 1; the batch size is neither -1 nor 1 or more.
+    """
     if depth < 1:
         raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
     if batch_size < 1 and batch_size != -1:

@@ -103,6 +103,13 @@ def identity(store: EmbeddingStore) -> dict[str, Any]:
 
     `vectors` is a digest of 64 vectors spread over the store: a store that is encoded again from the same texts differs
     everywhere or nowhere, and reading all of a large one would take longer than a search.
+
+    Args:
+        store: The passages of an index.
+
+    Returns:
+        How the store was encoded (`kind`, `fingerprint`, `pooling`, `store_dtype` …), `size` such as `6:128`, `dim`,
+        `first_row` in the corpus, `count` of passages, `largest_norm` and `vectors`.
     """
     spec = store.spec
     rows = np.unique(np.linspace(0, store.count - 1, min(store.count, _SAMPLED_VECTORS)).astype(np.int64))
@@ -118,7 +125,15 @@ def identity(store: EmbeddingStore) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> IndexManifest:
-    """Read the manifest of an index. Raises UserError for no index, an unfinished or damaged one, or a newer version."""
+    """Read the manifest of an index.
+
+    Args:
+        folder: The folder of the index. Only manifest.json is read; `IndexManifest.problem` checks index.faiss.
+
+    Raises:
+        UserError: There is no index, it is unfinished, its manifest is damaged or of something else, or a newer
+            version of this package wrote it.
+    """
     path = folder / MANIFEST
     damaged = UserError(f"{path} is damaged", "build the index again with --overwrite")
     try:
@@ -145,12 +160,27 @@ def read_manifest(folder: Path) -> IndexManifest:
 
 
 def is_index_manifest(content: Any) -> bool:
-    """Return whether the content of a manifest.json is that of an index."""
+    """Return whether the content of a manifest.json is that of an index.
+
+    Example:
+        >>> is_index_manifest({"format": "starbucks_retrieval.index", "version": 1}), is_index_manifest([])
+        (True, False)
+    """
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) -> None:
-    """Raise UserError, with the difference named, unless the index was built over this store."""
+    """Check that an index was built over a store.
+
+    Args:
+        manifest: The manifest of the index.
+        store: The passages that are about to be searched.
+        folder: The folder of the index, for the message.
+
+    Raises:
+        UserError: The index is of another model, size, kind, pooling or normalisation, or the store has changed since
+            it was built. The message names the difference.
+    """
     here = identity(store)
     for name in _GEOMETRY:
         if not agree(name, str(manifest.store.get(name)), str(here[name])):

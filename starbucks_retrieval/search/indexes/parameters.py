@@ -104,7 +104,26 @@ def search_object(index: Any, values: Mapping[str, float]) -> Any:
 def check_parameters(
     values: Mapping[str, float] | None, fitting: Mapping[str, float], factory: str, what: str
 ) -> dict[str, float]:
-    """Return `fitting` updated by `values`. Raises UserError for a name that is not in it, or a number below 1."""
+    """Return `fitting` updated by `values`.
+
+    Args:
+        values: What the user gives, by name; None: nothing.
+        fitting: The parameters that the index takes, with their defaults. Where the default is an int, only whole
+            numbers are accepted.
+        factory: The factory string, for the message.
+        what: What they are for, for the message: `building` or `search`.
+
+    Returns:
+        A new dict with the names of `fitting`.
+
+    Raises:
+        UserError: A name is not in `fitting`, or a number is below 1 (`max_codes`: below 0), at least 2^31, or not
+            whole where it must be.
+
+    Example:
+        >>> check_parameters({"nprobe": 16}, {"nprobe": 1, "max_codes": 0}, "IVF4096,Flat", "search")
+        {'nprobe': 16, 'max_codes': 0}
+    """
     for name, value in (values or {}).items():
         if name not in fitting:
             listed = ", ".join(f"{known} ({now:g})" for known, now in fitting.items())

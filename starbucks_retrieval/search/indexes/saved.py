@@ -145,7 +145,25 @@ class SavedIndex:
 
 
 def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
-    """Draw `size` of `count` rows without replacement, or all where there are no more; ascending."""
+    """Draw `size` of `count` rows without replacement, or all where there are no more.
+
+    Args:
+        count: Rows to draw from: 0 to count - 1.
+        size: Rows to draw.
+        seed: The same seed draws the same rows.
+
+    Returns:
+        Distinct rows, ascending: [min(size, count)].
+
+    Raises:
+        UserError: The size is below 1.
+
+    Example:
+        >>> sample_rows(3, 10, seed=42)
+        array([0, 1, 2])
+        >>> len(sample_rows(1_000_000, 10, seed=42))
+        10
+    """
     if size < 1:
         raise UserError(f"a sample of {size} is empty", "give 1 or more")
     if size >= count:

@@ -201,7 +201,22 @@ class BitIndex:
 
 
 def make_index(factory: str, dim: int, seed: int, values: Mapping[str, float]) -> VectorIndex | BitIndex:
-    """Return an empty index of the kind that a factory string names."""
+    """Return an empty, untrained index of the kind that a factory string names.
+
+    Args:
+        factory: A FAISS factory string such as `IVF4096,PQ32`, or "Binary".
+        dim: Dimensions of the vectors.
+        seed: Seeds clustering; not used by "Binary".
+        values: Parameters of building, such as efConstruction, by name; those not given keep FAISS's defaults.
+            "Binary" takes none.
+
+    Returns:
+        A `BitIndex` for "Binary", else a `VectorIndex`.
+
+    Raises:
+        UserError: FAISS is not installed or refuses the factory string; the index does not search by inner product, or
+            passages cannot be added block by block; it does not take a parameter or its value.
+    """
     return BitIndex.make(dim, values) if factory == BINARY else VectorIndex.make(factory, dim, seed, values)
 
 

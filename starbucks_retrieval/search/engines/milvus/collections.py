@@ -150,12 +150,25 @@ class Collection:
 
 
 def field_name(size: Size) -> str:
-    """Return the name of the vector field of a size."""
+    """Return the name of the vector field of a size.
+
+    Example:
+        >>> field_name(Size(6, 128))
+        'layer6_dim128'
+    """
     return f"layer{size.layer}_dim{size.dim}"
 
 
 def check_name(collection: str) -> None:
-    """Raise UserError for a name that Milvus does not accept."""
+    """Check that Milvus accepts a name.
+
+    Args:
+        collection: Up to 201 ASCII letters, digits and underscores, not starting with a digit. The collection of a
+            single size appends its `field_name`.
+
+    Raises:
+        UserError: The name has another form.
+    """
     if not re.fullmatch(r"[A-Za-z_]\w{0,200}", collection, re.ASCII):
         raise UserError(
             f"{collection!r} cannot name a Milvus collection", "use letters, digits and underscores, no digit first"
@@ -163,7 +176,19 @@ def check_name(collection: str) -> None:
 
 
 def find_collections(connection: Connection, collection: str) -> list[Collection]:
-    """Return the Milvus collections behind a name: one, one for each size, or none. Raises UserError for foreign ones."""
+    """Find the Milvus collections behind a name.
+
+    Args:
+        connection: Where to look.
+        collection: The name that the user gives.
+
+    Returns:
+        The collection of that name, which holds all sizes; else one collection for each size, sorted by name; else an
+        empty list.
+
+    Raises:
+        UserError: A collection was not loaded by this version, or Milvus refuses a call or does not answer.
+    """
     if connection.call("has_collection", collection):
         return [_read(connection, collection)]
     per_size = re.compile(rf"{collection}_layer\d+_dim\d+")
@@ -172,7 +197,23 @@ def find_collections(connection: Connection, collection: str) -> list[Collection
 
 
 def make_collections(connection: Connection, collection: str, metadata: CollectionMetadata) -> list[Collection]:
-    """Find or create the collections of the metadata. Raises UserError where one holds something else."""
+    """Find or create the collections of the metadata.
+
+    One collection holds all sizes. Where Milvus refuses so many vector fields, there is one collection for each size.
+    Where collections of single sizes exist, only those of missing sizes are created.
+
+    Args:
+        connection: Where to look and create.
+        collection: The name that the user gives.
+        metadata: The passages and sizes to store.
+
+    Returns:
+        One collection, or one for each size in the order of `metadata.fields`. They may be empty or incomplete.
+
+    Raises:
+        UserError: A collection of that name holds other passages or sizes or was not loaded by this version, or Milvus
+            refuses a call or does not answer.
+    """
     found = find_collections(connection, collection)
     if not found:
         try:
@@ -198,7 +239,16 @@ def make_collections(connection: Connection, collection: str, metadata: Collecti
 
 
 def mark_complete(connection: Connection, collection: Collection, index: str) -> None:
-    """Record in the properties that the collection can be searched, and by which index."""
+    """Record in the properties that the collection can be searched, and by which index.
+
+    Args:
+        connection: The Milvus that holds the collection.
+        collection: A collection whose rows are loaded and indexed; nothing is sent if it already records this index.
+        index: Type and parameters of the index in one line, such as `HNSW M=16 efConstruction=200`.
+
+    Raises:
+        UserError: Milvus refuses the call or does not answer.
+    """
     if collection.index != index:
         connection.call("alter_collection_properties", collection.name, properties={INDEX: index})
 

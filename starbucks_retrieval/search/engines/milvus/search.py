@@ -187,6 +187,22 @@ def milvus_search(
     """Find the `depth` nearest passages of each query in batches of queries, in order, as `MilvusField.search`.
 
     With the index FLAT they are those of exact search, except where single precision cannot order two passages.
+
+    Args:
+        queries: [queries, dim], all finite.
+        collection: The passages.
+        size: The size to search.
+        depth: Passages per query.
+        params: Search parameters of the index, such as nprobe or ef; None: the defaults of Milvus.
+        batch_size: Queries per result.
+
+    Returns:
+        An iterator over (rows, scores) of a batch, both [batch, min(depth, passages)], best first. Where the index
+        finds fewer passages, rows of -1 with scores of -inf follow.
+
+    Raises:
+        UserError: When iterated: the collection lacks the size, `MilvusField.search` refuses queries or depth, or
+            Milvus refuses a call or does not answer.
     """
     field = collection.at(size, params)
     for start in range(0, len(queries), batch_size):
@@ -204,7 +220,23 @@ def milvus_funnel(
     """Search through a funnel whose first step Milvus searches and whose vectors it holds, batch by batch.
 
     The vectors of a shortlist are fetched and scored here: scores are exact inner products of the last size, ordered by
-    score, then docid. `queries`: [queries, dim] for each size. Raises UserError as `MilvusField.search`.
+    score, then docid. The shortlist of a funnel with one step is rescored at the same size.
+
+    Args:
+        queries: [queries, dim] for each size of the funnel, in the same order.
+        collection: The passages at all sizes of the funnel.
+        funnel: The steps; the last one keeps 1000 passages if it does not say.
+        params: Search parameters of the index, such as nprobe or ef; None: the defaults of Milvus.
+        batch_size: Queries per result.
+
+    Returns:
+        An iterator over (rows, scores) of a batch, both [batch, kept], best first. `kept` is what the last step keeps,
+        or the number of passages if that is smaller. Where the index finds fewer passages, rows of -1 with scores of
+        -inf follow.
+
+    Raises:
+        UserError: When iterated: queries or collection lack a size of the funnel, or `MilvusField.search` refuses
+            queries or depth, or Milvus refuses a call or does not answer.
     """
     funnel = funnel.at_depth()
     fields = {size: collection.at(size, params) for size in funnel.sizes}
