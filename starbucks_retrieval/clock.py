@@ -13,5 +13,9 @@ def now() -> float:
 
 
 def seconds_since(reading: float) -> float:
-    """Return the seconds since a reading of `now`: always above 0, because rates divide by it."""
+    """Return the seconds since a reading of `now`.
+
+    Returns:
+        At least 1e-9, because rates divide by it.
+    """
     return max(_LEAST, time.perf_counter() - reading)

@@ -11,7 +11,14 @@ from starbucks_retrieval.errors import UserError
 
 
 def import_ray(purpose: str) -> Any:
-    """Return the module ray. Raises UserError with the command that installs it; `purpose` names its user."""
+    """Return the module ray.
+
+    Args:
+        purpose: The flag or function that needs it, for the message.
+
+    Raises:
+        UserError: Ray is not installed; the hint is the command that installs it.
+    """
     try:
         import ray
     except ImportError:
@@ -56,7 +63,20 @@ def cluster(ray: Any, address: str | None = None, cpus: int = 1) -> Iterator[Non
 
 
 def user_error(error: BaseException | None) -> UserError | None:
-    """Return the UserError that a worker raised from the exception that Ray wraps it in, or None."""
+    """Return the UserError that a worker raised from the exception that Ray wraps it in.
+
+    Args:
+        error: The exception; the errors that caused it are searched too.
+
+    Returns:
+        A new UserError with the same problem and hint, or None if there is none.
+
+    Example:
+        >>> error = RuntimeError("a task failed")
+        >>> error.__cause__ = UserError("no such file: corpus.tsv", "check the path")
+        >>> user_error(error).what
+        'no such file: corpus.tsv'
+    """
     while error is not None:
         if isinstance(error, UserError):
             return UserError(error.what, error.hint)

@@ -155,12 +155,36 @@ class Sizes(Sequence[Size]):
 
 
 def pair_name(size: Size, passage_size: Size | None = None) -> str:
-    """Return `6:128`, or `2:64/4:64` where queries at 2:64 are scored against passages at 4:64."""
+    """Return the name of the size that queries and passages are scored at.
+
+    Args:
+        size: The size of the queries.
+        passage_size: The size of the passages; None means the same.
+
+    Example:
+        >>> pair_name(Size(6, 128)), pair_name(Size(2, 64), Size(4, 64))
+        ('6:128', '2:64/4:64')
+    """
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
 def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
-    """Raise UserError unless `size` fits a backbone of `num_layers` layers and width `hidden_size`."""
+    """Check that a size fits a backbone.
+
+    Args:
+        size: The size.
+        num_layers: The number of layers of the backbone.
+        hidden_size: The width of its hidden states.
+
+    Raises:
+        UserError: The layer is 0 or above `num_layers`, or the dim is above `hidden_size`.
+
+    Example:
+        >>> check_size(Size(6, 128), 4, 256)
+        Traceback (most recent call last):
+        starbucks_retrieval.errors.UserError: size 6:128 needs layer 6, but the model has 4 layers
+          use a layer from 1 to 4
+    """
     if size.layer == 0:
         raise _invalid_size(size.layer, size.dim)
     if size.layer > num_layers:

@@ -68,7 +68,13 @@ def _print_error(problem: str, hint: str) -> int:
 
 
 def setup_logging(common: CommonArguments) -> None:
-    """Send this package's log to standard error, one plain line per record."""
+    """Send this package's log to standard error, one plain line per record.
+
+    Handlers that the log had before are replaced.
+
+    Args:
+        common: The flags of the command. `quiet` keeps errors only; otherwise `log_level` is the lowest level shown.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
@@ -77,7 +83,14 @@ def setup_logging(common: CommonArguments) -> None:
 
 
 def quiet_unless_first(common: CommonArguments) -> CommonArguments:
-    """Return `common`, made silent in every process of a launcher (torchrun, deepspeed) but the first."""
+    """Make `common` silent in every process of a launcher (torchrun, deepspeed) but the first.
+
+    Args:
+        common: The flags of the command.
+
+    Returns:
+        `common` itself where the variable RANK is 0 or unset; elsewhere a copy with `quiet` on and `json` off.
+    """
     if os.environ.get("RANK", "0") == "0":
         return common
     return dataclasses.replace(common, quiet=True, json=False)

@@ -15,6 +15,12 @@ def load_config(path: str) -> dict[str, Any]:
 
     Sizes such as 2:32 are read as text, where YAML 1.1 would read a number to base 60.
 
+    Args:
+        path: The file. Its ending must be .yaml, .yml or .json.
+
+    Returns:
+        The values by flag name, with the types of the file: they are not converted to the flags' types.
+
     Raises:
         UserError: The file is missing, is not YAML or JSON, or holds no mapping.
     """
@@ -44,8 +50,18 @@ def load_config(path: str) -> dict[str, Any]:
 def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
     """Convert a value of a configuration file to `scalar` (a type or a Literal), or to a list of them.
 
+    Args:
+        name: The file and the flag, for messages.
+        value: A scalar, a list or None; None stays None.
+        scalar: The type of one value.
+        is_list: Whether the flag takes several values; a single value then becomes a list of one.
+
     Raises:
         UserError: The value is of another type; `name` says where.
+
+    Example:
+        >>> convert("a.yaml: depth", "10", int, False), convert("a.yaml: run", "bm25.trec", str, True)
+        (10, ['bm25.trec'])
     """
     hint = "correct the configuration file"
     if isinstance(value, list) and not is_list:
@@ -70,7 +86,13 @@ def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a small UTF-8 file.
+    """Read a small UTF-8 file.
+
+    Args:
+        path: The file; it is read into memory as a whole.
+
+    Returns:
+        Its text.
 
     Raises:
         UserError: The file is missing, is a folder or is not UTF-8.

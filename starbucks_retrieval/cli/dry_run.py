@@ -47,7 +47,15 @@ class Preview:
 
 
 def duration(seconds: float | None) -> str:
-    """Return an estimated time in words; None means that there is no estimate."""
+    """Return an estimated time in words.
+
+    Args:
+        seconds: The estimate; None means that there is none.
+
+    Example:
+        >>> duration(5400.0), duration(None)
+        ('about 90 minutes on this device at its current load', 'not estimated')
+    """
     if seconds is None:
         return "not estimated"
     for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
@@ -57,7 +65,14 @@ def duration(seconds: float | None) -> str:
 
 
 def free_bytes(output: str | Path) -> int | None:
-    """Return the free bytes on the disk of a local output path, which need not exist yet; None for a URL."""
+    """Return the free bytes on the disk of an output path.
+
+    Args:
+        output: A local path, which need not exist yet, or a URL.
+
+    Returns:
+        The free bytes of the file system of its closest existing folder; None for a URL.
+    """
     if "://" in str(output):
         return None
     folder = Path(output).expanduser().absolute()

@@ -51,7 +51,21 @@ class CommonArguments:
 
 
 def flag_types(cls: type) -> dict[str, Any]:
-    """Return the type of each flag of a dataclass, by name; for a flag with `choices` the Literal of its names."""
+    """Return the type of each flag of a dataclass.
+
+    Args:
+        cls: A dataclass whose fields were made by `flag`.
+
+    Returns:
+        Name → annotated type; for a flag with `choices` the Literal of its names.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Arguments:
+        ...     engine: str = flag("torch", "search engine", choices=("torch", "faiss"))
+        >>> flag_types(Arguments)
+        {'engine': typing.Literal['torch', 'faiss']}
+    """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         choices = field.metadata.get("choices")
@@ -64,7 +78,13 @@ def parser_for(classes: Sequence[type], prog: str, description: str, epilog: str
     """Return an argparse parser with one flag per dataclass field, spelled with underscores.
 
     Values that are not on the command line are absent from the namespace. The first line of a class' docstring is the
-    heading of its flags in `--help`.
+    heading of its flags in `--help`. The parser raises UserError for a bad command line, where argparse would exit.
+
+    Args:
+        classes: Dataclasses whose fields were made by `flag`.
+        prog: The command, as `starbucks search`.
+        description: One sentence for `--help`.
+        epilog: Text below the flags in `--help`.
     """
     parser = _Parser(
         prog=prog,
@@ -131,8 +151,17 @@ def parse_flags(
 def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
     """Return an instance of a dataclass of flags from those `values` that it has fields for.
 
+    Args:
+        cls: The dataclass.
+        values: Values by flag name; other names are ignored, and flags without a value keep their defaults.
+        prog: The command, for the hint of an error.
+
     Raises:
         UserError: A required flag is missing or empty.
+
+    Example:
+        >>> build(CommonArguments, {"seed": 7, "batch_size": 64}, "starbucks search")
+        CommonArguments(seed=7, log_level='info', quiet=False, json=False)
     """
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     for field in fields:
@@ -157,7 +186,12 @@ def from_config(name: str, value: Any, hint: Any) -> Any:
 
 
 def with_underscores(word: str) -> str:
-    """Return `--kl-weight=1` as `--kl_weight=1`: flags may be written with dashes."""
+    """Replace the dashes in the name of a flag by underscores: flags may be written with either.
+
+    Example:
+        >>> with_underscores("--kl-weight=1e-2"), with_underscores("my-model")
+        ('--kl_weight=1e-2', 'my-model')
+    """
     name, equals, value = word.partition("=")
     return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
 

@@ -82,7 +82,12 @@ def markdown_table(rows: Sequence[Sequence[str]], alignment: str = "lr") -> list
 
 
 def latex_row(cells: Iterable[str]) -> str:
-    """Return one row of a `tabular` from cells that are LaTeX already."""
+    r"""Return one row of a `tabular` from cells that are LaTeX already.
+
+    Example:
+        >>> print(latex_row(["BM25", r"\textbf{0.61}"]))
+        BM25 & \textbf{0.61} \\
+    """
     return " & ".join(cells) + r" \\"
 
 

@@ -154,7 +154,16 @@ class Method(NamedTuple):
 
 
 def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:
-    """Return the weighted sum of the losses of one size: InfoNCE, the angle loss and CoSENT."""
+    """Return the weighted sum of the losses of one size: InfoNCE, the angle loss and CoSENT.
+
+    Args:
+        views: The batch, whose embeddings and scores are taken at `size`.
+        size: The size of the queries; passages are at the layer that `views` pairs with its layer.
+        options: The weights and temperatures. A loss with the weight 0 is not computed.
+
+    Returns:
+        A scalar tensor; 0 if all weights are 0.
+    """
     total = views.queries(size).new_zeros(())
     if options.contrastive_weight:
         scores = views.scores(size)

@@ -53,7 +53,18 @@ def angle_similarity(x: Tensor, y: Tensor) -> Tensor:
 
 
 def pair_losses(views: BatchViews, size: Size, angle_weight: float, cosent_weight: float, temperature: float) -> Tensor:
-    """Return angle_weight · angle loss + cosent_weight · CoSENT of the pairs of a batch at one size."""
+    """Return angle_weight · angle loss + cosent_weight · CoSENT of the pairs of a batch at one size.
+
+    Args:
+        views: The batch. A pair is a query and one passage of its own group.
+        size: The size; the angle loss needs an even dim.
+        angle_weight: The weight of the angle loss; 0 leaves it out.
+        cosent_weight: The weight of CoSENT on the scores of `views`; 0 leaves it out.
+        temperature: Divides the differences of similarities, in both losses.
+
+    Returns:
+        A scalar tensor; 0 if both weights are 0.
+    """
     batch = views.batch
     columns = batch.group_columns
     labels = pair_labels(batch).flatten()

@@ -165,7 +165,12 @@ def mean(measure: Measure, values: Iterable[float]) -> float:
 
 
 def is_mean(measure: Measure) -> bool:
-    """Return whether the figure of a set is the mean over its queries: only then paired tests and averages apply."""
+    """Return whether the figure of a set is the mean over its queries: only then paired tests and averages apply.
+
+    Example:
+        >>> [is_mean(measure) for measure in parse_measures("RR@10 NumRet")]
+        [True, False]
+    """
     return mean(measure, (1.0, 1.0)) == 1.0
 
 
@@ -242,7 +247,19 @@ def trec_order(ranking: Mapping[str, float]) -> list[str]:
 
 
 def trec_top(ranking: Mapping[str, float], depth: int) -> list[tuple[float, str]]:
-    """Return (float32 score, docid) of the first `depth` results in trec_eval's order, without sorting the others."""
+    """Return the first results of one query in trec_eval's order, without sorting the others.
+
+    Args:
+        ranking: docid → score.
+        depth: The number of results to return, at least 1; a shorter ranking is returned whole.
+
+    Returns:
+        (float32 score, docid) pairs, best first.
+
+    Example:
+        >>> trec_top({"d1": 1.0, "d2": 2.0, "d3": 2.0}, 2)
+        [(2.0, 'd3'), (2.0, 'd2')]
+    """
     scores, docids = float32_scores(ranking), list(ranking)
     rows = np.arange(len(scores))
     if len(scores) > depth:

@@ -131,7 +131,18 @@ def set_of(dataset: str) -> str:
 
 
 def sets_of_parts(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """Group data sets by `set_of`, in order of appearance; a single forum is a set under its own name."""
+    """Group data sets by `set_of`, in order of appearance; a single forum is a set under its own name.
+
+    Args:
+        datasets: Names of data sets; a repeated name counts once.
+
+    Returns:
+        Set → its data sets.
+
+    Example:
+        >>> sets_of_parts(["cqadupstack-gis", "quora", "cqadupstack-tex"])
+        {'cqadupstack': ['cqadupstack-gis', 'cqadupstack-tex'], 'quora': ['quora']}
+    """
     parts: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(datasets):
         parts.setdefault(set_of(dataset), []).append(dataset)
@@ -150,7 +161,12 @@ def macro_mean(figures: Mapping[str, float]) -> float:
 
 
 def dataset_name(path: Path) -> str:
-    """Return the name of a data set in a folder: the folder's name, with `cqadupstack/` before it for a forum."""
+    """Return the name of a data set in a folder: the folder's name, with `cqadupstack/` before it for a forum.
+
+    Example:
+        >>> dataset_name(Path("beir/scifact")), dataset_name(Path("beir/cqadupstack/gis"))
+        ('scifact', 'cqadupstack/gis')
+    """
     path = path.absolute()
     return (
         f"{path.parent.name}/{path.name}"
@@ -160,13 +176,28 @@ def dataset_name(path: Path) -> str:
 
 
 def write_results(path: str | Path, results: Results) -> None:
-    """Write a result file; it appears complete or not at all. Missing folders are created."""
+    """Write a result file; it appears complete or not at all.
+
+    Args:
+        path: The JSON file. Missing folders are created.
+        results: The figures, which `read_results` reads back.
+    """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_json(path, results.to_json())
 
 
 def read_results(path: str | Path) -> Results:
-    """Read a result file. Raises UserError if it is missing, damaged, written by a newer version, or of another kind."""
+    """Read a result file.
+
+    Args:
+        path: A file that `write_results` wrote; `~` is expanded.
+
+    Returns:
+        The figures. A file without a layout, as before 0.2, gets the one that its stage and flags imply, if any.
+
+    Raises:
+        UserError: The file is missing, damaged, written by a newer version, or of another kind.
+    """
     path = Path(path).expanduser()
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -138,5 +138,13 @@ def _make_distinct(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[s
 
 
 def names_of_set(name: str) -> Iterable[str]:
-    """Return the words that name a set in file names: `beir/scifact` and `scifact`."""
+    """Return the words that name a set in file names.
+
+    Returns:
+        The name, and its last part if that is shorter.
+
+    Example:
+        >>> list(names_of_set("beir/scifact")), list(names_of_set("scifact"))
+        (['beir/scifact', 'scifact'], ['scifact'])
+    """
     return dict.fromkeys((name, name.rpartition("/")[2]))

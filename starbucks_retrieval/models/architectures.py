@@ -56,7 +56,19 @@ LAYOUTS: dict[str, ArchitectureLayout] = {
 
 
 def layout_of(config: Any) -> ArchitectureLayout:
-    """Return the layout of a Hugging Face configuration. Raises UserError for an architecture that was not checked."""
+    """Return the layout of a Hugging Face configuration.
+
+    Args:
+        config: The configuration, of which `model_type` is read.
+
+    Raises:
+        UserError: The architecture is not in `LAYOUTS`.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> layout_of(SimpleNamespace(model_type="distilbert"))
+        ArchitectureLayout(layers='transformer.layer', final_norm=None, causal=False)
+    """
     if config.model_type not in LAYOUTS:
         raise UserError(
             f"the architecture {config.model_type!r} is not supported", f"supported: {', '.join(sorted(LAYOUTS))}"
@@ -65,7 +77,12 @@ def layout_of(config: Any) -> ArchitectureLayout:
 
 
 def cut_config(config: Any, layers: int) -> None:
-    """Shorten a Hugging Face configuration to its first `layers` layers, in place."""
+    """Shorten a Hugging Face configuration to its first `layers` layers, in place.
+
+    Args:
+        config: The configuration; `layer_types` and `max_window_layers` are adapted too, where it has them.
+        layers: The number of layers to keep.
+    """
     if getattr(config, "layer_types", None):
         config.layer_types = list(config.layer_types)[:layers]
     if getattr(config, "max_window_layers", None):
@@ -74,7 +91,15 @@ def cut_config(config: Any, layers: int) -> None:
 
 
 def layers_of(backbone: nn.Module, layout: ArchitectureLayout) -> nn.ModuleList:
-    """Return the backbone's list of layers."""
+    """Return the backbone's list of layers.
+
+    Args:
+        backbone: A model without a head.
+        layout: Its layout, from `layout_of`.
+
+    Returns:
+        The model's own list; layer n is at index n - 1.
+    """
     layers = backbone.get_submodule(layout.layers)
     assert isinstance(layers, nn.ModuleList)
     return layers
@@ -85,6 +110,14 @@ def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int)
 
     Only the containers on the path to the layer list are copied: nothing is loaded, moved or changed, and views of
     different depths can run at the same time.
+
+    Args:
+        backbone: A model without a head.
+        layout: Its layout, from `layout_of`.
+        layers: The number of layers to keep.
+
+    Returns:
+        The view; the norm after the last layer, where there is one, is part of it.
     """
     view = _shallow(backbone)
     owner = view
@@ -98,7 +131,18 @@ def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int)
 
 
 def token_limit(config: Any, tokenizer: Any) -> int:
-    """Return the longest input, in tokens, that a backbone has positions for and its tokenizer admits."""
+    """Return the longest input, in tokens, that a backbone has positions for and its tokenizer admits.
+
+    Args:
+        config: The Hugging Face configuration; 8192 counts where `max_position_embeddings` is missing.
+        tokenizer: The model's tokenizer, of which `model_max_length` is read.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> roberta = SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=1)
+        >>> token_limit(roberta, SimpleNamespace(model_max_length=4096))
+        512
+    """
     limit = int(getattr(config, "max_position_embeddings", None) or 8192)
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         limit -= config.pad_token_id + 1  # their positions start after the padding token's id

@@ -121,7 +121,17 @@ class ModelInfo:
 
 
 def model_info(name_or_path: str) -> ModelInfo:
-    """Read a model's configuration from its folder or the hub. Raises UserError for a model that cannot be used."""
+    """Read a model's configuration, without its weights.
+
+    Args:
+        name_or_path: A model folder, or the name of a model on the hub.
+
+    Returns:
+        The configuration. A causal backbone without a stored pooling takes that of the last token.
+
+    Raises:
+        UserError: The model cannot be used.
+    """
     from transformers import AutoConfig
 
     with explain_load_errors(name_or_path):
@@ -134,7 +144,18 @@ def model_info(name_or_path: str) -> ModelInfo:
 
 
 def check_length(length: int, limit: int) -> int:
-    """Return `length`. Raises UserError where it is beyond the model's `limit`."""
+    """Check that texts of a length fit a model.
+
+    Args:
+        length: The length to cut texts at, in tokens.
+        limit: The longest input of the model, in tokens.
+
+    Returns:
+        `length`.
+
+    Raises:
+        UserError: The length is beyond the limit.
+    """
     if length > limit:
         raise UserError(f"a length of {length} tokens is beyond this model's {limit}", f"take at most {limit}")
     return length
@@ -168,7 +189,15 @@ def base_model(name_or_path: str) -> dict[str, str | list[str]]:
 
 
 def base_model_text(name_or_path: str) -> str:
-    """Return the base model in Markdown, for a sentence of a model card; a local folder is named too."""
+    """Return the base model in Markdown, for a sentence of a model card; a local folder is named too.
+
+    Args:
+        name_or_path: A model folder, or the name of a model on the hub.
+
+    Example:
+        >>> base_model_text("google-bert/bert-base-uncased")
+        '`google-bert/bert-base-uncased`'
+    """
     folder = Path(name_or_path)
     known = base_model(name_or_path).get("base_model")
     if not folder.is_dir() or _HUB_CACHE.search(str(folder.absolute())):

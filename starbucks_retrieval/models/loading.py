@@ -105,7 +105,21 @@ def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
 
 @contextlib.contextmanager
 def explain_load_errors(name_or_path: str) -> Iterator[None]:
-    """Turn the exceptions of transformers while it loads a model into a UserError with the problem and a fix."""
+    """Turn the exceptions of transformers while it loads a model into a UserError with the problem and a fix.
+
+    Args:
+        name_or_path: The model that is loaded in the `with` block, for the message.
+
+    Raises:
+        UserError: The block raised an OSError, a ValueError, a TypeError or a StrictDataclassError.
+
+    Example:
+        >>> with explain_load_errors("./no-such-model"):
+        ...     raise OSError("no config.json")
+        Traceback (most recent call last):
+        starbucks_retrieval.errors.UserError: no such model folder: ./no-such-model
+          check --model_name_or_path
+    """
     from huggingface_hub.errors import StrictDataclassError
 
     try:

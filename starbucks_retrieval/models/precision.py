@@ -33,7 +33,15 @@ def autocast_dtype(name: Precision, device: torch.device) -> torch.dtype | None:
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:
-    """Return the short name of an autocast dtype: fp32 for None, bf16 or fp16."""
+    """Return the short name of an autocast dtype.
+
+    Args:
+        dtype: bfloat16, float16, or None for plain float32.
+
+    Example:
+        >>> dtype_name(torch.bfloat16), dtype_name(None)
+        ('bf16', 'fp32')
+    """
     return {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
 
 

@@ -39,8 +39,12 @@ DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp
 def pretraining_settings(argv: list[str], common: CommonArguments) -> TrainingArguments:
     """Return transformers' TrainingArguments from the remaining flags, with our defaults.
 
+    Args:
+        argv: The words of the command line that are no flags of this package.
+        common: The flags of every command; the seed comes from them.
+
     Raises:
-        UserError: DeepSpeed or FSDP is requested, or --max_steps is missing.
+        UserError: DeepSpeed or FSDP is requested, --max_steps is missing, or as `parse_settings`.
     """
     if has_flag(argv, "deepspeed") or has_flag(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
@@ -112,6 +116,14 @@ class PretrainPlan:
 
 def plan_pretraining(arguments: PretrainArguments, settings: TrainingArguments) -> PretrainPlan:
     """Check flags, backbone and texts without reading weights or documents.
+
+    Args:
+        arguments: Flags of `pretrain`.
+        settings: Flags of transformers, from `pretraining_settings`.
+
+    Returns:
+        The plan. Its sizes are those of `--sizes`, else those that the backbone stores, else the default ones; its
+        length is `--max_length` or less, as the backbone admits.
 
     Raises:
         UserError: A flag contradicts another, the sizes do not fit the backbone, or a text or the backbone is missing.

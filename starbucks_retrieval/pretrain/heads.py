@@ -77,7 +77,17 @@ class Head:
 
 
 def head_of(model: Any) -> Head:
-    """Return the head of a Hugging Face masked language model."""
+    """Return the head of a Hugging Face masked language model.
+
+    Args:
+        model: The model, as `load_masked_lm` returns it.
+
+    Returns:
+        The head, whose parts are the model's own modules.
+
+    Raises:
+        UserError: The architecture has no such head.
+    """
     layout = head_layout_of(model.config)
     activation = attrgetter(layout.activation)(model) if layout.activation else functional.gelu
     return Head(
@@ -141,9 +151,19 @@ def load_masked_lm(
 def hidden_states(
     backbone: Any, layout: ArchitectureLayout, layers: Sequence[int], input_ids: Tensor, attention_mask: Tensor
 ) -> dict[int, Tensor]:
-    """{layer: [batch, tokens, hidden]} at the given layers, from one pass that ends at the deepest of them.
+    """Return the hidden states at several layers, from one pass that ends at the deepest of them.
 
     As for pooled outputs, the state at layer n is the output of the model truncated to n layers, final norm included.
+
+    Args:
+        backbone: The model without its head.
+        layout: Its layout, from `layout_of`.
+        layers: The layers to return, counted from 1.
+        input_ids: Token ids [batch, tokens].
+        attention_mask: [batch, tokens], 0 for padding.
+
+    Returns:
+        {layer: [batch, tokens, hidden]}.
     """
     deepest = max(layers)
     model = truncated_view(backbone, layout, deepest)
@@ -166,7 +186,15 @@ def _keep(found: dict[int, Tensor], number: int, module: nn.Module, inputs: Any,
 
 
 def embedded(backbone: Any, ids: Tensor) -> Tensor:
-    """Return the first layer's input for token ids [batch, tokens]: [batch, tokens, hidden]."""
+    """Return the first layer's input for a batch of texts.
+
+    Args:
+        backbone: The model without its head.
+        ids: Token ids [batch, tokens].
+
+    Returns:
+        [batch, tokens, hidden].
+    """
     return widened(backbone, backbone.embeddings(input_ids=ids))
 
 
@@ -174,6 +202,14 @@ def widened(backbone: Any, vectors: Tensor, bias: bool = True) -> Tensor:
     """Project vectors from the width of the word embeddings to that of the layers: [..., E] -> [..., D].
 
     Only ELECTRA's small models have two widths, and a projection between their embeddings and their layers.
+
+    Args:
+        backbone: The model without its head.
+        vectors: [..., E].
+        bias: Whether to add the projection's bias.
+
+    Returns:
+        [..., D]; `vectors` itself if the model has no projection.
     """
     project = getattr(backbone, "embeddings_project", None)
     if project is None:
@@ -182,7 +218,15 @@ def widened(backbone: Any, vectors: Tensor, bias: bool = True) -> Tensor:
 
 
 def position_embeddings(backbone: Any, tokens: int) -> Tensor:
-    """Return the learned embeddings of the first positions of a text padded on the right: [tokens, hidden]."""
+    """Return the learned embeddings of the first positions of a text padded on the right.
+
+    Args:
+        backbone: A model with learned positions, without its head.
+        tokens: The number of positions.
+
+    Returns:
+        [tokens, hidden], projected as by `widened`, without the bias.
+    """
     table = backbone.embeddings.position_embeddings.weight
     # RoBERTa and its kin number positions from after the padding token's id.
     start = getattr(backbone.embeddings, "padding_idx", -1) + 1

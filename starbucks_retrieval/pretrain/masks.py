@@ -95,7 +95,16 @@ def budgets(lengths: np.ndarray, probability: float, max_predictions: int = 512)
 
 
 def random_order(rows: int, words: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a random permutation of the words in each row: int32 [rows, words]."""
+    """Return a random permutation of the words in each row.
+
+    Args:
+        rows: The number of permutations.
+        words: The number of words in each.
+        rng: The source of random numbers; equal generators give equal permutations.
+
+    Returns:
+        int32 [rows, words], each row a permutation of 0 … words - 1.
+    """
     # Random high bits and the word's number in the low bits: one sort, several times faster than an argsort.
     low = max(words - 1, 1).bit_length()
     keys = rng.integers(0, 1 << 32, (rows, words), dtype=np.uint32)

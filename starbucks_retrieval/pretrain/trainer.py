@@ -125,7 +125,15 @@ def text_position_file(checkpoint: Path, process: int) -> Path:
 
 
 def read_text_position(checkpoint: Path, process: int) -> list[int]:
-    """Return the position in the text at which a checkpoint was made. Raises UserError if it is missing."""
+    """Return the position in the text at which a checkpoint was made.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+        process: The number of the process, from 0; each process reads its own part of the text.
+
+    Raises:
+        UserError: The checkpoint has no position of this process.
+    """
     path = text_position_file(checkpoint, process)
     if not path.is_file():
         raise UserError(f"{checkpoint} lacks {path.name}", "resume with the same number of processes as at the start")

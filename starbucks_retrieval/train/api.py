@@ -42,7 +42,15 @@ _FREE = (
 
 
 def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
-    """Return the defaults of this stage for transformers' TrainingArguments."""
+    """Return the defaults of this stage for transformers' TrainingArguments.
+
+    Args:
+        arguments: Flags of `train`. A dev set is scored at the start and while training runs, and the checkpoint that
+            is best in its first measure is loaded at the end.
+
+    Returns:
+        Name → value; they override the defaults that all stages that train share.
+    """
     defaults: dict[str, Any] = {"warmup_steps": 0.1}
     if arguments.eval_dataset_path:
         defaults |= {
@@ -56,7 +64,16 @@ def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
 
 
 def settings_of(argv: list[str], arguments: TrainArguments, common: CommonArguments) -> TrainingArguments:
-    """Parse transformers' TrainingArguments from the words that are not ours, over the defaults of this stage."""
+    """Parse transformers' TrainingArguments over the defaults of this stage.
+
+    Args:
+        argv: The words of the command line that are not ours.
+        arguments: Flags of `train`; `warmup_ratio`, if given, replaces the default of `warmup_steps`.
+        common: The flags of every command; the seed comes from them.
+
+    Raises:
+        UserError: As `parse_settings`.
+    """
     ratio = {} if arguments.warmup_ratio is None else {"warmup_steps": arguments.warmup_ratio}
     return parse_settings(argv, common, defaults_of(arguments) | ratio, TrainArguments)
 

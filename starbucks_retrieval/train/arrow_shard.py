@@ -55,7 +55,19 @@ def check_rows(name: str, missing: MissingCounts, group_size: int, with_scores: 
 
 
 def check_first(name: str, first: Group | None, corpus: Records[Passage] | None) -> Group:
-    """Return the first group. Raises UserError if there is none, or if it holds ids and no corpus has their texts."""
+    """Check that a collection has groups, and texts for them.
+
+    Args:
+        name: The collection, for messages.
+        first: Its first group, or None if it is empty.
+        corpus: The texts of groups that hold ids, or None.
+
+    Returns:
+        `first`.
+
+    Raises:
+        UserError: There is no group, or it holds ids and there is no corpus.
+    """
     if first is None:
         raise UserError(f"{name} holds no training groups", "check the path and the split")
     if first.passages is None and corpus is None:
@@ -64,7 +76,18 @@ def check_first(name: str, first: Group | None, corpus: Records[Passage] | None)
 
 
 def check_inline(name: str, group: Group) -> dict[str, Passage]:
-    """Return the texts of a group in a collection whose first group has texts. Raises UserError if it has ids only."""
+    """Return the texts of a group in a collection whose first group has texts.
+
+    Args:
+        name: The collection, for messages.
+        group: Any group of it.
+
+    Returns:
+        The passages by docid.
+
+    Raises:
+        UserError: The group holds ids only.
+    """
     if group.passages is None:
         raise UserError(
             f"{name}: query {group.query_id} holds ids, the first rows hold texts",
@@ -74,7 +97,16 @@ def check_inline(name: str, group: Group) -> dict[str, Passage]:
 
 
 def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) -> UserError:
-    """Return the error for an id that is not in the corpus."""
+    """Return the error for an id that is not in the corpus.
+
+    Args:
+        group: The group that names the document.
+        docid: The document's id.
+        corpus: The corpus, whose name is in the message.
+
+    Returns:
+        The error, which the caller raises.
+    """
     return UserError(
         f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks",
         "give the corpus that the training groups or qrels were made for",
@@ -155,7 +187,17 @@ def write_groups(number: int, name: str, groups: Records[Group], corpus: Records
 
 
 def write_pairs(number: int, name: str, pairs: Records[ScoredPair], folder: Path) -> None:
-    """Write scored pairs: the first sentence becomes a query, the second its only passage. Arguments as `write_groups`."""
+    """Write scored pairs: the first sentence becomes a query, the second its only passage.
+
+    Args:
+        number: The number of the collection.
+        name: Its name, for messages.
+        pairs: The pairs; their scores become the labels of the rows.
+        folder: Where the Arrow files are written.
+
+    Raises:
+        UserError: There are no pairs.
+    """
     if next(iter(pairs), None) is None:
         raise UserError(f"{name} holds no scored pairs", "check the path and the split")
     passages = (Passage(str(i), "", pair.sentence2) for i, pair in enumerate(pairs))

@@ -86,7 +86,17 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
 
 
 def build_objective(arguments: TrainArguments, sizes: Sizes, full: Size, options: Options) -> Objective:
-    """Return the objective over a size list, for a backbone whose full size is `full`."""
+    """Return the objective over a size list.
+
+    Args:
+        arguments: Flags of `train`, of which `objective` is read.
+        sizes: The sizes that the trained model stores.
+        full: The full size of the backbone: all its layers and its width.
+        options: The objective's options, from `build_options`.
+
+    Raises:
+        UserError: No objective has this name.
+    """
     return LOSSES[arguments.objective].objective(sizes, full, options)
 
 

@@ -105,7 +105,12 @@ def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
 
 
 def parameters(encoder: NestedEncoder, size: Size) -> int:
-    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it."""
+    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
+
+    Args:
+        encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
+        size: The size, of which only the layer matters.
+    """
     return sum(
         getattr(weight, "ds_numel", weight.numel())  # the size of a weight that ZeRO 3 shards
         for name, weight in encoder.backbone.named_parameters()

@@ -56,6 +56,13 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     Rows are counted where that is cheap. The time is estimated from this device's speed with random weights and with
     texts of the same length; it does not include the optimizer, dev scores and saving.
 
+    Args:
+        arguments: Flags of `train`.
+        settings: Flags of transformers, from `settings_of`.
+
+    Returns:
+        Lines for a terminal, and figures for JSON. `seconds` is None if the number of steps is unknown.
+
     Raises:
         UserError: `train` would refuse the flags, the backbone or the data that were read.
     """

@@ -48,6 +48,10 @@ class TrainPlan:
 def plan_training(arguments: TrainArguments) -> TrainPlan:
     """Return the plan of a training run. No weights are read, and nothing is written.
 
+    Args:
+        arguments: Flags of `train`. Without `--train_group_size`, a group has 8 passages for retrieval, 1 for scored
+            pairs, and 2 otherwise.
+
     Raises:
         UserError: The flags contradict each other, the backbone or the data, or a package is missing.
     """
@@ -88,7 +92,14 @@ def open_collection(name: str, arguments: TrainArguments, scored_pairs: bool) ->
 
 
 def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
-    """Read the dev set that is scored during training, or return None if none is given.
+    """Read the dev set that is scored during training.
+
+    Args:
+        arguments: Flags of `train`: those that begin with `eval`, and `task`.
+        seed: Seed of the sample of passages that `--eval_max_passages` asks for.
+
+    Returns:
+        The dev set: pairs for `--task sts`, else queries and passages; None if no dev set is given.
 
     Raises:
         UserError: It cannot be read, or does not fit `--eval_measures`.

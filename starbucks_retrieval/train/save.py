@@ -109,7 +109,12 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
 
 
 def load_model(module: TrainingModule, folder: Path) -> None:
-    """Read the weights of a saved encoder into a module."""
+    """Read the weights of a saved encoder into a module.
+
+    Args:
+        module: The module; its backbone is changed in place.
+        folder: A model folder that `save_model` wrote. If it holds adapters, only they are read.
+    """
     from starbucks_retrieval.models.loading import load_backbone
 
     if (folder / FOLDER).is_dir():

@@ -114,6 +114,12 @@ def complete_checkpoints(output: Path) -> list[Path]:
     """Return the complete checkpoints in the order of their steps.
 
     The trainer's state is the last file of a checkpoint, so one without it was interrupted.
+
+    Args:
+        output: The output folder of a run.
+
+    Returns:
+        Their folders, the newest last; [] if there are none.
     """
     checkpoints = []
     for path in output.glob("checkpoint-*/trainer_state.json"):

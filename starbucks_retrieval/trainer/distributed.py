@@ -25,7 +25,15 @@ def rank() -> int:
 
 
 def first_process(work: Callable[[], T]) -> T:
-    """Call `work` in the first process only, and return its result in every process."""
+    """Call `work` in the first process only, and return its result in every process.
+
+    Args:
+        work: A function whose result can be pickled. Every process must come to this call.
+
+    Example:
+        >>> first_process(lambda: "read once")
+        'read once'
+    """
     result = [work() if rank() == 0 else None]
     if world() > 1:
         dist.broadcast_object_list(result, src=0)
@@ -60,7 +68,14 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def gather_layers(pooled_layers: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Apply `gather` to pooled outputs {layer: [texts, hidden]}, in one exchange."""
+    """Apply `gather` to the pooled outputs of several layers, in one exchange.
+
+    Args:
+        pooled_layers: {layer: [texts, hidden]}, with the same layers and shapes in every process.
+
+    Returns:
+        {layer: [processes x texts, hidden]}.
+    """
     stacked = gather(torch.stack(list(pooled_layers.values()), 1))
     return dict(zip(pooled_layers, stacked.unbind(1)))
 

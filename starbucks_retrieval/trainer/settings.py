@@ -100,12 +100,25 @@ def shared_defaults(common: CommonArguments) -> dict[str, Any]:
 
 
 def has_flag(words: list[str], flag: str) -> bool:
-    """Return whether a flag is among the words of a command line."""
+    """Return whether a flag is among the words of a command line.
+
+    Args:
+        words: The words.
+        flag: The flag's name, without dashes in front.
+
+    Example:
+        >>> has_flag(["--max_steps", "5", "--fsdp=full_shard"], "fsdp")
+        True
+    """
     return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in words)
 
 
 def fixed_settings(settings: TrainingArguments) -> dict[str, Any]:
-    """Return the settings that must not change when a run is resumed."""
+    """Return the settings that must not change when a run is resumed.
+
+    Returns:
+        Name → value as text, and the number of processes: JSON-ready, for `check_resume_config`.
+    """
     return {name: str(getattr(settings, name)) for name in _FIXED} | {"processes": settings.world_size}
 
 
@@ -163,7 +176,11 @@ def _format(value: Any) -> str:
 
 
 def rows_per_step(settings: TrainingArguments) -> int:
-    """Return the training rows of a step of all processes."""
+    """Return the training rows of a step of all processes.
+
+    Returns:
+        The batch of one process, times the batches that gradients are accumulated over, times the processes.
+    """
     return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
 
 
@@ -241,7 +258,11 @@ def _output_state(settings: TrainingArguments, overwrite: bool) -> str:
 
 
 def recipe_of(settings: TrainingArguments) -> dict[str, Any]:
-    """Return the settings that a model card lists, by the names that it gives them."""
+    """Return the settings that a model card lists.
+
+    Returns:
+        Heading in the card → value: learning rate, schedule, weight decay, precision, processes and seed.
+    """
     return {
         "learning rate": settings.learning_rate,
         "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",

@@ -98,7 +98,15 @@ class GraphBackend(ABC):
 
 
 def need(*modules: str, extra: str) -> None:
-    """Raise UserError, naming the extra to install, unless every module can be imported."""
+    """Check that the packages of a back end can be imported.
+
+    Args:
+        modules: The names of the modules.
+        extra: The extra of this package that installs them, for the hint.
+
+    Raises:
+        UserError: A module cannot be imported.
+    """
     for module in modules:
         try:
             importlib.import_module(module)
@@ -109,6 +117,14 @@ def need(*modules: str, extra: str) -> None:
 
 
 def need_cpu(name: str, encoder: NestedEncoder) -> None:
-    """Raise UserError unless the encoder is on the CPU, where the back end `name` runs."""
+    """Check that an encoder is on the CPU.
+
+    Args:
+        name: The back end that runs there, for the message.
+        encoder: The encoder.
+
+    Raises:
+        UserError: The encoder is on another device.
+    """
     if encoder.device.type != "cpu":
         raise UserError(f"{name} runs on CPUs, and the model is on {encoder.device}", "say --device cpu")

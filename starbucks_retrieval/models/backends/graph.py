@@ -134,6 +134,12 @@ class _NoEmptyAttention(TorchFunctionMode):
 def trace(graph: Graph) -> torch.export.ExportedProgram:
     """Export a graph with torch.export, for any number of texts, and of tokens up to the model's limit.
 
+    Args:
+        graph: The graph, with its weights on the CPU.
+
+    Returns:
+        A program that takes token ids and mask, int64 [batch, tokens].
+
     Raises:
         UserError: The architecture was not checked, or the weights are not on the CPU.
     """

@@ -58,8 +58,13 @@ def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
     """Write the encoder at one size as an ONNX file.
 
     The inputs are `input_ids` and `attention_mask`, int64 [batch, tokens] with dynamic axes; the output is `embedding`,
-    float32 [batch, dim]. Layers above the size's are not in the file. The file appears only after ONNX Runtime has given
-    the same numbers as torch, to 1e-4.
+    float32 [batch, dim]. Layers above the size's are not in the file. The file appears only after ONNX Runtime has
+    given the same numbers as torch, to 1e-4.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        size: The size that the file embeds texts at.
+        path: The file to write.
 
     Raises:
         UserError: The encoder cannot be converted, or a package is missing.
