@@ -89,6 +89,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     A kill can leave a hidden folder behind, or, between the two renames that replace an older folder, no folder of
     that name; it never leaves an incomplete one.
+
+    Args:
+        path: The folder to write. Missing folders above it are created; an older folder there is replaced as a whole.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model"
+        >>> with atomic_folder(path) as temporary:
+        ...     _ = (temporary / "config.json").write_text("{}")
+        >>> [file.name for file in path.iterdir()]
+        ['config.json']
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +123,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def temporaries(path: Path) -> list[Path]:
-    """Return the temporary files of `path` that killed processes left, or that running ones are writing."""
+    """Return the temporary files of a path that killed processes left, or that running ones are writing.
+
+    Args:
+        path: The final path, as it was given to `atomic_path`.
+
+    Returns:
+        The existing ones; empty if there are none. Those of version 0.1 are included.
+    """
     names = (path.with_name(f".{path.name}.tmp"), *path.parent.glob(f".{path.name}.*.tmp"))  # the first is of 0.1
     return [name for name in names if name.exists()]
 
@@ -123,14 +141,27 @@ def json_bytes(content: Any) -> bytes:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write JSON atomically: a reader sees the old file or the new one."""
+    """Write JSON atomically: a reader sees the old file or the new one.
+
+    Args:
+        path: The file to write. Missing folders above it are created.
+        content: What json.dumps accepts. Equal content gives equal bytes; see `json_bytes`.
+
+    Raises:
+        UserError: `path` is a folder.
+        OSError: The file cannot be written; the error names `path`.
+    """
     text = json_bytes(content)
     with atomic_writer(path) as file:
         file.write(text)
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the blake2b checksum of a file's bytes, 32 hex digits."""
+    """Return the blake2b checksum of a file's bytes.
+
+    Returns:
+        32 hex digits, which do not depend on the name or the time of the file.
+    """
     with open(path, "rb") as handle:
         return stream_digest(handle)
 
@@ -141,7 +172,14 @@ def stream_digest(handle: Any) -> str:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Flush a file to the disk."""
+    """Flush a file to the disk.
+
+    Args:
+        path: A file, or a folder on systems that can flush one.
+
+    Raises:
+        OSError: The file cannot be opened or flushed.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -150,17 +188,25 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Make renames inside `folder` survive a power cut, on systems that can flush a folder."""
+    """Make renames inside a folder survive a power cut, on systems that can flush a folder.
+
+    Args:
+        folder: The folder. If the system cannot flush it, nothing is raised.
+    """
     with contextlib.suppress(OSError):
         sync_file(folder)
 
 
 @contextlib.contextmanager
 def umask_permissions(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Give the files that are written into `folder` meanwhile, not below it, the permissions of the umask.
+    """Give the files that are written into a folder meanwhile, not below it, the permissions of the umask.
 
     Some libraries, safetensors among them, write through temporary files that only their owner can read, whatever the
-    umask: nobody else on a cluster could read the model. Files that were there before keep their permissions.
+    umask: nobody else on a cluster could read the model. Files that were there before and do not change keep their
+    permissions.
+
+    Args:
+        folder: The folder. It need not exist yet, but must exist when the `with` block ends.
     """
     folder = Path(folder)
     before = _versions(folder) if folder.is_dir() else {}

@@ -68,7 +68,19 @@ def open_queries(collection: str, *, config: str | None = None, split: str | Non
 
 
 def passage_from(row: dict[str, Any]) -> Passage:
-    """Convert a row to a passage. Raises BadRow for a missing or wrong column."""
+    """Convert a row to a passage.
+
+    Args:
+        row: Column → value. The id is in `docid`, `_id`, `doc_id` or `id`, the text in `text` or `contents`. A
+            null text and a missing or null `title` count as empty. Other columns are ignored.
+
+    Raises:
+        BadRow: The row has no id or no column for the text, or a value has the wrong type.
+
+    Example:
+        >>> passage_from({"_id": 7, "text": "Hens lay eggs."})
+        Passage(docid='7', title='', text='Hens lay eggs.')
+    """
     return Passage(identifier(row, DOCID), as_text(row.get(TITLE[0]), TITLE[0]), string(row, TEXT))
 
 

@@ -64,7 +64,22 @@ class BadRow(Exception):
 
 
 def value(row: dict[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first of the columns `names` that the row has. Raises BadRow if it has none of them."""
+    """Return the value of the first of several columns that a row has.
+
+    Args:
+        row: Column → value.
+        names: Accepted names of the column, the preferred one first.
+
+    Returns:
+        The value as it is, which can be None: a column that is present counts even if it is null.
+
+    Raises:
+        BadRow: The row has none of the columns.
+
+    Example:
+        >>> value({"_id": "d1", "text": "Hens"}, DOCID)
+        'd1'
+    """
     for name in names:
         if name in row:
             return row[name]
@@ -75,17 +90,56 @@ def value(row: dict[str, Any], names: Sequence[str]) -> Any:
 
 
 def identifier(row: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the id in one of the columns `names`, as a string. Raises BadRow for anything but a string or an integer."""
+    """Return the id in one of several columns, as a string.
+
+    Args:
+        row: Column → value.
+        names: Accepted names of the column, the preferred one first.
+
+    Raises:
+        BadRow: The row has none of the columns, or the value is neither a string nor an integer.
+
+    Example:
+        >>> identifier({"id": 17}, DOCID)
+        '17'
+    """
     return as_id(value(row, names), _any_of(names))
 
 
 def string(row: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the text in one of the columns `names`; null counts as empty. Raises BadRow if the row has none of them."""
+    """Return the text in one of several columns.
+
+    Args:
+        row: Column → value.
+        names: Accepted names of the column, the preferred one first.
+
+    Returns:
+        The text; empty for null.
+
+    Raises:
+        BadRow: The row has none of the columns, or the value is neither a string nor null.
+
+    Example:
+        >>> string({"contents": "Hens"}, TEXT), string({"text": None}, TEXT)
+        ('Hens', '')
+    """
     return as_text(value(row, names), _any_of(names))
 
 
 def as_id(found: Any, label: str) -> str:
-    """Convert an id to a string; many exporters write numeric ids as integers. Raises BadRow for other types."""
+    """Convert an id to a string; many exporters write numeric ids as integers.
+
+    Args:
+        found: The value of a row.
+        label: The name of its column, for messages.
+
+    Raises:
+        BadRow: The value is neither a string nor an integer. A boolean is refused, too.
+
+    Example:
+        >>> as_id(17, "docid"), as_id("d17", "docid")
+        ('17', 'd17')
+    """
     if type(found) is str:
         return found
     if type(found) is int:
@@ -94,7 +148,19 @@ def as_id(found: Any, label: str) -> str:
 
 
 def as_text(found: Any, label: str) -> str:
-    """Return a text; null counts as empty. Raises BadRow for other types."""
+    """Return a text; null counts as empty.
+
+    Args:
+        found: The value of a row.
+        label: The name of its column, for messages.
+
+    Raises:
+        BadRow: The value is neither a string nor null.
+
+    Example:
+        >>> as_text("Hens", "title"), as_text(None, "title")
+        ('Hens', '')
+    """
     if type(found) is str:
         return found
     if found is None:
@@ -126,7 +192,18 @@ def as_number(found: Any, label: str) -> float:
 
 
 def as_list(found: Any, label: str) -> list[Any]:
-    """Return a list; null counts as empty. Raises BadRow for other types."""
+    """Return a list; null counts as empty.
+
+    Args:
+        found: The value of a row: a list, a tuple or None.
+        label: The name of its column, for messages.
+
+    Returns:
+        A new list.
+
+    Raises:
+        BadRow: The value has another type; a string is not split into characters.
+    """
     if found is None:
         return []
     if isinstance(found, (list, tuple)):
@@ -135,7 +212,12 @@ def as_list(found: Any, label: str) -> list[Any]:
 
 
 def kind(found: Any) -> str:
-    """Return the type of a value in words, for messages."""
+    """Return the type of a value in words, for messages.
+
+    Example:
+        >>> kind(None), kind(3.5), kind(["d1"])
+        ('null', 'a number', 'a list')
+    """
     return "null" if found is None else "a string" if type(found) is str else _KINDS.get(type(found), str(type(found)))
 
 

@@ -16,10 +16,18 @@ _BUFFER = 1 << 20
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes without the line end) of the lines that are not empty, of a plain or .gz file.
+    """Yield the lines of a plain or .gz file that are not empty, without their line ends.
 
-    Only `\\n` and `\\r\\n` end a line; U+2028 and form feeds are text. A byte order mark is dropped. Raises UserError for
-    a missing file and for damaged gzip.
+    Only `\\n` and `\\r\\n` end a line; U+2028 and form feeds are text. A byte order mark is dropped.
+
+    Args:
+        path: The file. It is read through gzip if its name ends in .gz.
+
+    Returns:
+        An iterator over (line number, bytes). Numbers count all lines from 1, empty ones included.
+
+    Raises:
+        UserError: While iterating: the file is missing or a folder, or its gzip data are damaged.
     """
     for number, line in all_lines(path):
         line = line.rstrip(b"\r\n")
@@ -28,7 +36,17 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def all_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes with the line end) of all lines of a plain or .gz file, without byte order mark."""
+    """Yield all lines of a plain or .gz file with their line ends, without a byte order mark.
+
+    Args:
+        path: The file. It is read through gzip if its name ends in .gz.
+
+    Returns:
+        An iterator over (line number from 1, bytes). Only `\\n` separates lines.
+
+    Raises:
+        UserError: While iterating: the file is missing or a folder, or its gzip data are damaged.
+    """
     number = 0
     damaged = (
         EOFError,
@@ -48,7 +66,16 @@ def all_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode one line. Raises UserError with line and byte if it is not UTF-8."""
+    """Decode one line as UTF-8.
+
+    Args:
+        raw: The bytes of the line.
+        path: The file, for messages.
+        number: The number of the line, for messages.
+
+    Raises:
+        UserError: The line is not UTF-8; the message has file, line and byte.
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,7 +86,14 @@ def decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading, through gzip if its name ends in .gz."""
+    """Open a file for reading bytes, through gzip if its name ends in .gz.
+
+    Returns:
+        A buffered file, which the caller closes. Damaged gzip raises an error only when it is read.
+
+    Raises:
+        UserError: The file is missing, or is a folder.
+    """
     try:
         handle = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:

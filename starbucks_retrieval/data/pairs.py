@@ -76,10 +76,22 @@ def open_pairs(collection: str, *, config: str | None = None, split: str | None 
 
 
 def open_split_of_pairs(collection: str, split: str | None = None) -> Records[ScoredPair]:
-    """Open the split of scored pairs that a set is evaluated on: `split`, by default `test`.
+    """Open the split of scored pairs that a set is evaluated on.
 
-    Other than in `open_pairs`, a file is read whole if it has no column `split`, or if the column names no split (train,
-    dev, test …): the releases of a year's STS task use it for the set that a pair is from.
+    Other than in `open_pairs`, a file is read whole if it has no column `split`, or if the column names no split
+    (train, dev, test …): the releases of a year's STS task use it for the set that a pair is from. To find out, this
+    function reads a local file once.
+
+    Args:
+        collection: As for `open_pairs`.
+        split: The split to read; None for `test`.
+
+    Returns:
+        The pairs of the split, or of the whole file.
+
+    Raises:
+        UserError: As for `open_pairs`; also if the column `split` holds other values only, and `split` is neither one
+            of them nor the usual name of a split.
     """
     path = find_path(collection)
     if path is None or arrow.has_splits(path):

@@ -64,9 +64,16 @@ def open_run(path: str | Path) -> RunFile:
 
     NaN and infinite scores are read: the preflight of `evaluate` reports them.
 
+    Args:
+        path: The run file; `~` is expanded. Six columns separated by white space: query, Q0, document, rank, score,
+            tag.
+
+    Returns:
+        The scores of all queries, the tag of the first line, and the queries whose rows are scattered or misranked.
+
     Raises:
-        UserError: A wrong number of columns, a score that is not a number, or a document that occurs twice for a query,
-            with file and line; no results at all.
+        UserError: The file is missing or holds no results; a line has a wrong number of columns, is not UTF-8, has a
+            score that is not a number, or repeats a document of its query. Errors of a line name file and line.
     """
     path = Path(path).expanduser()
     file = _by_columns(path) or _by_lines(path)
@@ -76,12 +83,30 @@ def open_run(path: str | Path) -> RunFile:
 
 
 def read_run(path: str | Path) -> Run:
-    """Return the results of a TREC run as query id → docid → score, in the order of the file. Raises as `open_run`."""
+    """Return the results of a TREC run.
+
+    Args:
+        path: The run file, as for `open_run`.
+
+    Returns:
+        query id → docid → score, in the order of the file. Ranks and the tag are dropped.
+
+    Raises:
+        UserError: As for `open_run`.
+    """
     return open_run(path).results
 
 
 def read_tag(path: str | Path) -> str:
-    """Return the tag (column six) in the first line of a TREC run. Raises UserError for a file without such a line."""
+    """Return the tag (column six) in the first line of a TREC run. The rest of the file is not read.
+
+    Args:
+        path: The run file, as for `open_run`. Empty lines before the first result are skipped.
+
+    Raises:
+        UserError: The file is missing or holds no results, or its first line does not have six columns or has a tag
+            that is not UTF-8.
+    """
     path = Path(path).expanduser()
     for number, raw in raw_lines(path):
         cells = raw.split()

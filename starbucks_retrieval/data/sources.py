@@ -51,9 +51,20 @@ def find_rows(collection: str, part: str, layouts: Layouts, config: str | None, 
 
 
 def find_ir(collection: str, split: str | None) -> str | None:
-    """Return the ir_datasets id that `collection` names, as `ir:…` or as a short name, else None.
+    """Return the ir_datasets id that a collection names, as `ir:…` or as a short name, else None.
 
-    An `ir:` id names its split itself. A local file or folder named like a short name has precedence.
+    A local file or folder named like a short name has precedence.
+
+    Args:
+        collection: The collection as the user wrote it.
+        split: The split of a short name; None for its first one. An `ir:` id names its split itself and ignores this.
+
+    Raises:
+        UserError: The short name has no such split.
+
+    Example:
+        >>> find_ir("ir:beir/fiqa/dev", None), find_ir("beir/fiqa", "dev"), find_ir("corpus.tsv", None)
+        ('beir/fiqa/dev', 'beir/fiqa/dev', None)
     """
     if collection.startswith("ir:"):
         return collection[3:]
@@ -63,7 +74,15 @@ def find_ir(collection: str, split: str | None) -> str | None:
 
 
 def find_path(collection: str) -> Path | None:
-    """Return the local file or folder, None if this can only be a name on the hub. Raises UserError if it is missing."""
+    """Return the local file or folder that a collection names, or None if this can only be a name on the hub.
+
+    Args:
+        collection: The collection as the user wrote it; `~` is expanded.
+
+    Raises:
+        UserError: The text is empty, or looks like a local path that does not exist: it starts with `.`, `/` or `~`,
+            has the ending of a known format, has two or more slashes, or has one and its first part is a folder.
+    """
     if not collection:  # Path("") would be the current folder
         raise UserError("no such file: the path is empty", "check the path")
     path = Path(collection).expanduser()
@@ -77,7 +96,14 @@ def find_path(collection: str) -> Path | None:
 
 
 def beir_folder(collection: str) -> Path | None:
-    """Return the local folder that holds corpus, queries and qrels as files, None if `collection` is anything else."""
+    """Return the local folder that holds corpus, queries and qrels as files, None if the collection is anything else.
+
+    Args:
+        collection: The collection as the user wrote it; `~` is expanded.
+
+    Returns:
+        Any folder that save_to_disk did not write. Whether it holds the files is not checked here.
+    """
     path = Path(collection).expanduser()
     return path if collection and path.is_dir() and not arrow.is_arrow_folder(path) else None
 
@@ -100,9 +126,20 @@ def _read_file(path: Path, layouts: Layouts) -> Read:
 def hub_rows(
     name: str, part: str, config: str | None, split: str | None, start: int = 0, stop: int | None = None
 ) -> NumberedRows:
-    """Stream (row number from 1, column → value) of each row of a Hugging Face data set from position `start` to `stop`.
+    """Stream (row number from 1, column → value) of the rows of a Hugging Face data set.
 
-    Raises UserError for anything that keeps the data from arriving: the network, the name, access rights.
+    Args:
+        name: The name of the data set on the hub.
+        part: `corpus`, `queries` … as for `find_rows`. Without `config` or `split` it can select the configuration or
+            the split of that name.
+        config: The configuration; None for the default one, or for the one called `part` if there is no default.
+        split: The split; None for the only one, else the one called `part`, else `train`.
+        start: The position, from 0, of the first row.
+        stop: The position after the last row; None for all rows.
+
+    Raises:
+        UserError: While iterating: the split does not exist, the package datasets is missing, or anything else keeps
+            the data from arriving, such as the network, the name or access rights.
     """
     try:
         yield from enumerate(

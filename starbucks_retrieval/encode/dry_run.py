@@ -25,8 +25,17 @@ def preview(arguments: EncodeArguments) -> Preview:
     """Describe the work of `encode` with the same flags. Writes nothing and reads no weights.
 
     Texts are counted where that is cheap. The time is estimated from the speed of this device at layers of this shape
-    with random weights, for the torch back end only. Raises UserError as `encode` does for flags, model and data,
-    except for errors that only reading all data can find.
+    with random weights, for the torch back end only.
+
+    Args:
+        arguments: The flags of `starbucks encode`.
+
+    Returns:
+        Lines for a terminal, and figures: layers, texts, mean tokens, and for each store its folder, bytes and state.
+        Numbers that are not known, such as the rows of an uncounted data set, are None.
+
+    Raises:
+        UserError: As in `encode` for flags, model and data, except for errors that only reading all data can find.
     """
     from starbucks_retrieval.devices import resolve_device
     from starbucks_retrieval.models.precision import autocast_dtype, dtype_name

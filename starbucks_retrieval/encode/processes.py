@@ -105,10 +105,19 @@ class WorkerGroup:
 
 
 def launch(arguments: EncodeArguments) -> dict[str, Any]:
-    """Run the job in `num_processes` processes of this machine, each with a GPU of its own or a share of the cores.
+    """Run the job in several processes of this machine, each with a GPU of its own or a share of the cores.
 
-    If a process is lost, the first one encodes its shards. Returns the figures of the job. Raises UserError when the
-    first process fails, after it has printed its own message.
+    If a process is lost, the first one encodes its shards.
+
+    Args:
+        arguments: The flags of `starbucks encode`; `num_processes` is the number of processes.
+
+    Returns:
+        The figures of the whole job, as `encode` returns them.
+
+    Raises:
+        UserError: There are GPUs, but fewer than processes; or the first process failed, after it printed its own
+            message.
     """
     import torch
     import torch.distributed as dist
@@ -176,8 +185,17 @@ def encode_with_ray(
     """Encode shards of a planned job with a pool of Ray workers, which write the shards themselves.
 
     Each worker reads the collection itself, from a path or a hub that all machines can access. A lost worker is started
-    again, and its shard is encoded again. Raises UserError if Ray is not installed or not reachable, and for the errors
-    of workers.
+    again, and its shard is encoded again.
+
+    Args:
+        arguments: The flags of `starbucks encode`. `ray_address` names the cluster; `ray_workers` is the number of
+            workers; None: one for each GPU of the cluster, or one without GPUs. There are never more than shards.
+        plan: The result of `Job.plan`.
+        shards: The numbers of the shards to encode.
+        stats: Statistics to which those of the workers are added, in place.
+
+    Raises:
+        UserError: Ray is not installed or not reachable, or a worker raised it.
     """
     ray = import_ray("--engine ray")
     import ray.data as data

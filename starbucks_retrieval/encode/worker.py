@@ -131,7 +131,20 @@ class Worker:
 
 
 def texts_of(records: list[Passage] | list[Query], config: Any) -> tuple[list[str], list[str]]:
-    """Return the ids of passages or queries, and their texts as the model gets them, with title and prefix."""
+    """Return the ids of passages or queries, and their texts as the model gets them, with title and prefix.
+
+    Args:
+        records: At least one record; all are queries or all are passages.
+        config: The EncoderConfig of the model, which has the prefixes and the separator between title and text.
+
+    Returns:
+        Ids and texts, both in the order of the records. Texts are stripped.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> texts_of([Query("q1", "Do hens fly?")], SimpleNamespace(query_prefix="query: "))
+        (['q1'], ['query: Do hens fly?'])
+    """
     if isinstance(records[0], Query):
         return [q.query_id for q in records], [(config.query_prefix + q.text).strip() for q in records]
     separator, prefix = config.passage_field_separator, config.passage_prefix

@@ -91,8 +91,15 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
 def preview(arguments: ExportArguments) -> Preview:
     """Describe the work of `export` with the same flags. Writes and uploads nothing and reads no weights.
 
-    Bytes are those of the weights; a tokenizer and a few kilobytes of settings are added. Raises UserError as `export`
-    does for flags, packages, model, output and calibration texts.
+    Args:
+        arguments: The flags of `starbucks export`.
+
+    Returns:
+        Lines for a terminal, and figures. `bytes` is the size of the weights; the tokenizer and a few kilobytes
+        of settings come on top. `seconds` is None: the time is not estimated.
+
+    Raises:
+        UserError: As in `export` for flags, packages, model, output and calibration texts.
     """
     plan = _plan(arguments)
     figures: dict[str, Any] = {

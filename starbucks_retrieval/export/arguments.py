@@ -77,5 +77,14 @@ class ExportArguments:
 
 
 def public_name(name_or_path: str) -> str:
-    """Return a hub name unchanged, and a local path as its last part: other machines do not have that path."""
+    """Return the name under which a model or data set is recorded in an export.
+
+    Args:
+        name_or_path: A hub name, which is returned unchanged, or an existing local path, of which only the last part is
+            kept: other machines do not have that path.
+
+    Example:
+        >>> public_name("me/my-model")
+        'me/my-model'
+    """
     return Path(name_or_path).resolve().name if Path(name_or_path).exists() else name_or_path

@@ -30,10 +30,16 @@ passages = $pooled
 
 
 def write_transformers(encoder: NestedEncoder, size: Size, folder: Path, calibration: Sequence[Any] = ()) -> None:
-    """Write config.json, safetensors, tokenizer and starbucks.json of an encoder that was loaded up to `size.layer`.
+    """Write config.json, safetensors, tokenizer and starbucks.json of an encoder.
 
     `AutoModel.from_pretrained` finds every weight, and so do our own encode and train. The sizes in starbucks.json are
-    those of the model up to that layer, and `size`. `calibration` is not used.
+    those of the model up to `size.layer`, and `size`.
+
+    Args:
+        encoder: The encoder, loaded up to `size.layer`. Its configuration and its tokenizer are changed in place.
+        size: The size to export.
+        folder: The folder to write into.
+        calibration: Not used; every export target has this argument.
     """
     members = {size, *(encoder.config.sizes or ())}  # loading dropped the sizes above the layer
     encoder.config = dataclasses.replace(encoder.config, sizes=Sizes(sorted(members)))
@@ -45,6 +51,10 @@ def prepare_tokenizer(tokenizer: Any) -> None:
     """Make a tokenizer pad on the right, with the end token where it has no padding token.
 
     The truncation of its last call is dropped: other tools would read it from tokenizer.json.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers, which is changed in place. If it has neither a padding token nor an
+            end token, it pads with its unknown token.
     """
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
@@ -54,7 +64,16 @@ def prepare_tokenizer(tokenizer: Any) -> None:
 
 
 def count_parameters(config: Any, layer: int | None = None) -> int:
-    """Return the number of weights of a backbone up to `layer`, or of all, from its Hugging Face configuration alone."""
+    """Return the number of weights of a backbone, from its Hugging Face configuration alone.
+
+    Args:
+        config: The configuration, as AutoConfig returns it.
+        layer: The last layer to count, from 1; None for all. Weights outside the layers, such as word embeddings,
+            always count; those of the pooler never do.
+
+    Raises:
+        UserError: The architecture is not supported.
+    """
     layout = layout_of(config)
     return sum(
         weight.numel()

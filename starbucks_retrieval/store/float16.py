@@ -53,7 +53,14 @@ def to_float32(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def check_finite(stored: np.ndarray) -> None:
-    """Raise UserError unless all numbers of a store, float16 or float32, are finite."""
+    """Check that all numbers of a store are finite.
+
+    Args:
+        stored: An array of any shape, float16 or float32.
+
+    Raises:
+        UserError: A number is NaN or infinite, which means that the store is damaged.
+    """
     if stored.dtype == np.float16:  # all bits of the exponent are set; sums of float16 are slow
         numbers = np.ascontiguousarray(stored).reshape(-1).view(np.int16)
         starts = range(0, len(numbers), _PASS)

@@ -14,7 +14,18 @@ from starbucks_retrieval.store.storage import PathLike
 
 
 def describe_stores(paths: Sequence[PathLike]) -> list[dict[str, Any]]:
-    """Return a JSON-ready description of each store at the given paths, complete or not; reads only small files."""
+    """Describe each store at the given paths, complete or not; reads only small files.
+
+    Args:
+        paths: As for `store_folders`.
+
+    Returns:
+        One JSON-ready mapping for each store. `rows` and `shards` are those of the complete store,
+        `rows_there` and `shards_there` those already written; `bytes` is the size of all files in the folder.
+
+    Raises:
+        UserError: A path has no store, or a manifest cannot be read.
+    """
     return [_describe(folder) for folder in store_folders(paths)]
 
 
@@ -51,7 +62,14 @@ def _describe(folder: Path) -> dict[str, Any]:
 
 
 def as_text(store: dict[str, Any]) -> str:
-    """Format one description of `describe_stores` for a terminal."""
+    """Format the description of one store for a terminal.
+
+    Args:
+        store: One of the mappings that `describe_stores` returns.
+
+    Returns:
+        Several lines, without a line break at the end.
+    """
     state = "complete" if store["complete"] else f"INCOMPLETE: {store['shards_there']} of {store['shards']} shards"
     part = f", part {store['part']} of {store['parts']} (from 0)" if store["parts"] > 1 else ""
     against = f" for passages at {store['passage_size']}" if "passage_size" in store else ""

@@ -35,12 +35,25 @@ _PART = re.compile(r"part-(\d{5,})-of-(\d{5,})")
 
 
 def size_folder(size: Size) -> str:
-    """Return the folder name of a size: `L6-D128` for 6:128, as a colon is not portable in file names."""
+    """Return the folder name of a size; a colon is not portable in file names.
+
+    Example:
+        >>> size_folder(Size(6, 128))
+        'L6-D128'
+    """
     return f"L{size.layer}-D{size.dim}"
 
 
 def parse_size_folder(name: str) -> Size | None:
-    """Return the size that a folder is named after, or None."""
+    """Return the size that a folder is named after, or None if it is not named after a size.
+
+    Args:
+        name: The name of the folder, without the path.
+
+    Example:
+        >>> str(parse_size_folder("L6-D128")), parse_size_folder("runs")
+        ('6:128', None)
+    """
     match = _SIZE.fullmatch(name)
     return Size(int(match[1]), int(match[2])) if match else None
 
@@ -65,12 +78,22 @@ def output_folder(output: PathLike, size: Size, parts: int = 1, part: int = 0) -
 
 
 def is_part_folder(name: str) -> bool:
-    """Whether a folder is named as one part of several."""
+    """Return whether a folder is named as one part of several.
+
+    Example:
+        >>> is_part_folder("part-00002-of-00004"), is_part_folder("part-2")
+        (True, False)
+    """
     return _PART.fullmatch(name) is not None
 
 
 def is_store_file(name: str) -> bool:
-    """Whether a store writes files of that name."""
+    """Return whether a store writes files of that name; temporary files and the lock count.
+
+    Example:
+        >>> is_store_file("00000.vectors.npy"), is_store_file("notes.txt")
+        (True, False)
+    """
     return _STORE_FILE.fullmatch(name) is not None
 
 
@@ -155,7 +178,18 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
 
 
 def load_shard(folder: Path, shard: int) -> ShardRecord | None:
-    """Return the record of a shard, or None when there is none that can be read."""
+    """Return the record of a shard, or None when there is none that can be read.
+
+    Args:
+        folder: The folder of the store.
+        shard: The number of the shard, from 0.
+
+    Returns:
+        The content of the shard's .json file. The arrays are not opened; `ShardRecord.problem` checks them.
+
+    Raises:
+        UserError: A remote folder cannot be reached.
+    """
     try:
         return ShardRecord.from_json(json.loads(storage.read_text(folder / shard_file(shard, "json"))))
     except (OSError, ValueError, TypeError, KeyError):
@@ -163,7 +197,15 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
 
 
 def remove_shard(folder: Path, shard: int) -> None:
-    """Delete all files of a shard, the record first."""
+    """Delete all files of a shard, the record first: without it the shard does not exist.
+
+    Args:
+        folder: The folder of the store.
+        shard: The number of the shard, from 0. Files that are missing already are not an error.
+
+    Raises:
+        UserError: A remote folder cannot be reached.
+    """
     for suffix in ("json", "vectors.npy", "ids.npy"):
         storage.remove(folder, shard_file(shard, suffix))
 
@@ -202,7 +244,17 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a store. Raises UserError if it is missing, damaged, or of a newer version."""
+    """Read the manifest of a store.
+
+    Args:
+        folder: The folder of one size.
+
+    Returns:
+        The job and its shards. `shards` is empty and `complete` is false while the store is being written.
+
+    Raises:
+        UserError: The manifest is missing, damaged or of a newer version, or a remote folder cannot be reached.
+    """
     path = folder / MANIFEST
     damaged = UserError(f"{path} is damaged", "delete the folder and encode again")
     try:

@@ -36,7 +36,16 @@ def open_store(path: PathLike, size: Size | None = None) -> EmbeddingStore:
 
 
 def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
-    """Open all folders that match a pattern such as `emb/part-*` as one store. Arguments and errors as in `open_store`."""
+    """Open all folders that match a pattern as one store, joining its parts.
+
+    Args:
+        pattern: A glob pattern such as `emb/part-*`, local or a URL. It matches folders of sizes, or outputs of encode.
+        size: The size to open, where the folders hold several; None if there is only one.
+
+    Raises:
+        UserError: No folder matches, or one is not a complete store; there are several sizes and `size` is missing;
+            `size` is not among them; or several folders are not all the parts of one job.
+    """
     matches = _matches(as_path(pattern))
     if all(parse_size_folder(match.name) and MANIFEST in entries(match) for match in matches):
         # `emb/*` matches the sizes of one output: choose among them as if `emb` had been named.
@@ -45,9 +54,16 @@ def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
 
 
 def store_folders(paths: Sequence[PathLike]) -> list[Path]:
-    """Return the folders of all stores at the given paths: every size and part, complete or not, each once.
+    """Return the folders of all stores at the given paths: every size and part, complete or not.
 
-    Raises UserError for a path without a store.
+    Args:
+        paths: Folders of sizes, outputs of encode, or patterns that match such folders; local or URLs.
+
+    Returns:
+        The folders in the order of the paths, each once.
+
+    Raises:
+        UserError: A path has no store, or a pattern matches no folder.
     """
     found: list[Path] = []
     for path in paths:
@@ -58,9 +74,18 @@ def store_folders(paths: Sequence[PathLike]) -> list[Path]:
 
 
 def open_each_size(paths: Sequence[PathLike], size: Size | None = None) -> dict[Size, EmbeddingStore]:
-    """Open one store for each size at the given paths, or for `size` alone; parts are joined.
+    """Open one store for each size at the given paths; parts are joined.
 
-    Raises UserError for parts that do not belong together or are missing, and for a size that is not there.
+    Args:
+        paths: As for `store_folders`.
+        size: The only size to open; None for all.
+
+    Returns:
+        size → store, in ascending order of sizes.
+
+    Raises:
+        UserError: A path has no store or an incomplete one, `size` is not there, or parts do not belong together or are
+            missing.
     """
     groups: dict[Size, list[EmbeddingStore]] = {}
     for folder in store_folders(paths):

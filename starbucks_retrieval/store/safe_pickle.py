@@ -22,8 +22,16 @@ from starbucks_retrieval.errors import UserError
 def load_arrays(path: Path) -> Any:
     """Load a pickle of numpy arrays and scalars, lists, tuples, dicts, strings and numbers.
 
+    Args:
+        path: The pickle, such as one of (vectors, ids) that Tevatron writes.
+
+    Returns:
+        The content. Arrays are converted at the top level and directly inside a tuple or list there, not deeper or in a
+        dict; numpy scalars become Python values.
+
     Raises:
-        UserError: The file is not a pickle, is damaged, or names anything else. Nothing of it has been executed.
+        UserError: The file is missing, is not a pickle, is damaged, or names anything else. Nothing of it has been
+            executed.
     """
     try:
         with open(path, "rb") as handle:

@@ -144,7 +144,16 @@ def part_rows(count: int, parts: int, part: int) -> tuple[int, int]:
 
 
 def job_difference(old: StoreSpec, new: StoreSpec, ignore: tuple[str, ...] = ()) -> str | None:
-    """Return the first field in which two jobs differ, with both values, or None for the same job."""
+    """Return the first field in which two jobs differ, with both values, or None for the same job.
+
+    Args:
+        old: The job of a store that exists.
+        new: The job to compare with it.
+        ignore: Names of fields that may differ. `model_name`, `data_name` and `provenance` always may.
+
+    Returns:
+        Text for a message, such as `pooling is 'cls' there, 'mean' here`: "there" is `old`, "here" is `new`.
+    """
     names = [entry.name for entry in dataclasses.fields(StoreSpec) if entry.name not in _INFORMATIVE + ignore]
     for name in names:
         left, right = getattr(old, name), getattr(new, name)
@@ -154,7 +163,18 @@ def job_difference(old: StoreSpec, new: StoreSpec, ignore: tuple[str, ...] = ())
 
 
 def same_fingerprint(left: str, right: str) -> bool:
-    """Whether two fingerprints can be of one model. Those of version 0.1 cover the weights alone."""
+    """Return whether two fingerprints can be of one model.
+
+    Args:
+        left: A fingerprint: 32 hex digits for the weights and, since 0.2, a colon and 16 for the settings. An imported
+            store has any other text.
+        right: The other one. If one of the two lacks the settings, as in version 0.1, only the weights are compared.
+
+    Example:
+        >>> weights = "0123456789abcdef" * 2
+        >>> same_fingerprint(weights, f"{weights}:0123456789abcdef")
+        True
+    """
     one, other = _FINGERPRINT.fullmatch(left), _FINGERPRINT.fullmatch(right)
     if one and other and not (one[2] and other[2]):
         return one[1] == other[1]
@@ -162,12 +182,27 @@ def same_fingerprint(left: str, right: str) -> bool:
 
 
 def agree(name: str, left: Any, right: Any) -> bool:
-    """Whether two values of a field agree; fingerprints are compared by `same_fingerprint`."""
+    """Return whether two values of a field agree.
+
+    Args:
+        name: The name of a field of StoreSpec. Values of `fingerprint` are compared by `same_fingerprint`.
+        left: One value.
+        right: The other value.
+    """
     return same_fingerprint(left, right) if name == "fingerprint" else left == right
 
 
 def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
-    """Raise UserError, naming the difference, unless queries and passages can be scored against each other."""
+    """Check that queries and passages can be scored against each other.
+
+    Args:
+        queries: The spec of the queries. Its `passage_size` is the size that the passages must have.
+        passages: The spec of the passages.
+
+    Raises:
+        UserError: The sizes do not match, the fingerprints are of different models, or pooling or normalize differs;
+            the message names the difference.
+    """
     if queries.passage_size != passages.size:
         raise _other_size(queries, passages)
     _check_model(queries, passages)

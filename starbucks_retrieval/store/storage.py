@@ -31,8 +31,15 @@ _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs":
 def as_path(path: PathLike) -> Path:
     """Return a Path for local paths and file:// URLs, and a UPath for any other URL.
 
+    Args:
+        path: A local path or a URL, as text or as a path object.
+
     Raises:
         UserError: The package for that kind of URL is not installed, or the kind is unknown.
+
+    Example:
+        >>> as_path("emb/passages").name
+        'passages'
     """
     if isinstance(path, str) and "://" in path:
         path = _url(path)
@@ -43,24 +50,56 @@ def as_path(path: PathLike) -> Path:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path is a URL."""
+    """Return whether a path is a URL.
+
+    Args:
+        path: A path from `as_path`.
+
+    Example:
+        >>> is_remote(as_path("emb/passages"))
+        False
+    """
     return not isinstance(path, Path)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder."""
+    """Return whether there is a file or folder.
+
+    Args:
+        path: A path from `as_path`.
+
+    Raises:
+        UserError: A URL cannot be reached.
+    """
     with _remote_errors(path):
         return path.exists()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder."""
+    """Return whether there is a folder.
+
+    Args:
+        path: A path from `as_path`.
+
+    Raises:
+        UserError: A URL cannot be reached.
+    """
     with _remote_errors(path):
         return path.is_dir()
 
 
 def matching(pattern: Path) -> list[Path]:
-    """Return the paths that match a glob pattern, sorted by name."""
+    """Return the paths that match a glob pattern.
+
+    Args:
+        pattern: A pattern from `as_path`.
+
+    Returns:
+        Files and folders, sorted by name; empty if nothing matches.
+
+    Raises:
+        UserError: A URL cannot be reached.
+    """
     if not is_remote(pattern):
         return [Path(match) for match in sorted(glob.glob(str(pattern)))]
     found = cast(Any, pattern)
@@ -77,13 +116,31 @@ def same_path(one: Path, other: Path) -> bool:
 
 
 def refuse_source(target: Path, sources: Iterable[Path]) -> None:
-    """Raise UserError if `target`, a folder to write, is also one of `sources`."""
+    """Refuse to write into a folder that is also read.
+
+    Args:
+        target: The folder to write.
+        sources: The folders that are read.
+
+    Raises:
+        UserError: `target` is one of `sources`.
+    """
     if any(same_path(target, source) for source in sources):
         raise UserError(f"{target} would be read and written at the same time", "name another output folder")
 
 
 def entries(folder: Path) -> dict[str, int | None]:
-    """Map the names in a folder to lengths in bytes, or to None for folders; empty if the folder does not exist."""
+    """List a folder: the names in it, and the lengths of its files.
+
+    Args:
+        folder: A path from `as_path`.
+
+    Returns:
+        name → length in bytes, or None for a folder. Empty if the folder does not exist.
+
+    Raises:
+        UserError: A URL cannot be reached.
+    """
     if is_remote(folder):
         return _objects(folder)
     try:

@@ -51,16 +51,38 @@ def choose_split(path: Path, split: str | None, part: str) -> Path:
 def text_columns(schema: Any) -> list[str]:
     """Return the names of all columns but vectors: an embedding stored beside a text costs more to read than the text.
 
-    The scores of a teacher have the type of a vector, and are kept.
+    A vector is a list of floats. The scores of a teacher have that type too, and are kept.
+
+    Args:
+        schema: A pyarrow.Schema.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> text_columns(pa.schema({"text": pa.string(), "embedding": pa.list_(pa.float32())}))
+        ['text']
     """
     scores = (POSITIVE_SCORES, NEGATIVE_SCORES)
     return [field.name for field in schema if field.name in scores or not _is_vector(field.type)]
 
 
 def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Path) -> NumberedRows:
-    """Yield (row number from 1, column → value) of the rows of `batch` that lie between `start` and `stop`.
+    """Yield (row number from 1, column → value) of the rows of a batch that lie in a slice of the table.
 
-    `first` is the position of the batch's first row in the whole table.
+    Args:
+        batch: A pyarrow.RecordBatch.
+        first: The position, from 0, of the batch's first row in the whole table.
+        start: The first position of the slice, in the whole table.
+        stop: The end of the slice, exclusive; None for the end of the table.
+        source: The file or folder, for messages.
+
+    Raises:
+        UserError: While iterating: a text is not UTF-8.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> batch = pa.record_batch({"id": ["c", "d"]})
+        >>> list(batch_rows(batch, first=2, start=3, stop=None, source=Path("corpus.arrow")))
+        [(4, {'id': 'd'})]
     """
     begin = max(start - first, 0)
     end = batch.num_rows if stop is None else min(stop - first, batch.num_rows)
@@ -77,7 +99,15 @@ def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Pat
 
 
 def check_not_gzip(path: Path, name: str) -> None:
-    """Raise UserError for a compressed file of a format that is read at random positions."""
+    """Refuse a compressed file of a format that is read at random positions.
+
+    Args:
+        path: The file; only its name is looked at.
+        name: The name of the format, for the message.
+
+    Raises:
+        UserError: The name ends in .gz.
+    """
     if path.suffix == ".gz":
         raise UserError(f"{path}: {name} files are not read through gzip", f"unpack it: gunzip {path}")
 
