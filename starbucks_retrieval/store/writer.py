@@ -140,6 +140,7 @@ class StoreWriter:
             return
         if missing := self.missing_shards():
             raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
+        self._remove_temporaries()  # of processes that were killed and whose shards others wrote
         shards = [self._done[shard] for shard in range(self.spec.shards)]
         storage.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
         self.complete = True
@@ -167,8 +168,11 @@ class StoreWriter:
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
-        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_store_file(name)])
+        self._remove_temporaries()
         self.complete = complete
+
+    def _remove_temporaries(self) -> None:
+        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_store_file(name)])
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
         """Return the manifest of the same job, or None for an empty folder, or one that `overwrite` emptied."""

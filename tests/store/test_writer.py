@@ -58,6 +58,15 @@ def test_resume_keeps_whole_shards_and_redoes_the_rest(tmp_path, make_spec, writ
     assert contents(folder) == contents(write_store(tmp_path / "whole", spec))
 
 
+def test_a_finished_store_has_no_file_of_a_killed_process(tmp_path, make_spec, write_store, fill, contents):
+    folder = tmp_path / "half"
+    with StoreWriter.open(folder, make_spec()) as writer:
+        # As a joined process leaves it that is killed while it writes; another one then writes its shard.
+        (folder / ".00000.vectors.npy.0123456789ab.tmp").write_bytes(b"half")
+        fill(writer)
+    assert contents(folder) == contents(write_store(tmp_path / "whole", make_spec()))
+
+
 def test_a_finished_store_that_was_damaged_is_mended(tmp_path, make_spec, write_store, fill, contents):
     folder = write_store(tmp_path / "s", make_spec())
     before = contents(folder)
