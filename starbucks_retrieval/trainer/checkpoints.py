@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import write_json
+from starbucks_retrieval.files import temporaries, write_json
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.trainer.distributed import first_process
 
@@ -70,6 +70,8 @@ def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None
         raise UserError(f"{resume} is not a complete checkpoint of this run", f"complete ones in {output}: {names}")
     if resume is True and not checkpoints:
         log.info("no checkpoint in %s yet: starting from the beginning", output)
+    for left in temporaries(output / _RUN):  # by a run that was killed; the lock keeps others out
+        left.unlink(missing_ok=True)
     ours = (CACHE, LOCK, _RUN, *_OLD_NAMES)
     if any(not path.name.startswith(ours) for path in output.iterdir()) and not resume and not overwrite:
         raise UserError(

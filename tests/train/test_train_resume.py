@@ -74,6 +74,13 @@ def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole
         assert not (folder / LOCK).exists()
 
 
+def test_the_same_command_works_where_a_kill_left_half_a_configuration(stage, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / ".run.json.0123456789ab.tmp").write_text("{")
+    assert stage(tmp_path / "m") == 0
+    assert not list((tmp_path / "m").glob(".run.json*"))
+
+
 def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_path, capfd):
     (tmp_path / "m").mkdir()
     lock = FolderLock(tmp_path / "m", LOCK)
