@@ -43,7 +43,7 @@ class SearchSummary:
         passages: Number of passages.
         size: The size, such as `6:128`, or `2:64/4:64` for queries at 2:64 and passages at 4:64.
         depth: Passages per query in the run.
-        seconds: Time, with reading and writing, without building an index.
+        seconds: Time, with reading and writing and with measuring the recall, without building an index.
         path: The run file.
         funnel: The steps of the funnel, if there was one.
         index: The factory of the approximate index, if there was one.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -270,10 +270,10 @@ def remove(folder: Path, name: str) -> None:
             return
 
 
-def remove_temporaries(folder: Path, names: Iterable[str]) -> None:
-    """Remove those of the named files that are temporary; a killed process leaves them. A URL has none."""
+def remove_temporaries(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Remove those files of a store that are temporary; a killed process leaves them. A URL has none and is not listed."""
     if not is_remote(folder):
-        for name in names:
+        for name in filter(is_ours, entries(folder)):
             if name.endswith(".tmp"):
                 (folder / name).unlink(missing_ok=True)
 

@@ -140,7 +140,7 @@ class StoreWriter:
             return
         if missing := self.missing_shards():
             raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
-        self._remove_temporaries()  # of processes that were killed and whose shards others wrote
+        storage.remove_temporaries(self.folder, is_store_file)  # of killed processes whose shards others wrote
         shards = [self._done[shard] for shard in range(self.spec.shards)]
         storage.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
         self.complete = True
@@ -168,11 +168,8 @@ class StoreWriter:
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
-        self._remove_temporaries()
+        storage.remove_temporaries(self.folder, is_store_file)
         self.complete = complete
-
-    def _remove_temporaries(self) -> None:
-        storage.remove_temporaries(self.folder, [name for name in storage.entries(self.folder) if is_store_file(name)])
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
         """Return the manifest of the same job, or None for an empty folder, or one that `overwrite` emptied."""
