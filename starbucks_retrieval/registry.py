@@ -69,7 +69,11 @@ class Registry(Generic[T]):
         self._entries[name] = Entry(target, help)
 
     def __getitem__(self, name: str) -> T:
-        """Return the object behind a name, importing it on first use. Raises UserError for an unknown name."""
+        """Return the object behind a name, importing it on first use.
+
+        Raises:
+            UserError: The name is unknown, or its target cannot be imported.
+        """
         self._find_entry_points()
         if name not in self._entries:
             near = difflib.get_close_matches(name, self._entries, 1)
@@ -78,7 +82,13 @@ class Registry(Generic[T]):
         target = self._entries[name].target
         if isinstance(target, str):
             module, _, attribute = target.partition(":")
-            target = getattr(importlib.import_module(module), attribute)
+            try:
+                target = getattr(importlib.import_module(module), attribute)
+            except (ImportError, AttributeError) as error:
+                raise UserError(
+                    f"the {self.noun} {name!r} cannot be loaded from {module}:{attribute}: {error}",
+                    "install or update the package that adds it",
+                ) from error
         return target
 
     def __contains__(self, name: object) -> bool:

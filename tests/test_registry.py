@@ -42,6 +42,16 @@ def test_an_unknown_name_is_answered_with_the_nearest(made):
     assert refused.value.hint == "use path; known: path, odd"
 
 
+@pytest.mark.parametrize(
+    ("target", "why"), [("no.such.module:thing", "No module named 'no'"), ("math:no_such_name", "no_such_name")]
+)
+def test_a_target_that_cannot_be_imported_is_named(made, target, why):
+    made.register("plug-in", target)
+    with pytest.raises(UserError, match=f"the shape 'plug-in' cannot be loaded from {target}: .*{why}") as refused:
+        made["plug-in"]
+    assert "package that adds it" in refused.value.hint
+
+
 def test_help_is_listed_for_flags(made):
     assert made.help("path") == "a path"
     assert made.help_text() == "path: a path; odd"
