@@ -15,14 +15,8 @@ from torch import Tensor
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.arrow_shard import (
-    ArrowShard,
-    MissingCounts,
-    PassageRow,
-    check_rows,
-    write_groups,
-    write_pairs,
-)
+from starbucks_retrieval.train.arrow_shard import ArrowShard, PassageRow, write_groups, write_pairs
+from starbucks_retrieval.train.checks import MissingCounts, check_rows
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder

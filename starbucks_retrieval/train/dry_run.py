@@ -16,7 +16,7 @@ from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.arrow_shard import (
+from starbucks_retrieval.train.checks import (
     MissingCounts,
     check_first,
     check_inline,
