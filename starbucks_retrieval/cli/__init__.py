@@ -6,6 +6,7 @@ from starbucks_retrieval.cli.command import (
     log,
     progress,
     quiet_unless_first,
+    readable,
     run_command,
     setup_logging,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "progress",
     "quiet_unless_first",
     "read_text",
+    "readable",
     "run_command",
     "setup_logging",
 ]

@@ -139,6 +139,21 @@ def progress(items: Iterable[T], total: int | None, units: str, label: str, ever
             log.info("%s: %d%s %s, %.1f/s%s", label, done, of, units, done / (now - start), left)
 
 
+def readable(count: int) -> str:
+    """Format a number of bytes.
+
+    Example:
+        >>> readable(1_234_567_890)
+        '1.2 GB'
+    """
+    value = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
 def format_number(value: float, digits: int = 6) -> str:
     """Return a number rounded to `digits` significant digits, without an exponent for large numbers.
 

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.encode.arguments import EncodeArguments
@@ -14,7 +15,6 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import output_folder
-from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.store.layout import load_shard, read_manifest
 from starbucks_retrieval.store.spec import part_rows
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
@@ -19,7 +20,6 @@ from starbucks_retrieval.export.arguments import ExportArguments, public_name
 from starbucks_retrieval.files import atomic_folder, write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.store.info import readable
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.devices import resolve_device
@@ -19,7 +20,6 @@ from starbucks_retrieval.grid.encoding import encode_arguments, grid_shape, laye
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.search.memory import parse_bytes
-from starbucks_retrieval.store.info import readable
 
 if TYPE_CHECKING:
     import torch

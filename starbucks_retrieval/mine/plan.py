@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Group, Passage, Records, join_text, open_corpus, open_groups
 from starbucks_retrieval.data.run_reader import read_tag
@@ -19,7 +20,6 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments
 from starbucks_retrieval.mine.bm25 import Bm25sEngine, PyseriniEngine, pyserini_works
 from starbucks_retrieval.mine.candidates import CandidateSource, candidates_folder
-from starbucks_retrieval.store.info import readable
 
 log = logging.getLogger(__name__)
 

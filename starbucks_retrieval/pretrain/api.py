@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments
+from starbucks_retrieval.cli import CommonArguments, readable
 from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
@@ -18,7 +18,6 @@ from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import dry_run_figures, fixed_settings, has_flag, parse_settings

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import FunnelArguments, SearchArguments
@@ -18,7 +19,6 @@ from starbucks_retrieval.search.memory import plan_memory
 from starbucks_retrieval.search.plan import SearchPlan
 from starbucks_retrieval.sizes import pair_name
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.info import readable
 
 _SAMPLED_IDS = 100  # whose length is measured
 _LINE_BYTES = 34  # of a line of a run besides its ids: Q0, rank, score, tag, separators

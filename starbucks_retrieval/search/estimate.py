@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import PlanArguments, SearchArguments
@@ -28,7 +29,6 @@ from starbucks_retrieval.search.memory import MAX_MEMORY, MemoryPlan, plan_memor
 from starbucks_retrieval.search.stores import stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import open_store
-from starbucks_retrieval.store.info import readable
 
 _SHARD_ROWS = 16384  # as `encode` writes them
 _SHORTLIST = 1000  # passages of the funnel's first step, or the depth where that is more

@@ -16,10 +16,9 @@ import numpy.typing as npt
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, check_same, open_store
-from starbucks_retrieval.store.layout import parse_size_folder
-from starbucks_retrieval.store.locate import store_folders
+from starbucks_retrieval.store.locate import parse_size_folder, store_folders
+from starbucks_retrieval.store.operations import truncate
 from starbucks_retrieval.store.spec import agree
-from starbucks_retrieval.store.transform import truncate
 
 _ROWS = 1024  # reading fewer rows of the wide store at once would spend the time on opening files
 # The fields in which two stores must agree for a row to mean one text, encoded alike.

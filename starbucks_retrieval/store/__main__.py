@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, readable, run_command, setup_logging
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 
@@ -116,7 +116,7 @@ def _size(text: str | None) -> Size | None:
 
 
 def _verify(arguments: VerifyArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.info import readable, verify_stores
+    from starbucks_retrieval.store.operations import verify_stores
 
     figures = verify_stores(arguments.path)
     problems = figures["problems"]
@@ -130,7 +130,7 @@ def _verify(arguments: VerifyArguments, common: CommonArguments) -> None:
 
 
 def _info(arguments: InfoArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.info import as_text, describe_stores, readable
+    from starbucks_retrieval.store.operations import as_text, describe_stores
 
     stores = describe_stores(arguments.path)
     if not common.json:
@@ -142,7 +142,7 @@ def _info(arguments: InfoArguments, common: CommonArguments) -> None:
 
 
 def _slice(arguments: SliceArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.transform import slice_store
+    from starbucks_retrieval.store.operations import slice_store
 
     figures = slice_store(
         arguments.path, arguments.output, arguments.parsed_dims(), _size(arguments.size), arguments.overwrite
@@ -153,7 +153,7 @@ def _slice(arguments: SliceArguments, common: CommonArguments) -> None:
 
 
 def _merge(arguments: MergeArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.transform import merge_stores
+    from starbucks_retrieval.store.operations import merge_stores
 
     figures = merge_stores(
         arguments.path, arguments.output, arguments.shard_size, _size(arguments.size), arguments.overwrite
@@ -173,7 +173,7 @@ def _export(arguments: StoreExportArguments, common: CommonArguments) -> None:
 
 
 def _import(arguments: ImportArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.tevatron import import_pickles
+    from starbucks_retrieval.store.convert import import_pickles
 
     settings = dataclasses.asdict(arguments)
     files, output, layer, name = (settings.pop(key) for key in ("path", "output", "layer", "name"))

@@ -1,16 +1,73 @@
-"""Find and open stores by a path: the folder of a size, its parent, a pattern, or parts."""
+"""Name the folders of stores, and open stores by a path: the folder of a size, its parent, a pattern, or parts."""
 
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.layout import MANIFEST, is_part_folder, parse_size_folder, size_folder
+from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, entries, exists, is_folder, matching
+
+_SIZE = re.compile(r"L(\d+)-D(\d+)")
+_PART = re.compile(r"part-(\d{5,})-of-(\d{5,})")
+
+
+def size_folder(size: Size) -> str:
+    """Return the folder name of a size; a colon is not portable in file names.
+
+    Example:
+        >>> size_folder(Size(6, 128))
+        'L6-D128'
+    """
+    return f"L{size.layer}-D{size.dim}"
+
+
+def parse_size_folder(name: str) -> Size | None:
+    """Return the size that a folder is named after, or None if it is not named after a size.
+
+    Args:
+        name: The name of the folder, without the path.
+
+    Example:
+        >>> str(parse_size_folder("L6-D128")), parse_size_folder("runs")
+        ('6:128', None)
+    """
+    match = _SIZE.fullmatch(name)
+    return Size(int(match[1]), int(match[2])) if match else None
+
+
+def output_folder(output: PathLike, size: Size, parts: int = 1, part: int = 0) -> Path:
+    """Return the folder of one size, and of one part of several, under an output folder.
+
+    Args:
+        output: A local folder or a URL; for a URL the result is a UPath.
+        size: The size of the store.
+        parts: The number of jobs that share the corpus.
+        part: The job, counted from 0.
+
+    Example:
+        >>> str(output_folder("emb", Size(6, 128), parts=4, part=2))
+        'emb/part-00002-of-00004/L6-D128'
+    """
+    root = as_path(output)
+    if parts > 1:
+        root = root / f"part-{part:05d}-of-{parts:05d}"
+    return root / size_folder(size)
+
+
+def is_part_folder(name: str) -> bool:
+    """Return whether a folder is named as one part of several.
+
+    Example:
+        >>> is_part_folder("part-00002-of-00004"), is_part_folder("part-2")
+        (True, False)
+    """
+    return _PART.fullmatch(name) is not None
 
 
 def open_store(path: PathLike, size: Size | None = None) -> EmbeddingStore:

@@ -12,8 +12,15 @@ import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.float16 import check_finite, to_float32
-from starbucks_retrieval.store.layout import MANIFEST, FileRecord, ShardRecord, load_shard, read_manifest
+from starbucks_retrieval.store.layout import (
+    MANIFEST,
+    FileRecord,
+    ShardRecord,
+    check_finite,
+    load_shard,
+    read_manifest,
+    to_float32,
+)
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike, local_file
 

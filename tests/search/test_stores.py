@@ -8,7 +8,7 @@ from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.stores import SlicedStore, open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.transform import slice_store
+from starbucks_retrieval.store.operations import slice_store
 
 
 def vectors_of(count, dim, normalize, seed=4):

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.cli import readable, run_command
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreWriter, output_folder
 from starbucks_retrieval.store.__main__ import COMMANDS, main
-from starbucks_retrieval.store.info import describe_stores, readable, verify_stores
+from starbucks_retrieval.store.operations import describe_stores, verify_stores
 
 
 @pytest.fixture

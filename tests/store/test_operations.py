@@ -10,7 +10,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store, output_folder
 from starbucks_retrieval.store.__main__ import main
-from starbucks_retrieval.store.transform import merge_stores, slice_store, truncate
+from starbucks_retrieval.store.operations import merge_stores, slice_store, truncate
 from starbucks_retrieval.store.writer import StoreWriter
 
 
