@@ -1,17 +1,12 @@
 """Write the embeddings of a corpus or of queries to disk, all sizes in one pass."""
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from starbucks_retrieval.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.encode.api import encode
+    from starbucks_retrieval.encode.arguments import EncodeArguments
 
 __all__ = ["EncodeArguments", "encode"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "encode":
-        from starbucks_retrieval.encode.api import encode
-
-        return encode
-    if name == "EncodeArguments":
-        from starbucks_retrieval.encode.arguments import EncodeArguments
-
-        return EncodeArguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"EncodeArguments": ".arguments", "encode": ".api"})

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from starbucks_retrieval.data import Passage
+    from starbucks_retrieval.export.api import export
+    from starbucks_retrieval.export.arguments import ExportArguments
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.sizes import Size
 
@@ -54,14 +57,4 @@ TARGETS: Registry[ExportTarget] = Registry(
     },
 )
 
-
-def __getattr__(name: str) -> Any:
-    if name == "export":
-        from starbucks_retrieval.export.api import export
-
-        return export
-    if name == "ExportArguments":
-        from starbucks_retrieval.export.arguments import ExportArguments
-
-        return ExportArguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"ExportArguments": ".arguments", "export": ".api"})

@@ -1,8 +1,14 @@
 """A model at one size in the form that other projects expect: embedding consumers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.integrations.base import SizedModel
+    from starbucks_retrieval.integrations.beir import BeirModel
+    from starbucks_retrieval.integrations.mteb import MtebModel
 
 #: Embedding consumers by name. Each entry is a class or function that takes a model and a size.
 CONSUMERS: Registry[Any] = Registry(
@@ -15,14 +21,4 @@ CONSUMERS: Registry[Any] = Registry(
 )
 
 __all__ = ["CONSUMERS", "BeirModel", "MtebModel", "SizedModel"]
-
-
-def __getattr__(name: str) -> Any:
-    # The models pull in torch; the registry must stay cheap to import.
-    if name == "SizedModel":
-        from starbucks_retrieval.integrations.base import SizedModel
-
-        return SizedModel
-    if name in ("BeirModel", "MtebModel"):
-        return CONSUMERS[name.removesuffix("Model").lower()]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"BeirModel": ".beir", "MtebModel": ".mteb", "SizedModel": ".base"})

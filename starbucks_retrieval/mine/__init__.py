@@ -1,17 +1,12 @@
 """Mine hard negatives: passages that BM25, a model or a run ranks high for a query but that are not its positives."""
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from starbucks_retrieval.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.mine.api import mine
+    from starbucks_retrieval.mine.arguments import MineArguments
 
 __all__ = ["MineArguments", "mine"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "mine":
-        from starbucks_retrieval.mine.api import mine
-
-        return mine
-    if name == "MineArguments":
-        from starbucks_retrieval.mine.arguments import MineArguments
-
-        return MineArguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"MineArguments": ".arguments", "mine": ".api"})

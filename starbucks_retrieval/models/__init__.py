@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from starbucks_retrieval.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models.config import EncoderConfig
     from starbucks_retrieval.models.encoder import NestedEncoder
 
 __all__ = ["EncoderConfig", "NestedEncoder"]
-
-
-def __getattr__(name: str) -> Any:
-    # On first use: the encoder imports torch, and `--help` of a command must not wait for that.
-    if name == "EncoderConfig":
-        from starbucks_retrieval.models.config import EncoderConfig
-
-        return EncoderConfig
-    if name == "NestedEncoder":
-        from starbucks_retrieval.models.encoder import NestedEncoder
-
-        return NestedEncoder
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"EncoderConfig": ".config", "NestedEncoder": ".encoder"})

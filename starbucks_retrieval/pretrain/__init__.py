@@ -6,11 +6,14 @@ choices and help and the text of the model card come from it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
 
 if TYPE_CHECKING:
+    from starbucks_retrieval.pretrain.api import pretrain
+    from starbucks_retrieval.pretrain.arguments import PretrainArguments
     from starbucks_retrieval.pretrain.options import PretrainObjective
 
 __all__ = ["PRETRAIN_OBJECTIVES", "PretrainArguments", "pretrain"]
@@ -31,14 +34,4 @@ PRETRAIN_OBJECTIVES: Registry[PretrainObjective] = Registry(
     },
 )
 
-
-def __getattr__(name: str) -> Any:
-    if name == "pretrain":
-        from starbucks_retrieval.pretrain.api import pretrain
-
-        return pretrain
-    if name == "PretrainArguments":
-        from starbucks_retrieval.pretrain.arguments import PretrainArguments
-
-        return PretrainArguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"PretrainArguments": ".arguments", "pretrain": ".api"})

@@ -1,17 +1,12 @@
 """Training one encoder for every size."""
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from starbucks_retrieval.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.train.api import train
+    from starbucks_retrieval.train.arguments import TrainArguments
 
 __all__ = ["TrainArguments", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "train":
-        from starbucks_retrieval.train.api import train
-
-        return train
-    if name == "TrainArguments":
-        from starbucks_retrieval.train.arguments import TrainArguments
-
-        return TrainArguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, {"TrainArguments": ".arguments", "train": ".api"})
