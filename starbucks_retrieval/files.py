@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -15,18 +16,27 @@ from typing import Any, BinaryIO, cast
 
 from starbucks_retrieval.errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _BUFFER = 1 << 20
+_DIGITS = 12  # of the random part of a temporary name
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, and rename what is written there to `path` at the end.
+def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[Path]:
+    """Yield an empty temporary file beside `path`, and rename it to `path` at the end.
 
     The file is flushed to the disk before it is renamed, and the folder after it. On an error the temporary file is
-    removed and an older file at `path` stays as it is. A killed process leaves the temporary file; see `temporaries`.
+    removed and an older file at `path` stays as it is. A killed process leaves the temporary file, which the next
+    writer of `path` removes. File systems without locks, and Windows, keep it; see `temporaries`.
 
     Args:
         path: The file to write. Missing folders above it are created.
+        remove_leftovers: Remove the temporary files of killed writers of `path`, which lists the folder. Not for the many
+            files of a folder that cleans up by itself.
 
     Raises:
         UserError: `path` is a folder.
@@ -44,8 +54,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if path.is_dir():
         raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    if remove_leftovers:
+        _remove_leftovers(path)
+    temporary, lock = _temporary(path), None
     try:
+        lock = _create_locked(temporary)
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
@@ -57,14 +70,25 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
     sync_folder(path.parent)
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for writing bytes, as `atomic_path` does; through gzip where the name ends in .gz.
 
     Gzip files hold neither a name nor a time, so that equal content gives equal bytes.
+
+    Args:
+        path: The file to write. Missing folders above it are created.
+        remove_leftovers: As for `atomic_path`.
+
+    Raises:
+        UserError: `path` is a folder.
+        OSError: The file cannot be written; the error names `path`.
 
     Example:
         >>> import tempfile
@@ -75,7 +99,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         b'complete'
     """
     path = Path(path)
-    with atomic_path(path) as temporary, open(temporary, "xb", buffering=_BUFFER) as handle:
+    with atomic_path(path, remove_leftovers) as temporary, open(temporary, "wb", buffering=_BUFFER) as handle:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", fileobj=handle, mode="wb", mtime=0, compresslevel=6) as packed:
                 yield cast(BinaryIO, packed)
@@ -91,7 +115,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     that name; it never leaves an incomplete one.
 
     Args:
-        path: The folder to write. Missing folders above it are created; an older folder there is replaced as a whole.
+        path: The folder to write. Missing folders above it are created; an older folder or file there is replaced as a
+            whole.
+
+    Raises:
+        OSError: The folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -118,7 +146,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -131,8 +162,11 @@ def temporaries(path: Path) -> list[Path]:
     Returns:
         The existing ones; empty if there are none. Those of version 0.1 are included.
     """
-    names = (path.with_name(f".{path.name}.tmp"), *path.parent.glob(f".{path.name}.*.tmp"))  # the first is of 0.1
-    return [name for name in names if name.exists()]
+    name = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{{_DIGITS}}})?\.tmp")  # no digits: of 0.1
+    try:
+        return sorted(path.with_name(found) for found in os.listdir(path.parent) if name.fullmatch(found))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def json_bytes(content: Any) -> bytes:
@@ -225,7 +259,40 @@ def umask_permissions(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _temporary(path: Path, kind: str = "tmp") -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{kind}")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:_DIGITS]}.{kind}")
+
+
+def _create_locked(temporary: Path) -> int | None:
+    """Create a file; return a descriptor that holds a lock on it until it is closed or the process ends.
+
+    Without a lock, where the file system has none, no other writer removes the file. Returns None on Windows.
+    """
+    if fcntl is None:
+        temporary.touch()
+        return None
+    while True:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():
+            return descriptor
+        os.close(descriptor)  # another writer removed the file before it was locked
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of a path on which no process holds a lock: their writers were killed."""
+    if fcntl is None:
+        return
+    for left in temporaries(path):
+        if left.name == f".{path.name}.tmp":
+            continue  # version 0.1 does not lock
+        with contextlib.suppress(OSError):
+            descriptor = os.open(left, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _versions(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from starbucks_retrieval import files
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, atomic_path, atomic_writer, temporaries, write_json
 
@@ -60,16 +61,88 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
     assert (tmp_path / "x").read_bytes() == b"1" * 10 and names(tmp_path) == ["x"]
 
 
-def test_a_killed_writer_leaves_a_temporary_file_that_can_be_found(tmp_path):
-    code = (
-        "import os, signal, sys; from starbucks_retrieval.files import atomic_path\n"
-        "with atomic_path(sys.argv[1]) as path: path.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x")])
+_WRITE_AND_DIE = """
+import os, signal, sys
+from starbucks_retrieval.files import atomic_writer
+with atomic_writer(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+_WRITE_SLOWLY = """
+import sys
+from starbucks_retrieval.files import atomic_writer
+with atomic_writer(sys.argv[1]) as file:
+    file.write(b"slow")
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+def kill_a_writer(path):
+    done = subprocess.run([sys.executable, "-c", _WRITE_AND_DIE, str(path)])
     assert done.returncode == -signal.SIGKILL
-    (tmp_path / ".x.tmp").write_text("left by 0.1")
-    assert len(temporaries(tmp_path / "x")) == 2 and not (tmp_path / "x").exists()
-    assert temporaries(tmp_path / "xy") == []
+    assert [left.read_bytes() for left in temporaries(path)] == [b"half"] and not path.exists()
+
+
+def test_a_killed_writer_leaves_a_temporary_file_that_can_be_found(tmp_path):
+    kill_a_writer(tmp_path / "x[1]")
+    (tmp_path / ".x[1].tmp").write_text("left by 0.1")
+    assert len(temporaries(tmp_path / "x[1]")) == 2
+    assert temporaries(tmp_path / "x") == [] and temporaries(tmp_path / "absent" / "x") == []
+
+
+def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path):
+    kill_a_writer(tmp_path / "x.txt")
+    write_json(tmp_path / "x", {})
+    assert len(temporaries(tmp_path / "x.txt")) == 1  # of another name
+    with atomic_writer(tmp_path / "x.txt", remove_leftovers=False) as file:
+        file.write(b"1")
+    assert len(temporaries(tmp_path / "x.txt")) == 1
+    with pytest.raises(KeyboardInterrupt), atomic_writer(tmp_path / "x.txt"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["x", "x.txt"]
+
+
+def test_a_writer_leaves_the_temporary_file_of_one_that_runs(tmp_path):
+    path = tmp_path / "x"
+    slow = subprocess.Popen(
+        [sys.executable, "-c", _WRITE_SLOWLY, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert slow.stdout.readline() == b"started\n"
+    write_json(path, {})
+    assert len(temporaries(path)) == 1 and path.read_text() == "{}\n"
+    slow.communicate()
+    assert slow.returncode == 0 and path.read_bytes() == b"slow" and names(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("module", [True, False])
+def test_without_locks_no_temporary_file_is_removed(tmp_path, monkeypatch, module):
+    kill_a_writer(tmp_path / "x")
+
+    def unsupported(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    if module:
+        monkeypatch.setattr(files.fcntl, "flock", unsupported)
+    else:
+        monkeypatch.setattr(files, "fcntl", None)
+    write_json(tmp_path / "x", {})
+    assert (tmp_path / "x").read_text() == "{}\n" and len(temporaries(tmp_path / "x")) == 1
+
+
+def test_a_file_that_vanishes_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
+    lock = files.fcntl.flock
+
+    def removed_first(descriptor, operation):
+        monkeypatch.setattr(files.fcntl, "flock", lock)
+        for left in temporaries(tmp_path / "x"):
+            left.unlink()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", removed_first)
+    write_json(tmp_path / "x", {})
+    assert (tmp_path / "x").read_text() == "{}\n" and names(tmp_path) == ["x"]
 
 
 def test_equal_content_gives_equal_gzip_bytes(tmp_path):
@@ -93,3 +166,10 @@ def test_a_folder_replaces_another_or_leaves_it(tmp_path):
         (folder / "x").write_text("3")
         raise KeyboardInterrupt
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "x").read_text() == "2"
+
+
+def test_a_folder_replaces_a_file(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "x").write_text("1")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "x").read_text() == "1"

@@ -246,7 +246,7 @@ def write_file(folder: Path, name: str, content: Sequence[bytes | memoryview]) -
         with _remote_errors(folder):
             target.fs.pipe_file(target.path, b"".join(content))
         return
-    with files.atomic_writer(folder / name) as handle:
+    with files.atomic_writer(folder / name, remove_leftovers=False) as handle:  # StoreWriter does
         for piece in content:
             handle.write(piece)
 
