@@ -51,7 +51,7 @@ TARGETS: Registry[ExportTarget] = Registry(
             "starbucks_retrieval.export.sentence_transformers:SENTENCE_TRANSFORMERS",
             "a folder for SentenceTransformer",
         ),
-        "transformers": ("starbucks_retrieval.export.transformers:TRANSFORMERS", "a folder for AutoModel"),
+        "transformers": ("starbucks_retrieval.export.hugging_face:TRANSFORMERS", "a folder for AutoModel"),
         "onnx": ("starbucks_retrieval.export.graph:ONNX", "a graph for ONNX Runtime"),
         "openvino": ("starbucks_retrieval.export.graph:OPENVINO", "a graph for OpenVINO, also in int8"),
     },

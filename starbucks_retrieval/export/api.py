@@ -135,7 +135,7 @@ def preview(arguments: ExportArguments) -> Preview:
 
 def _plan(arguments: ExportArguments) -> _Plan:
     """Check everything that can be checked before weights are read."""
-    from starbucks_retrieval.export.transformers import count_parameters
+    from starbucks_retrieval.export.hugging_face import count_parameters
 
     output, target = Path(arguments.output_dir), TARGETS[arguments.to]
     _check_output(output, arguments.model_name_or_path, arguments.overwrite_output_dir)

@@ -10,7 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.export import ExportTarget
-from starbucks_retrieval.export.transformers import prepare_tokenizer
+from starbucks_retrieval.export.hugging_face import prepare_tokenizer
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 

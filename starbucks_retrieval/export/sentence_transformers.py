@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from starbucks_retrieval.export import ExportTarget
-from starbucks_retrieval.export.transformers import write_transformers
+from starbucks_retrieval.export.hugging_face import write_transformers
 from starbucks_retrieval.files import atomic_writer, write_json
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size
