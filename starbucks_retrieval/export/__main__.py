@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
-from starbucks_retrieval.export.arguments import ExportArguments
+from starbucks_retrieval.export import ExportArguments
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -15,11 +16,12 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.export import TARGETS, ExportTarget
-from starbucks_retrieval.export.arguments import ExportArguments, public_name
+from starbucks_retrieval.export import TARGETS, ExportArguments, ExportTarget
+from starbucks_retrieval.export.card import public_name, write_card
 from starbucks_retrieval.files import atomic_folder, write_json
+from starbucks_retrieval.models.info import ModelInfo, model_info
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import Size
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +33,30 @@ CALIBRATION_TEXTS = 300
 class _Plan:
     """The checked arguments of an export, without any weights."""
 
-    output: Path
+    arguments: ExportArguments
+    model: ModelInfo
     size: Size
-    target: ExportTarget
     calibration: list[Passage]
-    parameters_kept: int
-    parameters_total: int
+
+    @property
+    def output(self) -> Path:
+        return Path(self.arguments.output_dir)
+
+    @property
+    def target(self) -> ExportTarget:
+        return TARGETS[self.arguments.to]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures that are known before weights are read."""
+        return {
+            "output": str(self.output),
+            "to": self.arguments.to,
+            "size": str(self.size),
+            "int8": self.arguments.int8,
+            "calibration_texts": len(self.calibration),
+            "parameters_kept": self.model.parameters(self.size.layer),
+            "parameters_total": self.model.parameters(self.model.num_layers),
+        }
 
 
 def export(arguments: ExportArguments) -> dict[str, Any]:
@@ -57,22 +77,12 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
     Example:
         >>> export(ExportArguments("my-model", "small", "onnx", "6:128"))  # doctest: +SKIP
     """
-    from starbucks_retrieval.export.card import write_card
     from starbucks_retrieval.models import NestedEncoder
 
     plan = _plan(arguments)
     size = plan.size
     encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=size.layer, device="cpu")
-    figures: dict[str, Any] = {
-        "output": str(plan.output),
-        "to": arguments.to,
-        "size": str(size),
-        "int8": arguments.int8,
-        "calibration_texts": len(plan.calibration),
-        "parameters_kept": plan.parameters_kept,
-        "parameters_total": plan.parameters_total,
-        "fingerprint": encoder.fingerprint(size.layer),
-    }
+    figures = plan.figures() | {"fingerprint": encoder.fingerprint(size.layer)}
     with atomic_folder(plan.output) as folder:
         plan.target.write(encoder, size, folder, plan.calibration)
         write_card(folder, encoder, size, arguments, figures)
@@ -102,30 +112,20 @@ def preview(arguments: ExportArguments) -> Preview:
         UserError: As in `export` for flags, packages, model, output and calibration texts.
     """
     plan = _plan(arguments)
-    figures: dict[str, Any] = {
-        "to": arguments.to,
-        "size": str(plan.size),
-        "int8": arguments.int8,
-        "calibration_texts": len(plan.calibration),
-        "parameters_kept": plan.parameters_kept,
-        "parameters_total": plan.parameters_total,
-        "bytes": plan.parameters_kept * (1 if arguments.int8 else 4),
-        "output": str(plan.output),
+    figures = plan.figures()
+    number, free = figures["parameters_kept"], free_bytes(plan.output)
+    figures |= {
+        "bytes": number * (1 if arguments.int8 else 4),
         "exists": (plan.output / RECORD).is_file(),
         "hub": arguments.hub_model_id,
         "seconds": None,
-        "free_bytes": free_bytes(plan.output),
+        "free_bytes": free,
     }
+    kept = f"{number:,} of {figures['parameters_total']:,} parameters are kept at {plan.size}"
     replaced = ", which is replaced" if figures["exists"] else ""
-    free = f"; {readable(figures['free_bytes'])} free there" if figures["free_bytes"] is not None else ""
-    kept = f"{plan.parameters_kept:,} of {plan.parameters_total:,} parameters are kept at {plan.size}"
-    lines = [
-        ("model", f"{arguments.model_name_or_path}: {kept}"),
-        (
-            "writes",
-            f"about {readable(figures['bytes'])} of weights for {arguments.to} to {plan.output}{replaced}{free}",
-        ),
-    ]
+    there = "" if free is None else f"; {readable(free)} free there"
+    written = f"about {readable(figures['bytes'])} of weights for {arguments.to} to {plan.output}{replaced}{there}"
+    lines = [("model", f"{arguments.model_name_or_path}: {kept}"), ("writes", written)]
     if plan.calibration:
         lines.append(("int8", f"scaled on {len(plan.calibration)} texts of {arguments.calibration_path}"))
     if arguments.hub_model_id:
@@ -135,10 +135,8 @@ def preview(arguments: ExportArguments) -> Preview:
 
 def _plan(arguments: ExportArguments) -> _Plan:
     """Check everything that can be checked before weights are read."""
-    from starbucks_retrieval.export.hugging_face import count_parameters
-
-    output, target = Path(arguments.output_dir), TARGETS[arguments.to]
-    _check_output(output, arguments.model_name_or_path, arguments.overwrite_output_dir)
+    target = TARGETS[arguments.to]
+    _check_output(Path(arguments.output_dir), arguments.model_name_or_path, arguments.overwrite_output_dir)
     for package in (*target.packages, *(target.int8_packages if arguments.int8 else ())):
         if importlib.util.find_spec(package) is None:
             flag = "--int8" if arguments.int8 else f"--to {arguments.to}"
@@ -146,10 +144,11 @@ def _plan(arguments: ExportArguments) -> _Plan:
     if arguments.hub_model_id:
         _check_repository(arguments.hub_model_id)
     calibration = _read_calibration(arguments.calibration_path) if arguments.calibration_path else []
-    hf_config, size = _find_size(arguments)
-    return _Plan(
-        output, size, target, calibration, count_parameters(hf_config, size.layer), count_parameters(hf_config)
-    )
+    model = model_info(arguments.model_name_or_path)
+    size = arguments.selected_size(model.num_layers, model.hidden_size, model.sizes)
+    if model.config.sizes and size not in model.config.sizes:
+        log.warning("%s is not one of the sizes that the model was trained for: %s", size, model.config.sizes)
+    return _Plan(arguments, model, size, calibration)
 
 
 def _check_output(output: Path, model: str, overwrite: bool) -> None:
@@ -173,26 +172,6 @@ def _read_calibration(collection: str) -> list[Passage]:
     return passages
 
 
-def _find_size(arguments: ExportArguments) -> tuple[Any, Size]:
-    """Return the model's Hugging Face configuration and the size to export."""
-    from transformers import AutoConfig
-
-    from starbucks_retrieval.models.architectures import layout_of
-    from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.loading import explain_load_errors
-
-    name = arguments.model_name_or_path
-    with explain_load_errors(name):
-        hf_config = AutoConfig.from_pretrained(name)
-    layout_of(hf_config)  # raises UserError for an unsupported architecture
-    depth, width = int(hf_config.num_hidden_layers), int(hf_config.hidden_size)
-    trained = find_config(name, depth, width).sizes
-    size = arguments.selected_size(depth, width, trained or Sizes([Size(depth, width)]))
-    if trained and size not in trained:
-        log.warning("%s is not one of the sizes that the model was trained for: %s", size, trained)
-    return hf_config, size
-
-
 def _record(arguments: ExportArguments, target: ExportTarget, figures: dict[str, Any]) -> dict[str, Any]:
     settings = dataclasses.asdict(arguments)
     for name in ("output_dir", "overwrite_output_dir", "push_to_hub", "hub_model_id", "hub_private"):
@@ -201,13 +180,9 @@ def _record(arguments: ExportArguments, target: ExportTarget, figures: dict[str,
     if arguments.calibration_path:
         settings["calibration_path"] = public_name(arguments.calibration_path)
     record = describe(settings) | {name: value for name, value in figures.items() if name != "output"}
-    used = {}
     for package in (*target.packages, *target.int8_packages):
-        try:
-            used[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    record["packages"] = record["packages"] | used
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            record["packages"][package] = importlib.metadata.version(package)
     return record
 
 

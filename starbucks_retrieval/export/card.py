@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from starbucks_retrieval.export import TARGETS
-from starbucks_retrieval.export.arguments import ExportArguments, public_name
+from starbucks_retrieval.export import TARGETS, ExportArguments
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.info import base_model
 from starbucks_retrieval.sizes import Size
@@ -104,3 +103,17 @@ def _notes(encoder: NestedEncoder) -> list[str]:
         f"A passage with a title is the title, {config.passage_field_separator!r} and the text; white space at both ends "
         "is stripped.",
     ]
+
+
+def public_name(name_or_path: str) -> str:
+    """Return the name under which a model or data set is recorded in an export.
+
+    Args:
+        name_or_path: A hub name, which is returned unchanged, or an existing local path, of which only the last part is
+            kept: other machines do not have that path.
+
+    Example:
+        >>> public_name("me/my-model")
+        'me/my-model'
+    """
+    return Path(name_or_path).resolve().name if Path(name_or_path).exists() else name_or_path

@@ -1,4 +1,9 @@
-"""Export to transformers: a Hugging Face folder with the layers that one size needs."""
+"""Export to transformers and sentence-transformers: a Hugging Face folder with the layers that one size needs.
+
+For sentence-transformers the folder also holds its modules. They are written as plain files, so exporting does not need
+the package. Versions since 5 read the names and settings used here; older versions do not read the newer, longer module
+names.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from starbucks_retrieval.export import ExportTarget
+from starbucks_retrieval.files import atomic_writer, write_json
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.architectures import layout_of
 from starbucks_retrieval.sizes import Size, Sizes
 
-_USAGE = """\
+_TRANSFORMERS_USAGE = """\
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -26,6 +32,19 @@ ids, mask = batch.input_ids, batch.attention_mask
 with torch.no_grad():
     hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
 passages = $pooled
+"""
+_POOLING = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+_SENTENCE_TRANSFORMERS_USAGE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("$name")
+queries = model.encode_query(["a question"])
+passages = model.encode_document(["a passage", "another passage"])
+scores = model.similarity(queries, passages)
 """
 
 
@@ -63,49 +82,110 @@ def prepare_tokenizer(tokenizer: Any) -> None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
 
 
-def count_parameters(config: Any, layer: int | None = None) -> int:
-    """Return the number of weights of a backbone, from its Hugging Face configuration alone.
-
-    Args:
-        config: The configuration, as AutoConfig returns it.
-        layer: The last layer to count, from 1; None for all. Weights outside the layers, such as word embeddings,
-            always count; those of the pooler never do.
-
-    Raises:
-        UserError: The architecture is not supported.
-    """
-    layout = layout_of(config)
-    return sum(
-        weight.numel()
-        for name, weight in _empty_model(config).named_parameters()
-        if not name.startswith("pooler.") and (layer is None or layout.layer_of(name) <= layer)
-    )
-
-
 def _with_pooler(encoder: NestedEncoder) -> dict[str, Tensor]:
     """Return the backbone's weights, and zeros for the pooler that AutoModel adds to some architectures.
 
     No embedding reads the pooler. Without weights it would be reported missing and initialised at random at each load;
     the weights of the original, trained above the last layer, would be wrong above another one.
     """
+    from transformers import AutoModel
+
     weights = encoder.backbone.state_dict()
-    expected = _empty_model(encoder.backbone.config).state_dict()
+    with torch.device("meta"):  # no memory for the numbers
+        expected = AutoModel.from_config(encoder.backbone.config).state_dict()
     pooler = {name: torch.zeros(weight.shape) for name, weight in expected.items() if name.startswith("pooler.")}
     return pooler | weights
 
 
-def _empty_model(config: Any) -> Any:
-    from transformers import AutoModel
-
-    with torch.device("meta"):
-        return AutoModel.from_config(config)
-
-
-def _notes(encoder: NestedEncoder, size: Size, figures: Mapping[str, Any]) -> list[str]:
+def _transformers_notes(encoder: NestedEncoder, size: Size, figures: Mapping[str, Any]) -> list[str]:
     return [
         "Read `last_hidden_state`; a `pooler_output`, where the architecture has one, is zeros here.",
         f"`starbucks encode --model_name_or_path {Path(figures['output']).name}` does all of this.",
     ]
 
 
-TRANSFORMERS = ExportTarget("transformers' AutoModel", write_transformers, _USAGE, _notes)
+TRANSFORMERS = ExportTarget("transformers' AutoModel", write_transformers, _TRANSFORMERS_USAGE, _transformers_notes)
+
+
+def write_sentence_transformers(
+    encoder: NestedEncoder, size: Size, folder: Path, calibration: Sequence[Any] = ()
+) -> None:
+    """Write a Hugging Face folder, modules.json and the modules; `calibration` is not used.
+
+    `encode_document` (or `encode`) and `encode_query` of sentence-transformers then return the same as
+    `NestedEncoder.encode` at `size` for passages and queries, except for queries that are longer than a passage may
+    be, because max_seq_length is one for both.
+    """
+    write_transformers(encoder, size, folder)
+    config = encoder.config
+    names = ["Transformer", "Pooling"]
+    if size.dim < encoder.hidden_size:
+        names.append("Dense")
+    if config.normalize:
+        names.append("Normalize")
+    paths = ["" if name == "Transformer" else f"{position}_{name}" for position, name in enumerate(names)]
+    for path in paths:
+        (folder / path).mkdir(exist_ok=True)
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (name, path) in enumerate(zip(names, paths))
+        ],
+    )
+    write_json(
+        folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length(False), "do_lower_case": False}
+    )
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {
+            "model_type": "SentenceTransformer",
+            "prompts": {"query": config.query_prefix, "document": config.passage_prefix},
+            # Their encode() adds no prefix by default; ours treats a text as a passage.
+            "default_prompt_name": "document" if config.passage_prefix else None,
+            "similarity_fn_name": "cosine" if config.normalize else "dot",
+        },
+    )
+    modes = {flag: name == config.pooling for name, flag in _POOLING.items()}
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": encoder.hidden_size, "include_prompt": True, **modes},
+    )
+    if "Dense" in names:
+        _write_cut(folder / "2_Dense", encoder.hidden_size, size.dim)
+
+
+def _write_cut(folder: Path, width: int, dim: int) -> None:
+    """Write a linear module that keeps the first `dim` dimensions: the first rows of the identity.
+
+    Their truncate_dim cuts after the last module, so after Normalize, and leaves vectors that do not have length 1.
+    This module is exact: each number is multiplied by 1, and the zeros add nothing.
+    """
+    write_json(
+        folder / "config.json",
+        {
+            "in_features": width,
+            "out_features": dim,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        },
+    )
+    with atomic_writer(folder / "model.safetensors") as file:
+        file.write(save({"linear.weight": torch.eye(width)[:dim].contiguous()}, metadata={"format": "pt"}))
+
+
+def _sentence_transformers_notes(encoder: NestedEncoder, size: Size, figures: Mapping[str, Any]) -> list[str]:
+    notes = []
+    query, passage = encoder.max_length(True), encoder.max_length(False)
+    if encoder.config.query_prefix or encoder.config.passage_prefix:
+        notes.append("`encode_query` and `encode_document` add the prefixes.")
+    if query != passage:
+        notes.append(
+            f"`max_seq_length` is that of passages; set `model.max_seq_length = {query}` before you embed queries."
+        )
+    return notes
+
+
+SENTENCE_TRANSFORMERS = ExportTarget(
+    "sentence-transformers", write_sentence_transformers, _SENTENCE_TRANSFORMERS_USAGE, _sentence_transformers_notes
+)

@@ -230,7 +230,7 @@ def test_what_fails_half_way_leaves_things_as_they_were(tmp_path, monkeypatch, m
         raise KeyboardInterrupt
 
     if moment == "card":
-        monkeypatch.setattr("starbucks_retrieval.export.card.write_card", fail)
+        monkeypatch.setattr("starbucks_retrieval.export.api.write_card", fail)
     else:
         rename = Path.rename
         monkeypatch.setattr(Path, "rename", lambda p, to: fail() if p.name.endswith(".tmp") else rename(p, to))
