@@ -1,12 +1,177 @@
 """Write the embeddings of a corpus or of queries to disk, all sizes in one pass."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+from starbucks_retrieval.cli import flag
+from starbucks_retrieval.data import Records, open_corpus, open_queries
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
+from starbucks_retrieval.models.backends import BACKENDS
+from starbucks_retrieval.sizes import Size, Sizes, check_size
 
 if TYPE_CHECKING:
     from starbucks_retrieval.encode.api import encode
-    from starbucks_retrieval.encode.arguments import EncodeArguments
+    from starbucks_retrieval.models import EncoderConfig
 
 __all__ = ["EncodeArguments", "encode"]
-__getattr__, __dir__ = lazy_exports(__name__, {"EncodeArguments": ".arguments", "encode": ".api"})
+
+log = logging.getLogger(__name__)
+
+# Settings that a model stores about itself; a flag that says otherwise needs --override.
+_STORED = (
+    "pooling",
+    "normalize",
+    "query_prefix",
+    "passage_prefix",
+    "passage_field_separator",
+    "query_max_len",
+    "passage_max_len",
+)
+
+
+@dataclasses.dataclass
+class EncodeArguments:
+    """Encoding."""
+
+    model_name_or_path: str = flag("", "model folder or hub name", required=True)
+    encode_output_path: str = flag("", "folder for the embeddings, one sub-folder for each size", required=True)
+    dataset_path: str | None = flag(None, "the texts to encode: a file, a BEIR folder, ir: or a short name")
+    dataset_name: str | None = flag(None, "the same, a data set of the hub")
+    dataset_config: str | None = flag(None, "configuration of the hub data set")
+    dataset_split: str | None = flag(None, "split of the hub data set")
+    corpus_path: str | None = flag(None, "the same as --dataset_path")
+    corpus_name: str | None = flag(None, "the same as --dataset_name")
+    encode_is_query: bool = flag(False, "the texts are queries")
+
+    sizes: str | None = flag(
+        None, "sizes such as 2:32,6:128, size aliases (demi … trenta) or all (default: all sizes of the model)"
+    )
+    layer: int | None = flag(None, "one size: its layer (with --dim; default: the last)")
+    dim: int | None = flag(None, "one size: its dimensions (default: all)")
+
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
+        "auto",
+        "precision of the computation; auto: bf16 where this device computes it fast, else fp32; int8: with --backend openvino",
+    )
+    backend: str = flag(
+        "torch",
+        f"{BACKENDS.help_text()}; auto: the fastest on the first texts, which may differ from run to run",
+        choices=lambda: (*BACKENDS, "auto"),
+    )
+    torch_compile: bool = flag(False, "compile the layers (backend torch)")
+    store_dtype: Literal["float16", "float32"] = flag("float16", "type of the stored numbers")
+    max_tokens_per_batch: int | None = flag(
+        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)"
+    )
+    per_device_eval_batch_size: int | None = flag(
+        None, "as in Tevatron: a batch has the tokens of this many texts of maximal length"
+    )
+    device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
+    attn_implementation: str | None = flag(
+        None, "an attention of transformers, or unpadded (default: sdpa where the model supports it)"
+    )
+
+    num_processes: int = flag(
+        1, "processes on this machine that share the work, one for each GPU (several machines: torchrun)"
+    )
+    engine: Literal["local", "ray"] = flag(
+        "local", "ray: workers of Ray Data encode the shards; all must have access to the folders"
+    )
+    ray_address: str | None = flag(
+        None, "address of a running Ray cluster (default: that of the environment, else a local one)"
+    )
+    ray_workers: int | None = flag(None, "workers that encode (default: the GPUs of the cluster, or one)")
+    shard_size: int = flag(16384, "rows of a shard, the unit of resuming")
+    dataset_number_of_shards: int = flag(1, "number of jobs that share the data")
+    dataset_shard_index: int = flag(0, "the number of this job among them, from 0")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a backbone; a trained model stores this setting")
+    normalize: bool | None = flag(None, "likewise")
+    query_prefix: str | None = flag(None, "likewise")
+    passage_prefix: str | None = flag(None, "likewise")
+    passage_field_separator: str | None = flag(None, "likewise: the text between title and text of a passage")
+    query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
+    override: bool = flag(False, "let these flags contradict the stored settings of the model")
+
+    # ielab/Starbucks
+    layers_to_save: str | None = flag(None, "as in ielab/Starbucks: layers to write at full width; the same as --sizes")
+
+    def __post_init__(self) -> None:
+        if self.sizes and (self.layer is not None or self.dim is not None):
+            raise UserError("--sizes and --layer/--dim contradict each other", "give one of them")
+        for name in ("max_tokens_per_batch", "per_device_eval_batch_size", "num_processes", "ray_workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        if self.engine == "ray" and self.num_processes > 1:
+            raise UserError("--engine ray starts its own workers", "use --ray_workers instead of --num_processes")
+        if self.torch_compile and self.backend != "torch":
+            raise UserError("--torch_compile needs --backend torch", "leave out one of the two")
+
+    @property
+    def collection(self) -> str:
+        """The name of the data; exactly one flag gives it."""
+        named = [c for c in (self.dataset_path, self.dataset_name, self.corpus_path, self.corpus_name) if c]
+        if len(named) != 1:
+            raise UserError(f"{len(named)} collections to encode, one is needed", "name it with --dataset_path")
+        return named[0]
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """The number of jobs that share the data, and the number of this one, from 0."""
+        return self.dataset_number_of_shards, self.dataset_shard_index
+
+    @property
+    def kind(self) -> str:
+        """ "queries" or "passages"."""
+        return "queries" if self.encode_is_query else "passages"
+
+    def open_records(self) -> Records[Any]:
+        """Open the passages or queries. Raises UserError if they cannot be read."""
+        opener = open_queries if self.encode_is_query else open_corpus
+        return opener(self.collection, config=self.dataset_config, split=self.dataset_split)
+
+    def bytes_per_text(self, size: Size) -> int:
+        """Return the bytes of one stored embedding."""
+        return size.dim * (2 if self.store_dtype == "float16" else 4)
+
+    def batch_tokens(self, device_type: str, max_length: int) -> int:
+        """Return the size of a batch in tokens (rows times longest row) for texts of up to `max_length` tokens."""
+        if self.max_tokens_per_batch:
+            return self.max_tokens_per_batch
+        if self.per_device_eval_batch_size:
+            return self.per_device_eval_batch_size * max_length
+        return 65536 if device_type == "cuda" else 4096
+
+    def selected_sizes(self, num_layers: int, hidden_size: int, model_sizes: Sizes, config: EncoderConfig) -> Sizes:
+        """Return the sizes to write, checked against the model.
+
+        For passages, a size that is not written as layer:dim, as all sizes by default, means the size of its passages.
+        """
+        if self.layers_to_save:
+            layers = self.layers_to_save.split(",")
+            log.info("--layers_to_save: read as --sizes at full width")
+            return Sizes.parse(",".join(f"{layer}:{hidden_size}" for layer in layers)).check(num_layers, hidden_size)
+        if self.layer is not None or self.dim is not None:
+            layer = num_layers if self.layer is None else self.layer
+            size = Size(layer, hidden_size if self.dim is None else self.dim)
+            check_size(size, num_layers, hidden_size)
+            return Sizes([size])
+        chosen = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
+        if not self.encode_is_query:
+            explicit = {Size.parse(word) for word in (self.sizes or "").split(",") if ":" in word}
+            chosen = Sizes(sorted({size if size in explicit else config.passage_size(size) for size in chosen}))
+        return chosen.check(num_layers, hidden_size)
+
+    def configured(self, config: EncoderConfig) -> EncoderConfig:
+        """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
+        return config.with_flags(self, _STORED, self.override)
+
+
+__getattr__, __dir__ = lazy_exports(__name__, {"encode": ".api"})

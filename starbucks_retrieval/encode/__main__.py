@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, quiet_unless_first, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
-from starbucks_retrieval.encode.arguments import EncodeArguments
+from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.processes import PORT
 
 
@@ -26,9 +26,9 @@ def main(argv: Sequence[str]) -> None:
     if PORT in os.environ:  # started by --num_processes: the parent prints the summary
         common = dataclasses.replace(common, quiet=True)
     if dry_run_args.dry_run:
-        from starbucks_retrieval.encode.dry_run import preview
+        from starbucks_retrieval.encode.plan import plan_encoding
 
-        preview(arguments).show(common)
+        plan_encoding(arguments).preview().show(common)
         return
     from starbucks_retrieval.encode.api import encode
 

@@ -13,18 +13,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.encode.arguments import EncodeArguments
+from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
-from starbucks_retrieval.store import StoreSpec, StoreWriter
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.encode.worker import EncodeStats
+    from starbucks_retrieval.encode.worker import EncodeStats, Worker
 
 log = logging.getLogger(__name__)
+
+OpenWorker: TypeAlias = Callable[[EncodeArguments, Mapping[str, Any]], "Worker"]
 
 PORT = "STARBUCKS_ENCODE_PORT"  # port of the key-value store of --num_processes, on this machine
 _TIMEOUT = datetime.timedelta(days=365)  # the first process may read a large collection before it answers
@@ -180,7 +181,11 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], store: Any) -> None:
 
 
 def encode_with_ray(
-    arguments: EncodeArguments, plan: Mapping[str, Any], shards: Sequence[int], stats: EncodeStats
+    open_worker: OpenWorker,
+    arguments: EncodeArguments,
+    shared: Mapping[str, Any],
+    shards: Sequence[int],
+    stats: EncodeStats,
 ) -> None:
     """Encode shards of a planned job with a pool of Ray workers, which write the shards themselves.
 
@@ -188,9 +193,10 @@ def encode_with_ray(
     again, and its shard is encoded again.
 
     Args:
+        open_worker: Called once in each worker with its flags and `shared`; returns what encodes its shards.
         arguments: The flags of `starbucks encode`. `ray_address` names the cluster; `ray_workers` is the number of
             workers; None: one for each GPU of the cluster, or one without GPUs. There are never more than shards.
-        plan: The result of `Job.plan`.
+        shared: The result of `Job.shared`.
         shards: The numbers of the shards to encode.
         stats: Statistics to which those of the workers are added, in place.
 
@@ -210,7 +216,7 @@ def encode_with_ray(
         context.enable_progress_bars = False
         done = data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
             _RayWorker,
-            fn_constructor_args=(_absolute_paths(arguments), dict(plan)),
+            fn_constructor_args=(open_worker, _absolute_paths(arguments), dict(shared)),
             batch_size=1,
             concurrency=workers,
             num_cpus=cpus,
@@ -226,18 +232,11 @@ def encode_with_ray(
 class _RayWorker:
     """A Ray worker: load the model once, then encode one shard for each call."""
 
-    def __init__(self, arguments: EncodeArguments, plan: Mapping[str, Any]) -> None:
-        from starbucks_retrieval.encode.job import Job
-
-        job = Job(arguments)
-        specs = [StoreSpec.from_json(spec, "the job") for spec in plan["specs"]]
-        self.worker = job.worker(plan, {spec.size: StoreWriter.join(job.folder(spec), spec) for spec in specs})
+    def __init__(self, open_worker: OpenWorker, arguments: EncodeArguments, shared: Mapping[str, Any]) -> None:
+        self.worker = open_worker(arguments, shared)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         shards = [int(shard) for shard in batch["shard"]]
-        from starbucks_retrieval.encode.worker import EncodeStats
-
-        self.worker.stats = EncodeStats()
         return {"stats": [json.dumps(dataclasses.asdict(self.worker.run(shards)))] * len(shards)}
 
 

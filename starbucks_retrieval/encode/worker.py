@@ -7,16 +7,18 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from starbucks_retrieval.data import Passage, Query, Records, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreWriter
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.models import NestedEncoder
 
 
 @dataclasses.dataclass
@@ -43,31 +45,35 @@ class _Tokenised(NamedTuple):
     rows: list[list[int]]
 
 
+@dataclasses.dataclass
 class Worker:
     """Encode shards of a collection into the stores of all sizes.
 
     Texts are sorted by length within a shard, so a shard has the same bytes whichever process encodes it.
+
+    Attributes:
+        encoder: The model; its tokenizer and its settings are used.
+        records: The whole collection.
+        backend: Computes the embeddings.
+        writers: The stores by size; all have the same shards.
+        max_tokens: Rows times longest row of a batch.
+        stats: Counts and seconds of the last call of `run`.
     """
 
-    def __init__(
-        self,
-        encoder: NestedEncoder,
-        records: Records[Any],
-        runtime: Backend,
-        writers: Mapping[Size, StoreWriter],
-        max_tokens: int,
-    ) -> None:
-        self.encoder = encoder
-        self.records = records
-        self.runtime = runtime
-        self.writers = writers
-        self.max_tokens = max_tokens
-        self.sizes = Sizes(sorted(writers))
-        self.spec = next(iter(writers.values())).spec
+    encoder: NestedEncoder
+    records: Records[Any]
+    backend: Backend
+    writers: Mapping[Size, StoreWriter]
+    max_tokens: int
+
+    def __post_init__(self) -> None:
         self.stats = EncodeStats()
+        self.sizes = Sizes(sorted(self.writers))
+        self.spec = next(iter(self.writers.values())).spec
 
     def run(self, shards: Iterable[int]) -> EncodeStats:
         """Encode shards in order; while one is computed, the next is tokenised and the last one written."""
+        self.stats = EncodeStats()
         seconds = self.stats.seconds
         texts = self._tokenised(shards)
         writing: Future[None] | None = None
@@ -82,7 +88,7 @@ class Worker:
                 upcoming = reader.submit(next, texts, None)
                 lap = time.perf_counter()
                 label = f"shard {tokenised.shard + 1} of {self.spec.shards}"
-                vectors = self.runtime.embed(tokenised.rows, self.sizes, max_tokens=self.max_tokens, label=label)
+                vectors = self.backend.embed(tokenised.rows, self.sizes, max_tokens=self.max_tokens, label=label)
                 seconds["compute"] += -lap + (lap := time.perf_counter())
                 self.stats.texts += len(tokenised.ids)
                 self.stats.tokens += sum(map(len, tokenised.rows))

@@ -13,7 +13,7 @@ from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
-from starbucks_retrieval.encode.dry_run import preview as preview_encode
+from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.encoding import encode_arguments, grid_shape, layer_jobs
@@ -135,7 +135,7 @@ def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Prev
     for dataset, name in plan.names.items():
         jobs = layer_jobs(plan.base, arguments, dataset, arguments.work_folder / name, plan.layers, plan.dims[-1])
         for kind, job in zip(("queries", "passages"), jobs):
-            found = preview_encode(job).figures
+            found = plan_encoding(job).preview().figures
             complete = all(store["state"].startswith("complete") for store in found["stores"])
             counts = {key: found[key] for key in ("texts", "texts_exact", "mean_tokens", "bytes")}
             texts.append({"dataset": name, "kind": kind, "seconds": 0.0 if complete else found["seconds"], **counts})
