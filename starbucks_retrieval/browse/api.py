@@ -14,7 +14,7 @@ from starbucks_retrieval.browse.compare import QueryComparison, compare_runs, su
 from starbucks_retrieval.browse.page import BrowsePage, RunColumn, render_browse_page
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Passage, open_corpus, open_queries
-from starbucks_retrieval.data.qrels import Qrels, read_qrels
+from starbucks_retrieval.data.collection import Qrels, read_qrels
 from starbucks_retrieval.data.run_reader import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError

@@ -4,15 +4,13 @@
 in the group `starbucks_retrieval.formats`.
 """
 
-from starbucks_retrieval.data.corpus import open_corpus, open_queries
+from starbucks_retrieval.data.collection import check_qrels, open_corpus, open_queries, read_qrels
 from starbucks_retrieval.data.formats import FORMATS
 from starbucks_retrieval.data.groups import open_groups
 from starbucks_retrieval.data.pairs import open_pairs
-from starbucks_retrieval.data.qrels import check_qrels, read_qrels
-from starbucks_retrieval.data.records import Group, Passage, Query, Records, ScoredPair, join_text
+from starbucks_retrieval.data.records import Group, Passage, Query, Records, Scan, ScoredPair, join_text, scan
 from starbucks_retrieval.data.run_reader import open_run, read_run
 from starbucks_retrieval.data.run_writer import write_run
-from starbucks_retrieval.data.scan import Scan, scan
 
 __all__ = [
     "FORMATS",

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from starbucks_retrieval.data.corpus import open_queries, passage_from
+from starbucks_retrieval.data.collection import Qrels, check_qrels, open_queries, passage_from, read_qrels
 from starbucks_retrieval.data.fields import (
     ANCHOR,
     ANCHOR_FALLBACK,
@@ -29,9 +29,7 @@ from starbucks_retrieval.data.fields import (
     value,
 )
 from starbucks_retrieval.data.formats import NumberedRows
-from starbucks_retrieval.data.qrels import Qrels, check_qrels, read_qrels
-from starbucks_retrieval.data.records import Group, Passage, Query, Records
-from starbucks_retrieval.data.scan import scan
+from starbucks_retrieval.data.records import Group, Passage, Query, Records, scan
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_rows
 from starbucks_retrieval.errors import UserError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from starbucks_retrieval.data.files import decode, open_bytes, raw_lines
+from starbucks_retrieval.data.formats import decode, open_bytes, raw_lines
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Records
-from starbucks_retrieval.data.scan import RecordCount, count_records
+from starbucks_retrieval.data.records import RecordCount, count_records
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of

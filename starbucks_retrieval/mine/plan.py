@@ -13,8 +13,8 @@ from typing import Any
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Group, Passage, Records, join_text, open_corpus, open_groups
+from starbucks_retrieval.data.records import RecordCount, count_records
 from starbucks_retrieval.data.run_reader import read_tag
-from starbucks_retrieval.data.scan import RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine.arguments import MineArguments

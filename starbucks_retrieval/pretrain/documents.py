@@ -13,7 +13,7 @@ import numpy as np
 
 from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.data.fields import TEXT, TITLE, as_text, string
-from starbucks_retrieval.data.files import decode, raw_lines
+from starbucks_retrieval.data.formats import decode, raw_lines
 from starbucks_retrieval.data.sources import find_path, find_rows
 from starbucks_retrieval.errors import UserError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.clock import now, seconds_since
-from starbucks_retrieval.data.qrels import read_qrels
+from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments

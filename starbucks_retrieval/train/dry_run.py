@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.cli import format_number, readable
 from starbucks_retrieval.cli.dry_run import Preview, duration
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
-from starbucks_retrieval.data.scan import SMALL_FILE, RecordCount, count_records
+from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.train.arguments import TrainArguments

@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from starbucks_retrieval.data.fields import COLUMNS
-from starbucks_retrieval.data.files import all_lines, decode
-from starbucks_retrieval.data.formats import Layouts, NumberedRows
+from starbucks_retrieval.data.formats import Layouts, NumberedRows, all_lines, decode
 from starbucks_retrieval.errors import UserError
 
 # Python's default limit is shorter than a long document. Without a limit, a quote that is never closed would make one

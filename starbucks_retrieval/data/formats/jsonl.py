@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data.files import decode, raw_lines
-from starbucks_retrieval.data.formats import Layouts, NumberedRows
+from starbucks_retrieval.data.formats import Layouts, NumberedRows, decode, raw_lines
 from starbucks_retrieval.errors import UserError
 
 

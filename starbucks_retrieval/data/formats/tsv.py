@@ -6,8 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from starbucks_retrieval.data.fields import is_header
-from starbucks_retrieval.data.files import decode, raw_lines
-from starbucks_retrieval.data.formats import Layouts, NumberedRows
+from starbucks_retrieval.data.formats import Layouts, NumberedRows, decode, raw_lines
 from starbucks_retrieval.errors import UserError
 
 

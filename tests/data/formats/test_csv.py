@@ -22,7 +22,7 @@ from starbucks_retrieval.data import (
 )
 from starbucks_retrieval.data.formats import csv as csv_format
 from starbucks_retrieval.data.pairs import open_labelled
-from starbucks_retrieval.data.scan import scan
+from starbucks_retrieval.data.records import scan
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sts.sets import open_pair_sets
 

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from starbucks_retrieval.data import open_corpus, open_groups, open_queries, scan
-from starbucks_retrieval.data.scan import RecordCount, count_records
+from starbucks_retrieval.data.records import RecordCount, count_records
 from starbucks_retrieval.errors import UserError
 
 
