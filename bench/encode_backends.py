@@ -16,9 +16,9 @@ from typing import Any
 import common
 
 from starbucks_retrieval import NestedEncoder
+from starbucks_retrieval.demo import SHORT
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.pipeline import Backbone, measure, minilm
-from starbucks_retrieval.demo.settings import SHORT
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.models.backends.selection import drift, open_backend

@@ -120,8 +120,8 @@ def main(argv: Sequence[str]) -> None:
     if arguments.source is not None:
         cut(arguments, arguments.source)
         return
+    from starbucks_retrieval.demo import SHORT
     from starbucks_retrieval.demo.corpus import build_corpus, find_modules
-    from starbucks_retrieval.demo.settings import SHORT
 
     queries = {"passages": arguments.passages, "test_queries": arguments.queries, "dev_queries": arguments.queries}
     with tempfile.TemporaryDirectory() as folder:

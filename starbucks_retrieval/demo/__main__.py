@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
-from starbucks_retrieval.demo.settings import LONG, SHORT
+from starbucks_retrieval.demo import LONG, SHORT
 
 
 @dataclasses.dataclass

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.demo.settings import Settings
+from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from starbucks_retrieval.browse import browse
 from starbucks_retrieval.data import open_queries, read_qrels, read_run
+from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.pipeline import run_file
-from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, trec_order
 from starbucks_retrieval.pages import render_template

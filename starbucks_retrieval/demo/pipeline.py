@@ -19,7 +19,7 @@ from typing import Any
 from starbucks_retrieval.cli import CommonArguments, parse_flags, progress, read_text
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import open_corpus, open_groups
-from starbucks_retrieval.demo.settings import Settings
+from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.sizes import Size, Sizes

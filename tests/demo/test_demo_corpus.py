@@ -10,6 +10,7 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.data import check_qrels, open_corpus, open_queries, read_qrels
+from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.corpus import (
     SPLITS,
     build_corpus,
@@ -19,7 +20,6 @@ from starbucks_retrieval.demo.corpus import (
     source_files,
     split_docstring,
 )
-from starbucks_retrieval.demo.settings import Settings
 
 REST = "It explains itself at some length, with more than enough words to be a passage that somebody might look for."
 SMALL = Settings(passages=1000, test_share=0.2, dev_share=0.2)

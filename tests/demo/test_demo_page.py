@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.page import draw, example_ranks, render_demo_page, score_table, write_page
-from starbucks_retrieval.demo.settings import Settings
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.sizes import Size
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 
+from starbucks_retrieval.demo import LONG
 from starbucks_retrieval.demo.pipeline import command, program, short_path, steps_for
-from starbucks_retrieval.demo.settings import LONG
 
 
 def test_commands_are_what_a_shell_reads(tmp_path, monkeypatch):
