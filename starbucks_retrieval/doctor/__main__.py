@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.doctor import EnvironmentReport, examine
 from starbucks_retrieval.doctor.probes import CPU_FLAGS
-from starbucks_retrieval.doctor.report import EnvironmentReport, examine
 from starbucks_retrieval.errors import UserError
 
 _SHOWN = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
@@ -25,16 +25,22 @@ class DoctorArguments:
 
 
 def as_text(report: EnvironmentReport) -> str:
-    """Return a report as text for a terminal, with the problems last."""
+    """Return a report as text for a terminal.
+
+    Args:
+        report: The report, as `examine` returns it.
+
+    Returns:
+        Lines of facts, each heading once, and after them the problems with their remedies.
+    """
     lines, last = [], ""
     for heading, line in _facts(report):
         lines.append(f"{heading if heading != last else '':13}{line}")
         last = heading
+    whole_words = textwrap.TextWrapper(110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     for problem in report.problems:
         kind = "problem" if problem.serious else "note"
-        for line, indent in ((f"{kind}: {problem.what}", "  "), (f"  try: {problem.remedy}", "    ")):
-            options = {"break_long_words": False, "break_on_hyphens": False}
-            lines.append(textwrap.fill(line, 110, subsequent_indent=indent, **options))  # type: ignore[arg-type]
+        lines += map(whole_words.fill, (f"{kind}: {problem.what}", f"  try: {problem.remedy}"))
     return "\n".join(lines if report.problems else [*lines, "no problems found"])
 
 

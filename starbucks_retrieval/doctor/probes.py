@@ -64,7 +64,11 @@ class Dependency:
 
 
 def dependencies() -> dict[str, list[Dependency]]:
-    """Return the requirements of every extra, and of the package itself under "", from the installed metadata."""
+    """Return the requirements of every extra, from the installed metadata.
+
+    Returns:
+        Extra → its packages, with those of the package itself under ""; empty if the package is not installed.
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -108,8 +112,7 @@ def install_command(extra: str = "") -> str:
     command = "pip install" if ours else f"{shlex.quote(sys.executable)} -m pip install"
     source, editable = PACKAGE, False
     try:
-        text = importlib.metadata.distribution(PACKAGE).read_text("direct_url.json")
-        url = json.loads(text) if text else {}
+        url = json.loads(importlib.metadata.distribution(PACKAGE).read_text("direct_url.json") or "{}")
         if "dir_info" in url:
             source, editable = unquote(urlsplit(url["url"]).path), bool(url["dir_info"].get("editable"))
     except importlib.metadata.PackageNotFoundError:
@@ -119,7 +122,7 @@ def install_command(extra: str = "") -> str:
 
 
 def installation() -> dict[str, Any]:
-    """Return versions and folders of this package and of Python."""
+    """Return versions and folders of this package and of Python, and the platform."""
     return {
         "starbucks_retrieval": __version__,
         "git": git_revision(),
@@ -175,7 +178,7 @@ def disks() -> dict[str, dict[str, Any]]:
 
 
 def java() -> dict[str, Any]:
-    """Return the Java that pyserini would use, and whether it is recent enough."""
+    """Return the `path` and `version` of the Java that pyserini would use, None without one, and whether it `fits`."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', _output(program, "-version") if program else "")
@@ -184,7 +187,11 @@ def java() -> dict[str, Any]:
 
 
 def hub(online: bool = False) -> dict[str, Any]:
-    """Return the settings of the hub's libraries, without tokens. The network is used only if `online`."""
+    """Return the settings of the hub's libraries, without tokens.
+
+    Args:
+        online: Contact the hub; otherwise `reachable` is None, and no network is used.
+    """
     from huggingface_hub import constants
 
     return {
@@ -197,7 +204,7 @@ def hub(online: bool = False) -> dict[str, Any]:
 
 
 def reachable(url: str) -> bool:
-    """Return whether a server answers, with any status."""
+    """Return whether a server answers within 3 seconds, with any status."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):
             return True
@@ -219,6 +226,10 @@ def faiss() -> dict[str, str]:
 
 def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
     """Import a module in a child process, so that a package that crashes or hangs does not stop the report.
+
+    Args:
+        module: Its dotted name.
+        timeout: Seconds after which the import counts as failed.
 
     Returns:
         `{"ok": True, …}` with facts about torch and FAISS, or `{"ok": False, "error": …}`.

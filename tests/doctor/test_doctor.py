@@ -1,4 +1,4 @@
-"""doctor: facts, findings with remedies, and broken packages that must not break it."""
+"""doctor: facts, problems with remedies, and broken packages, which do not stop the report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from starbucks_retrieval import doctor
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.doctor import examine, probes, report
+from starbucks_retrieval.doctor import USES, EnvironmentReport, describe_extra, examine, find_problems, probes
 from starbucks_retrieval.doctor.__main__ import as_text, main
 from starbucks_retrieval.doctor.probes import Dependency, dependencies, try_import
-from starbucks_retrieval.doctor.report import USES, EnvironmentReport, describe_extra, find_problems
 
 TORCH = {
     "ok": True,
@@ -43,13 +43,13 @@ NEEDS = [Dependency("torch", ">=2.6", "2.13", True)]
 IMPORTS = {"torch": TORCH, "faiss": {"ok": True, "gpus": 0, "options": "AVX2"}}
 
 
-def found(facts=None, needs=NEEDS, extras=None, imports=None):
+def problems_of(facts=None, needs=NEEDS, extras=None, imports=None):
     checked = EnvironmentReport({**FACTS, **(facts or {})}, needs, imports={**IMPORTS, **(imports or {})})
     return list(find_problems(checked, extras or {}))
 
 
-def test_a_healthy_machine_has_no_findings():
-    assert found() == []
+def test_a_healthy_machine_has_no_problems():
+    assert problems_of() == []
 
 
 BROKEN = {"ok": False, "error": "ImportError: libcudart.so.12"}
@@ -84,28 +84,28 @@ OLD = {"onnx": [Dependency("onnx", ">=1.17", "1.2", False)]}
     ],
 )  # fmt: skip
 def test_problems_have_remedies(changes, what, remedy, serious):
-    matching = [problem for problem in found(**changes) if what in problem.what]
-    assert len(matching) == 1, found(**changes)
+    matching = [problem for problem in problems_of(**changes) if what in problem.what]
+    assert len(matching) == 1, problems_of(**changes)
     assert remedy in matching[0].remedy and matching[0].serious is serious
 
 
-def test_no_finding_of_what_is_fine():
-    assert found({"hub": FACTS["hub"] | {"reachable": False, "offline": True}}) == []
-    assert found({"java": {"path": "/j", "version": "21", "fits": True}}, extras=PYSERINI) == []
+def test_a_working_setup_is_no_problem():
+    assert problems_of({"hub": FACTS["hub"] | {"reachable": False, "offline": True}}) == []
+    assert problems_of({"java": {"path": "/j", "version": "21", "fits": True}}, extras=PYSERINI) == []
     with_gpu = {"torch": TORCH | {"cuda": "12.8", "gpus": [GPU]}}
-    assert found({"faiss": {"faiss-gpu": "1"}, "nvidia": "H200"}, imports=with_gpu) == []
+    assert problems_of({"faiss": {"faiss-gpu": "1"}, "nvidia": "H200"}, imports=with_gpu) == []
 
 
 @pytest.fixture
-def odd_modules(tmp_path, monkeypatch):
+def modules(tmp_path, monkeypatch):
     """Modules that import, raise, exit, kill their process, print, and hang."""
     for name, text in {
-        "odd_good": "",
-        "odd_broken": "raise OSError('libfoo.so: cannot open\\nsecond line')",
-        "odd_exit": "raise SystemExit(3)",
-        "odd_crash": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-        "odd_noisy": "print('{\"module\" never', flush=True)",
-        "odd_hang": "import signal; signal.pause()",
+        "module_that_works": "",
+        "module_that_raises": "raise OSError('libfoo.so: cannot open\\nsecond line')",
+        "module_that_exits": "raise SystemExit(3)",
+        "module_that_crashes": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        "module_that_prints": "print('{\"module\" never', flush=True)",
+        "module_that_hangs": "import signal; signal.pause()",
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -114,40 +114,40 @@ def odd_modules(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "error"),
     [
-        ("odd_broken", "OSError: libfoo.so: cannot open second line"),
-        ("odd_crash", "the import ended Python (SIGSEGV)"),
-        ("odd_exit", "SystemExit: 3"),
-        ("odd_missing", "ModuleNotFoundError: No module named 'odd_missing'"),
+        ("module_that_raises", "OSError: libfoo.so: cannot open second line"),
+        ("module_that_crashes", "the import ended Python (SIGSEGV)"),
+        ("module_that_exits", "SystemExit: 3"),
+        ("missing_module", "ModuleNotFoundError: No module named 'missing_module'"),
     ],
 )
-def test_a_module_that_breaks_or_crashes_is_a_finding(odd_modules, module, error):
+def test_a_module_that_breaks_or_crashes_is_reported(modules, module, error):
     assert try_import(module) == {"ok": False, "error": error}
 
 
-def test_a_module_that_prints_is_imported(odd_modules):
-    assert try_import("odd_noisy") == {"ok": True}
+def test_a_module_that_prints_is_imported(modules):
+    assert try_import("module_that_prints") == {"ok": True}
 
 
-def test_a_module_that_hangs_is_given_up(odd_modules):
-    assert try_import("odd_hang", timeout=3)["error"] == "the import took more than 3 s"
+def test_an_import_that_hangs_ends_after_the_timeout(modules):
+    assert try_import("module_that_hangs", timeout=3)["error"] == "the import took more than 3 s"
 
 
-def test_a_probe_that_fails_stops_nothing(monkeypatch):
+def test_a_failing_probe_does_not_stop_the_report(monkeypatch):
     def broken(*_):
-        raise RuntimeError("an odd machine")
+        raise RuntimeError("an unusual machine")
 
     names = ("installation", "processor", "memory", "disks", "java", "hub", "nvidia", "faiss", "dependencies")
     for name in names:
         monkeypatch.setattr(probes, name, broken)
     checked = examine()
     assert set(checked.facts["failed_probes"]) == set(names)
-    assert "java could not be examined: RuntimeError: an odd machine" in as_text(checked)
+    assert "java could not be examined: RuntimeError: an unusual machine" in as_text(checked)
     json.dumps(checked.to_json())
 
 
-def test_nothing_outside_the_machine_is_asked_unless_online(monkeypatch):
+def test_the_network_is_used_only_if_online(monkeypatch):
     def refused(*arguments, **named):
-        raise AssertionError("the network was tried")
+        raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket, "create_connection", refused)
     monkeypatch.setattr(probes, "reachable", refused)
@@ -162,7 +162,7 @@ def test_a_server_that_does_not_answer_is_not_reachable():
         assert probes.reachable(f"http://127.0.0.1:{taken.getsockname()[1]}") is False
 
 
-def test_tokens_are_seen_and_never_shown(monkeypatch):
+def test_tokens_are_found_but_not_printed(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     found = probes.hub()
     assert found["token"] is True and "hf_secret" not in json.dumps(found)
@@ -217,11 +217,11 @@ def test_the_command(monkeypatch, capsys):
     figures = json.loads(out)
     assert figures["problems"][0]["serious"] and "FAISS cannot be imported" in err
     assert figures["disks"]["current folder"]["free_bytes"] > 0
-    monkeypatch.setattr(report, "find_problems", lambda *_: [])
+    monkeypatch.setattr(doctor, "find_problems", lambda *_: [])
     assert run_command(main, ["--strict"]) == 0
 
 
-def test_on_this_machine_as_it_is(tmp_path):
+def test_the_report_of_this_machine(tmp_path):
     command = [sys.executable, "-m", "starbucks_retrieval.doctor", "--json", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
