@@ -12,8 +12,8 @@ from starbucks_retrieval.data import Passage
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
 from starbucks_retrieval.metrics.results import Results, write_results
+from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sts import StsArguments, sts
-from starbucks_retrieval.sts.sets import open_pair_sets
 
 _RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids")
 _SHARED = ("pooling", "normalize", "override", "dtype", "max_tokens_per_batch", "device")

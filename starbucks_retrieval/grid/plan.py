@@ -165,7 +165,7 @@ def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     from starbucks_retrieval.grid.pairs import sts_arguments
     from starbucks_retrieval.models.info import check_length, model_info
     from starbucks_retrieval.models.precision import autocast_dtype
-    from starbucks_retrieval.sts.sets import open_pair_sets
+    from starbucks_retrieval.sentences.tasks import open_pair_sets
 
     pair_arguments = sts_arguments(arguments, encoding)
     model = model_info(arguments.model_name_or_path)

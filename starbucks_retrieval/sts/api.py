@@ -17,8 +17,8 @@ from starbucks_retrieval.metrics.results import Cell, Results, read_results, wri
 from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences import SentenceArguments, size_table
+from starbucks_retrieval.sentences.tasks import SETS, PairSet, open_pair_sets
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.sts.sets import SETS, PairSet, open_pair_sets
 
 log = logging.getLogger(__name__)
 

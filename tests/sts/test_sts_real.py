@@ -2,8 +2,8 @@
 
 import pytest
 
+from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sts import StsArguments, sts
-from starbucks_retrieval.sts.sets import open_pair_sets
 
 FILES = ("STS12", "STS13", "STS14", "STS15", "STSB")
 # Spearman over whole files at full size, as recorded beside them

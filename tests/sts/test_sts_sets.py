@@ -7,7 +7,7 @@ import pytest
 
 from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sts.sets import SETS, open_pair_sets
+from starbucks_retrieval.sentences.tasks import SETS, open_pair_sets
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from starbucks_retrieval.data.formats import csv as csv_format
 from starbucks_retrieval.data.pairs import open_labelled
 from starbucks_retrieval.data.records import scan
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sts.sets import open_pair_sets
+from starbucks_retrieval.sentences.tasks import open_pair_sets
 
 CORPUS = (
     'docid,title,text,page\r\nd1,Hens,"Hens lay, but not ""in winter"".",7\r\n\r\nd2,,"one\n\ntwo",8\r\nd3,x,y,9\r\n'
