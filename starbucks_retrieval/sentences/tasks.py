@@ -1,4 +1,4 @@
-"""Sets of scored sentence pairs: the seven of the papers by name, and files."""
+"""Collections of annotated sentences: scored pairs (STS) and classification tasks (SentEval), by name or from files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from starbucks_retrieval.data.pairs import open_split_of_pairs
+from starbucks_retrieval.data.pairs import LabelledText, open_labelled, open_split_of_pairs
+from starbucks_retrieval.data.records import Records
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,30 @@ SETS = {
     "SICK-R": "mteb/sickr-sts",
 }
 _SUFFIXES = re.compile(r"(\.(tsv|csv|jsonl|json|txt|parquet|gz))+$")
+_TRAIN, _DEV, _TEST = ("train",), ("dev", "validation", "valid", "val"), ("test",)
+
+
+@dataclass(frozen=True)
+class _SentEvalTask:
+    """A task of SentEval: its hub name and splits, and whether the splits are pooled and cross-validated."""
+
+    hub: str
+    splits: tuple[str, ...]
+    pooled: bool = False
+    dev_trains: bool = False  # the split for validation belongs to the original training set
+
+
+# Sizes of the original releases: MR 10,662, CR 3,775, SUBJ 10,000, MPQA 10,606, SST2 6,920 + 872 + 1,821,
+# TREC 5,452 + 500, MRPC 4,076 + 1,725. The hub's CR and MPQA are a few texts short.
+TASKS = {
+    "MR": _SentEvalTask("cornell-movie-review-data/rotten_tomatoes", ("train", "validation", "test"), pooled=True),
+    "CR": _SentEvalTask("SetFit/SentEval-CR", ("train", "test"), pooled=True),
+    "SUBJ": _SentEvalTask("SetFit/subj", ("train", "test"), pooled=True),
+    "MPQA": _SentEvalTask("jxm/mpqa", ("train", "test"), pooled=True),  # its dev split repeats texts of the others
+    "SST2": _SentEvalTask("SetFit/sst2", ("train", "validation", "test")),
+    "TREC": _SentEvalTask("CogComp/trec", ("train", "test")),
+    "MRPC": _SentEvalTask("SetFit/mrpc", ("train", "validation", "test"), dev_trains=True),
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,39 @@ class PairSet:
     digest: str
 
 
+@dataclass(frozen=True)
+class Task:
+    """Labelled texts; a task without a test part is cross-validated.
+
+    Attributes:
+        name: Name in tables.
+        source: File, folder or hub name.
+        texts: First texts.
+        seconds: Second texts of pairs, or None.
+        classes: The labels, sorted.
+        targets: int [texts], the position of each text's label in `classes`.
+        train, dev, test: Positions of texts.
+    """
+
+    name: str
+    source: str
+    texts: list[str]
+    seconds: list[str] | None
+    classes: list[str]
+    targets: np.ndarray
+    train: np.ndarray
+    dev: np.ndarray
+    test: np.ndarray
+
+    @property
+    def cross_validated(self) -> bool:
+        """Whether every text is tested by a classifier trained on other texts."""
+        return len(self.test) == 0
+
+
+_Collection = TypeVar("_Collection", PairSet, Task)
+
+
 def open_pair_sets(named: Sequence[str], split: str | None = None) -> list[PairSet]:
     """Read sets of scored pairs.
 
@@ -61,41 +121,61 @@ def open_pair_sets(named: Sequence[str], split: str | None = None) -> list[PairS
     Raises:
         UserError: A set cannot be read, has fewer than three pairs or equal scores, or two sets share a name.
     """
+    hub = {hub_name: name for name, hub_name in SETS.items()}
+
+    def stem(collection: str) -> str:
+        return hub.get(collection) or _SUFFIXES.sub("", Path(collection).name)
+
+    return _open_named(named, "set of pairs", SETS, stem, lambda name, source: _read_pairs(name, source, split))
+
+
+def open_tasks(named: Sequence[str]) -> list[Task]:
+    """Read classification tasks; a file named like a task of `TASKS` is that task.
+
+    Args:
+        named: Names of `TASKS`, files, folders of files, hub names, or `NAME=` followed by one of these.
+
+    Raises:
+        UserError: A task cannot be read or has fewer than two classes, or two tasks share a name.
+    """
+    hubs = {name: task.hub for name, task in TASKS.items()}
+    return _open_named(named, "task", hubs, lambda collection: Path(collection).name.split(".")[0], _read_task)
+
+
+def _open_named(
+    named: Sequence[str],
+    kind: str,
+    hubs: Mapping[str, str],
+    stem: Callable[[str], str],
+    read: Callable[[str, str], _Collection],
+) -> list[_Collection]:
+    """Return the collections behind the words of --data; `hubs` maps known names, `stem` names any other collection."""
     if not named:
-        raise UserError("no set of pairs is named", f"name some with --data: {' '.join(SETS)}, or files")
-    sets: dict[str, PairSet] = {}
+        raise UserError(f"no {kind} is named", f"name some with --data: {' '.join(hubs)}, or files")
+
+    def known(word: str) -> str | None:  # ignoring case and hyphens: stsb is STS-B
+        plain = re.sub(r"[-_ ]", "", word).lower()
+        return next((name for name in hubs if name.replace("-", "").lower() == plain), None)
+
+    found: dict[str, _Collection] = {}
     for word in named:
-        name, collection = _name_and_collection(word)
-        if name in sets:
+        given, equals, collection = word.partition("=")
+        if not equals or os.path.exists(word):
+            given, collection = "", word
+        name = given or stem(collection)
+        name = known(name) or name
+        if not os.path.exists(collection):
+            collection = hubs.get(known(collection) or "", collection)
+        if name in found:
             raise UserError(
-                f"two sets are called {name}: {sets[name].source} and {collection}",
+                f"two {kind.split()[0]}s are called {name}: {found[name].source} and {collection}",
                 f"give one of them another name: --data other={collection}",
             )
-        sets[name] = _read(name, collection, split)
-    return list(sets.values())
+        found[name] = read(name, collection)
+    return list(found.values())
 
 
-def _name_and_collection(word: str) -> tuple[str, str]:
-    """The name of a set and the collection behind it."""
-    given, equals, collection = word.partition("=")
-    if not equals or os.path.exists(word):
-        given, collection = "", word
-    given = _table_name(given) or given
-    known = None if os.path.exists(collection) else _table_name(collection)
-    if known:
-        return given or known, SETS[known]
-    stem = _SUFFIXES.sub("", Path(collection).name)
-    hub = {hub_name: name for name, hub_name in SETS.items()}
-    return given or hub.get(collection) or _table_name(stem) or stem, collection
-
-
-def _table_name(word: str) -> str | None:
-    """The spelling of the papers' tables, ignoring case and hyphens: stsb is STS-B."""
-    plain = re.sub(r"[-_ ]", "", word).lower()
-    return next((name for name in SETS if name.replace("-", "").lower() == plain), None)
-
-
-def _read(name: str, collection: str, split: str | None) -> PairSet:
+def _read_pairs(name: str, collection: str, split: str | None) -> PairSet:
     records = open_split_of_pairs(collection, split)
     numbers, first, second, scores = [], [], [], []
     digest = hashlib.blake2b(digest_size=16)
@@ -116,3 +196,69 @@ def _read(name: str, collection: str, split: str | None) -> PairSet:
     if empty:
         log.warning("%d of %d pairs of %s lack a sentence; they are kept", empty, len(scores), records.source)
     return PairSet(name, records.source, numbers, (first, second), np.array(scores), digest.hexdigest())
+
+
+def _read_task(name: str, collection: str) -> Task:
+    known = TASKS.get(name)
+    rows: list[LabelledText] = []
+    for records, split in _sources(collection, known):
+        for number, row in records.numbered():
+            if rows and (row.second is None) != (rows[0].second is None):
+                raise UserError(f"{records.where(number)}: some rows have one text and some two", "give all the same")
+            rows.append(LabelledText(row.text, row.second, row.label, split) if split else row)
+    classes = sorted({row.label for row in rows})
+    if len(classes) < 2:
+        raise UserError(
+            f"{collection} has {len(rows)} texts of {len(classes)} classes", "a classifier needs two or more"
+        )
+    positions = {label: i for i, label in enumerate(classes)}
+    train, dev, test = _split(collection, [row.split for row in rows], known)
+    return Task(
+        name,
+        collection,
+        [row.text for row in rows],
+        None if rows[0].second is None else [row.second or "" for row in rows],
+        classes,
+        np.array([positions[row.label] for row in rows]),
+        train,
+        dev,
+        test,
+    )
+
+
+def _sources(collection: str, known: _SentEvalTask | None) -> Iterator[tuple[Records[LabelledText], str]]:
+    """The collections of a task, each with its split, or an empty string where a column names the split."""
+    path = Path(collection)
+    if path.is_dir():
+        parts = sorted(file for file in path.iterdir() if file.name.split(".")[0] in (*_TRAIN, *_DEV, *_TEST))
+        if parts:
+            yield from ((open_labelled(str(file)), file.name.split(".")[0]) for file in parts)
+            return
+    if os.path.exists(collection) or known is None:
+        yield open_labelled(collection), ""
+        return
+    yield from ((open_labelled(collection, split=split), split) for split in known.splits)
+
+
+def _split(source: str, splits: list[str], known: _SentEvalTask | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions of the training, validation and test texts."""
+    empty, everything = np.array([], dtype=int), np.arange(len(splits))
+    if known is not None and known.pooled:
+        return everything, empty, empty
+    names = np.array([split.lower() for split in splits])
+    train, dev, test = (np.flatnonzero(np.isin(names, part)) for part in (_TRAIN, _DEV, _TEST))
+    if not len(test) and not any(splits):
+        if known is not None:
+            raise UserError(
+                f"{source} does not say which texts are for training and which for testing",
+                "add a column split with train and test, or give a folder with train.tsv and test.tsv",
+            )
+        return everything, empty, empty
+    if not len(train) or not len(test):
+        found = ", ".join(f"{split or 'none'} {count}" for split, count in Counter(splits).items())
+        raise UserError(
+            f"{source} needs texts of the splits train and test, it has {found}", "correct its column split"
+        )
+    if known is not None and known.dev_trains:
+        train, dev = np.sort(np.concatenate([train, dev])), empty
+    return train, dev, test

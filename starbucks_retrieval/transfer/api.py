@@ -16,8 +16,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences import SentenceArguments
+from starbucks_retrieval.sentences.tasks import TASKS, Task, open_tasks
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.transfer.tasks import TASKS, Task, open_tasks
 
 if TYPE_CHECKING:
     from starbucks_retrieval.sentences.encoding import SentenceModel

@@ -8,7 +8,7 @@ import pytest
 
 from starbucks_retrieval.data.pairs import LabelledText, open_labelled
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.transfer.tasks import TASKS, open_tasks
+from starbucks_retrieval.sentences.tasks import TASKS, open_tasks
 
 
 @pytest.fixture
