@@ -1,12 +1,156 @@
 """The best size to deploy from measured quality and cost, and sizes for the next training."""
 
-from starbucks_retrieval.choose.api import SizeChoice, choose
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 from starbucks_retrieval.choose.candidates import (
+    BYTES,
+    MILLISECONDS,
     SizeCandidate,
     build_candidates,
     find_knee,
     pareto_front,
     propose_sizes,
 )
+from starbucks_retrieval.cli import format_number, log
+from starbucks_retrieval.cli.tables import align_columns
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Results, read_results
+from starbucks_retrieval.sizes import Sizes
 
 __all__ = ["SizeCandidate", "SizeChoice", "build_candidates", "choose", "find_knee", "pareto_front", "propose_sizes"]
+
+
+@dataclass(frozen=True)
+class SizeChoice:
+    """The result of `choose`.
+
+    Args:
+        best: The size to deploy.
+        reason: Why it is the best, in words.
+        front: The Pareto front, cheapest first.
+        knee: Its knee.
+        measure: The measure of quality.
+        datasets: The data sets it is averaged over.
+        model_sizes: Sizes for the next training, if they were requested.
+    """
+
+    best: SizeCandidate
+    reason: str
+    front: list[SizeCandidate]
+    knee: SizeCandidate
+    measure: str
+    datasets: list[str]
+    model_sizes: Sizes | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return {
+            "measure": self.measure,
+            "datasets": self.datasets,
+            "best": self.best.to_json(),
+            "reason": self.reason,
+            "knee": self.knee.to_json(),
+            "front": [one.to_json() for one in self.front],
+            **({"sizes": str(self.model_sizes)} if self.model_sizes is not None else {}),
+        }
+
+    def table(self) -> str:
+        """Return the front as aligned text, cheapest first; `*` marks the best size, `k` the knee."""
+        units = list(self.front[0].costs)
+        rows = [["", "size", self.measure, *units]]
+        for one in self.front:  # the best size within any budget is on the front
+            marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
+            costs = [format_number(one.costs[unit]) for unit in units]
+            rows.append([marks, str(one.size), f"{one.quality:.4f}", *costs])
+        return "\n".join(align_columns(rows, "r"))
+
+
+def choose(
+    inputs: str | Path | Sequence[str | Path],
+    *,
+    measure: str | None = None,
+    budget_ms: float | None = None,
+    bytes_per_passage: float | None = None,
+    min_quality: float | None = None,
+    auto_sizes: int | None = None,
+) -> SizeChoice:
+    """Choose the best size within a budget, or the cheapest size that is good enough.
+
+    Args:
+        inputs: Result files of one model with scores at sizes; data sets are averaged.
+        measure: The measure of quality; may be left out if the files have only one.
+        budget_ms: The most milliseconds to encode a query.
+        bytes_per_passage: The most bytes of a stored vector.
+        min_quality: Choose the cheapest size that reaches this, not the best one.
+        auto_sizes: How many sizes to propose for the next training.
+
+    Raises:
+        UserError: No size fits (the hint names the nearest one), the files are of several models, or they lack costs
+            that a budget needs.
+    """
+    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    files = {str(path): read_results(path) for path in paths}
+    labels = sorted({results.label for results in files.values()})
+    if len(labels) > 1:
+        raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
+    candidates, measure = build_candidates(files, measure)
+    fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, budget_ms)
+    fitting = _within_budget(fitting, "bytes_per_passage", BYTES, bytes_per_passage)
+    best, reason = _best(fitting, min_quality, measure)
+    if budget_ms is not None:
+        _warn_of_busy_machine(files)
+    return SizeChoice(
+        best=best,
+        reason=reason,
+        front=pareto_front(candidates),
+        knee=find_knee(candidates),
+        measure=measure,
+        datasets=list(candidates[0].by_dataset),
+        model_sizes=propose_sizes(candidates, auto_sizes) if auto_sizes is not None else None,
+    )
+
+
+def _warn_of_busy_machine(files: Mapping[str, Results]) -> None:
+    """Warn if the costs that count, those of the first file that has any, were measured on a busy machine."""
+    path, more = next((path, results.more) for path, results in files.items() if results.more.get("costs"))
+    how = more.get("costs_measured")
+    if isinstance(how, Mapping) and how.get("busy"):
+        log.warning(
+            "the milliseconds in %s were measured on a busy machine: %s\n  try: grid --measure_cost when it is idle",
+            *(path, how["busy"]),
+        )
+
+
+def _within_budget(candidates: list[SizeCandidate], flag: str, unit: str, budget: float | None) -> list[SizeCandidate]:
+    if budget is None:
+        return candidates
+    if unit not in candidates[0].costs:
+        raise UserError(f"--{flag} needs {unit}, which was not measured", "run grid with --measure_cost")
+    fitting = [one for one in candidates if one.costs[unit] <= budget]
+    if not fitting:
+        least = min(candidates, key=lambda one: one.costs[unit])
+        raise UserError(
+            f"no size fits --{flag} {format_number(budget)}",
+            f"the least is {format_number(least.costs[unit])}, at {least.size}",
+        )
+    return fitting
+
+
+def _best(fitting: Sequence[SizeCandidate], min_quality: float | None, measure: str) -> tuple[SizeCandidate, str]:
+    """Return the size to deploy, and why."""
+    best = max(fitting, key=lambda one: (one.quality, -one.log_cost))
+    if min_quality is None:
+        return best, f"the highest {measure} that fits"
+    good_enough = [one for one in fitting if one.quality >= min_quality]
+    if not good_enough:
+        raise UserError(
+            f"nothing that fits reaches --min_quality {min_quality:g}",
+            f"the best is {best.quality:.4f}, at {best.size}",
+        )
+    cheapest = min(good_enough, key=lambda one: (one.log_cost, -one.quality))
+    return cheapest, f"the cheapest that reaches {min_quality:g}"

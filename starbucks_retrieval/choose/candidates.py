@@ -178,11 +178,10 @@ def _is_nested(lower: Size, upper: Size) -> bool:
 
 
 def _dominates(other: SizeCandidate, one: SizeCandidate) -> bool:
-    pairs = [(other.costs[name], one.costs[name]) for name in (BYTES, MILLISECONDS) if name in one.costs]
-    if MILLISECONDS not in one.costs:
-        pairs.append((other.size.layer, one.size.layer))
-    pairs.append((-other.quality, -one.quality))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+    scales = [
+        (each.costs[BYTES], each.costs.get(MILLISECONDS, each.size.layer), -each.quality) for each in (other, one)
+    ]
+    return scales[0] != scales[1] and all(a <= b for a, b in zip(*scales))
 
 
 def _choose_measure(files: Mapping[str, Results], measure: str | None) -> str:

@@ -13,8 +13,7 @@ from functools import partial
 import pytest
 
 from starbucks_retrieval.browse import browse
-from starbucks_retrieval.browse.__main__ import main
-from starbucks_retrieval.browse.serve import Server
+from starbucks_retrieval.browse.__main__ import Server, main
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from starbucks_retrieval.browse.api import browse
+from starbucks_retrieval.browse import browse
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.metrics.run_labels import RunIdentity, run_labels, run_titles
