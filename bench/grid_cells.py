@@ -21,8 +21,7 @@ import common
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.grid import GridArguments, grid
-from starbucks_retrieval.grid.arguments import EncodingArguments
+from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.search import SearchArguments, search
 from starbucks_retrieval.sentences import grid_dims, grid_layers

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.grid.arguments import DeltaArguments, EncodingArguments, GridArguments
+from starbucks_retrieval.grid import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.tables import matrices
 from starbucks_retrieval.metrics.results import Results, read_results, write_results
 
@@ -18,6 +19,14 @@ EPILOG = (
     "starbucks grid --task sts --model_name_or_path model --data stsb    |    "
     "starbucks grid --input ours.json --minus theirs.json [--output deltas.json]"
 )
+
+
+@dataclasses.dataclass
+class DeltaArguments:
+    """What two grids differ by"""
+
+    input: str | None = flag(None, "a result file: show it, or what is left of it after --minus")
+    minus: str | None = flag(None, "the result file to take off, cell by cell; --output keeps the deltas")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -43,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
         preview(arguments, encoding).show(common)
         return
     if arguments.task == "sts":
-        from starbucks_retrieval.grid.pairs import grid_of_pairs
+        from starbucks_retrieval.grid.api import grid_of_pairs
 
         results = grid_of_pairs(arguments, encoding, common.seed)
         _show(results, f"{len(results.cells)} cells in {arguments.target}", {"output": str(arguments.target)}, common)

@@ -135,9 +135,9 @@ class _Proposed:
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the candidates of the next batch of queries, found by the shared pass."""
-        own = slice(self.given, self.given + len(queries))
-        self.given = own.stop
-        return self.rows[own], self.ceiling[own]
+        batch = slice(self.given, self.given + len(queries))
+        self.given = batch.stop
+        return self.rows[batch], self.ceiling[batch]
 
 
 def _propose(
@@ -167,9 +167,9 @@ def _propose(
                 if lengths is not None:
                     torch.mul(total, lengths[i], out=copy)
                 kept[high].add(start, total if lengths is None else copy)
-        own = _inverse_lengths(left, dims).double().cpu().numpy() if normalize else np.ones((len(dims), len(queries)))
+        scale = _inverse_lengths(left, dims).double().cpu().numpy() if normalize else np.ones((len(dims), len(queries)))
         found = {dim: best.finish() for dim, best in kept.items()}
-    return {dim: (rows, scores * own[i][:, None]) for i, (dim, (scores, rows)) in enumerate(found.items())}
+    return {dim: (rows, scores * scale[i][:, None]) for i, (dim, (scores, rows)) in enumerate(found.items())}
 
 
 def _inverse_lengths(pooled_layers: Tensor, dims: Sequence[int]) -> Tensor:

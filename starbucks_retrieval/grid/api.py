@@ -1,4 +1,4 @@
-"""Measure every size of a model on retrieval data sets, from one encoding pass over each."""
+"""Measure every size of a model on retrieval data or on scored pairs, from one encoding pass over each."""
 
 from __future__ import annotations
 
@@ -13,36 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from starbucks_retrieval.data import open_corpus, open_queries
+from starbucks_retrieval.data import Passage, open_corpus, open_queries
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
-from starbucks_retrieval.grid.costs import PASSAGES, QUERIES, bytes_of, costs_of
-from starbucks_retrieval.grid.encoding import LayerStores, encode_layers, remove_layers
-from starbucks_retrieval.grid.plan import plan_grid, scoring_device
-from starbucks_retrieval.grid.scoring import Scoring
+from starbucks_retrieval.grid import EncodingArguments, GridArguments
+from starbucks_retrieval.grid.costs import bytes_of, costs_of
+from starbucks_retrieval.grid.layers import LayerStores, encode_arguments, encode_layers, remove_layers
+from starbucks_retrieval.grid.plan import plan_grid, sts_arguments
 from starbucks_retrieval.metrics.measures import Qrels
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
+from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.sts import sts
 
 log = logging.getLogger(__name__)
 
 _SAMPLED = 10_000  # first passages of a corpus, from which those that are timed are drawn
 _IDS = 2**16  # ids compared at once
 # Flags that do not affect the results.
-_NOT_RECORDED = (
-    "task",
-    "data",
-    "output",
-    "work_dir",
-    "keep_work_dir",
-    "overwrite",
-    "max_memory",
-    "device",
-    "num_processes",
-)
+_FOLDERS = ("output", "work_dir", "keep_work_dir", "overwrite")
+_NOT_RECORDED = ("task", "data", *_FOLDERS, "max_memory", "device", "num_processes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,46 +65,65 @@ def grid(arguments: GridArguments, encoding: EncodingArguments | None = None, se
     """
     encoding = encoding or EncodingArguments()
     plan = plan_grid(arguments, encoding)
-    base, names, qrels, measures, depth = plan.base, plan.names, plan.qrels, plan.measures, plan.depth
-    layers, dims = plan.layers, plan.dims
+    layers, dims, depth = plan.layers, plan.scoring.dims, plan.scoring.depth
     log.info("%d layers x %d dims, %d passages a query, from one pass a data set", len(layers), len(dims), depth)
-    scoring = Scoring(
-        dims,
-        measures,
-        depth,
-        plan.normalize,
-        arguments.asymmetric,
-        arguments.remove_identical_ids,
-        arguments.max_memory,
-        scoring_device(plan.device),
-    )
     seconds = {"encode": 0.0, "score": 0.0}
     cells: list[Cell] = []
     findings: dict[str, dict[str, list[str]]] = {}
     stores: list[LayerStores] = []
-    for dataset, name in names.items():
+    for dataset, name in plan.names.items():
         lap = time.perf_counter()
-        pooled_layers = encode_layers(base, arguments, dataset, arguments.work_folder / name, layers, dims[-1])
+        pooled_layers = encode_layers(plan.base, arguments, dataset, arguments.work_folder / name, layers, dims[-1])
         stores += pooled_layers.values()
         seconds["encode"] += -lap + (lap := time.perf_counter())
-        rows = _judged_rows(pooled_layers[layers[0]], qrels[dataset], name)
-        for size_cells, serious in scoring.cells(name, pooled_layers, qrels[dataset], rows):
+        rows = _judged_rows(pooled_layers[layers[0]], plan.qrels[dataset], name)
+        for size_cells, serious in plan.scoring.cells(name, pooled_layers, plan.qrels[dataset], rows):
             cells += (
                 size_cells if arguments.keep_values else [dataclasses.replace(cell, values=None) for cell in size_cells]
             )
             if serious:
                 findings.setdefault(name, {})[_size_text(size_cells[0])] = serious
         seconds["score"] += time.perf_counter() - lap
-    _warn_of_findings(findings, len(cells) // len(measures) // len(names))
+    _warn_of_findings(findings, len(cells) // len(plan.scoring.measures) // len(plan.names))
     more = _description(arguments, encoding, stores, layers, dims, depth) | ({"findings": findings} if findings else {})
     lap = time.perf_counter()
-    more |= _costs(base, arguments, [Size(layer, dim) for layer in layers for dim in dims], seed)
+    more |= _costs(plan.base, arguments, [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
     results = Results("grid", arguments.label or Path(arguments.model_name_or_path).name, cells, more, "grid")
     write_results(arguments.target, results)
     if not arguments.keeps_work:
         remove_layers(stores, arguments.work_folder)
     return GridMeasurement(results, {part: round(value, 3) for part, value in seconds.items()})
+
+
+def grid_of_pairs(arguments: GridArguments, encoding: EncodingArguments | None = None, seed: int = 42) -> Results:
+    """Measure every (layer, dim) on sets of scored pairs, and write the result file.
+
+    With `measure_cost`, sentences drawn by `seed` are timed alone (query_ms) and in batches (passage_ms).
+
+    Args:
+        arguments: The flags of `starbucks grid --task sts`.
+        encoding: Flags of the encoding; None for the defaults.
+        seed: Draws the sentences by which costs are measured.
+
+    Returns:
+        The content of the result file.
+
+    Raises:
+        UserError: A flag belongs to retrieval, or as `sts`.
+    """
+    encoding = encoding or EncodingArguments()
+    pair_arguments = sts_arguments(arguments, encoding)
+    results = sts(pair_arguments)
+    if arguments.measure_cost:
+        sets = open_pair_sets(pair_arguments.data, pair_arguments.split)
+        texts = dict.fromkeys(text for one in sets for side in one.sentences for text in side)
+        passages = [Passage(str(i), "", text) for i, text in enumerate(texts)]
+        sizes = sorted({cell.size for cell in results.cells if cell.size is not None})
+        costs = costs_of(encode_arguments(arguments, encoding), sizes, passages, passages, seed)
+        results = dataclasses.replace(results, more=results.more | costs)
+        write_results(arguments.target, results)
+    return results
 
 
 def _judged_rows(stores: LayerStores, qrels: Qrels, name: str) -> np.ndarray:
@@ -176,12 +187,9 @@ def _description(
 
 
 def _costs(base: EncodeArguments, arguments: GridArguments, sizes: Sequence[Size], seed: int) -> dict[str, Any]:
-    """`costs` of each size, and how milliseconds were measured, if they were."""
+    """Return the `costs` of each size, and how milliseconds were measured, if they were."""
     if not arguments.measure_cost:
         return {"costs": bytes_of(sizes)}
-    rng, dataset = np.random.default_rng(seed), arguments.dataset_path[0]
+    dataset = arguments.dataset_path[0]
     queries = list(open_queries(arguments.queries or dataset, split=arguments.query_split))
-    passages = list(itertools.islice(open_corpus(dataset), _SAMPLED))
-    timed_queries = [queries[i] for i in rng.permutation(len(queries))[:QUERIES]]
-    timed_passages = [passages[i] for i in rng.permutation(len(passages))[:PASSAGES]]
-    return costs_of(base, sizes, timed_queries, timed_passages)
+    return costs_of(base, sizes, queries, list(itertools.islice(open_corpus(dataset), _SAMPLED)), seed)

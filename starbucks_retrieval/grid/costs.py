@@ -24,7 +24,7 @@ from starbucks_retrieval.sizes import Size, Sizes
 SLOWDOWN = 1.5  # a repetition takes this many times the least one: others are using the machine
 LOAD = 1.25  # processes that want to run, for each core; our own threads are one a core
 
-QUERIES, PASSAGES = 50, 64
+_QUERIES, _PASSAGES = 50, 64
 _ROUNDS = 3  # repetitions, of which the least counts
 _WARM = 3  # queries whose time does not count
 
@@ -85,22 +85,26 @@ def costs_of(
     arguments: EncodeArguments,
     sizes: Sequence[Size],
     queries: list[Query] | list[Passage],
-    passages: Sequence[Passage],
+    passages: list[Passage],
+    seed: int,
 ) -> dict[str, Any]:
-    """Measure the costs of each size, and return them as a result file holds them.
+    """Measure the costs of each size on some of the texts, and return them as a result file holds them.
 
     Args:
         arguments: Flags of `encode`: model, device, precision and batch size.
         sizes: The sizes. Times are measured once for each of their layers.
-        queries: Timed one at a time; passages for sentences of pairs.
-        passages: Timed in batches.
+        queries: 50 of them are timed one at a time; passages for sentences of pairs.
+        passages: 64 of them are timed in batches.
+        seed: Draws the texts that are timed.
 
     Returns:
         `costs`, {size: {"bytes_per_passage": …, "query_ms": …, "passage_ms": …}}, both times in milliseconds for
         one text; and `costs_measured`, the device, counts and load of the machine during the measurement.
     """
-    costs = bytes_of(sizes)
-    by_layer, how = measure_costs(arguments, sorted({size.layer for size in sizes}), queries, passages)
+    rng, costs = np.random.default_rng(seed), bytes_of(sizes)
+    alone = [queries[i] for i in rng.permutation(len(queries))[:_QUERIES]]
+    batched = [passages[i] for i in rng.permutation(len(passages))[:_PASSAGES]]
+    by_layer, how = measure_costs(arguments, sorted({size.layer for size in sizes}), alone, batched)
     for size in sizes:
         costs[str(size)] |= by_layer[size.layer]
     return {"costs": costs, "costs_measured": how}
@@ -152,8 +156,8 @@ def measure_costs(
     log.info("timing takes about %.0f s", max(1, seconds))
     of_queries: dict[int, list[list[float]]] = {layer: [[] for _ in texts] for layer in layers}
     turns = list(itertools.product(range(len(texts)), range(_ROUNDS), layers))
-    for place, _, layer in progress(turns, len(turns), "queries", "timing queries", every=10):
-        of_queries[layer][place].append(query_lap(texts[place], layer))
+    for number, _, layer in progress(turns, len(turns), "queries", "timing queries", every=10):
+        of_queries[layer][number].append(query_lap(texts[number], layer))
     of_passages: dict[int, list[float]] = {layer: [] for layer in layers}
     rounds = list(itertools.product(range(_ROUNDS), layers))
     for _, layer in progress(rounds, len(rounds), "rounds", "timing passages", every=10):
@@ -165,7 +169,7 @@ def measure_costs(
     for layer, cost in costs.items():
         milliseconds = (format_number(value, 3) for value in cost.values())
         log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *milliseconds)
-    machine = Quiet(slowdown([times for own in of_queries.values() for times in own]), load, cores)
+    machine = Quiet(slowdown([times for laps in of_queries.values() for times in laps]), load, cores)
     if machine.busy:
         log.warning(
             "the machine is busy: %s\n  try: measure again when it is quiet; the times are too long", machine.busy

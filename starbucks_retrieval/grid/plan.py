@@ -6,7 +6,9 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
@@ -15,15 +17,19 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.grid.arguments import EncodingArguments, GridArguments
-from starbucks_retrieval.grid.encoding import encode_arguments, grid_shape, layer_jobs
+from starbucks_retrieval.grid import EncodingArguments, GridArguments
+from starbucks_retrieval.grid.layers import Scoring, encode_arguments, layer_jobs
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import dataset_name
+from starbucks_retrieval.models.info import check_length, model_info
+from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.search.memory import parse_bytes
+from starbucks_retrieval.sentences import grid_axes
+from starbucks_retrieval.sentences.tasks import open_pair_sets
+from starbucks_retrieval.sts import StsArguments
 
-if TYPE_CHECKING:
-    import torch
-
+_RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids")
+_SHARED = ("pooling", "normalize", "override", "dtype", "max_tokens_per_batch", "device")
 _SAMPLE = 200  # sentences whose tokens are averaged
 
 
@@ -35,23 +41,15 @@ class GridPlan:
         base: Flags of `encode`, without data and sizes.
         names: {data set: its name in cells}.
         qrels: {data set: its relevance judgements}.
-        measures: ir-measures' measures.
-        depth: Passages per query.
         layers: Ascending.
-        dims: Ascending.
-        normalize: Whether embeddings have length 1.
-        device: Of the encoder.
+        scoring: Dims, measures and depth, and how cells are scored.
     """
 
     base: EncodeArguments
     names: dict[str, str]
     qrels: Mapping[str, Qrels]
-    measures: list[Any]
-    depth: int
     layers: list[int]
-    dims: list[int]
-    normalize: bool
-    device: torch.device
+    scoring: Scoring
 
 
 def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan:
@@ -76,10 +74,20 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
     parse_bytes(arguments.max_memory)
     if arguments.target.is_dir():
         raise UserError(f"{arguments.target} is a folder, a file is needed", "name a file in it")
-    shape = grid_shape(base)
-    layers, dims = arguments.wanted(shape.num_layers, shape.hidden_size)
+    model = model_info(arguments.model_name_or_path)
+    layers, dims = grid_axes(arguments.layers, arguments.dims, model.num_layers, model.hidden_size)
+    scoring = Scoring(
+        dims=dims,
+        measures=measures,
+        depth=depth,
+        normalize=base.configured(model.config).normalize,
+        asymmetric=arguments.asymmetric,
+        remove_identical_ids=arguments.remove_identical_ids,
+        max_memory=arguments.max_memory,
+        device=scoring_device(device),
+    )
     qrels = {dataset: read_qrels(arguments.qrels or dataset, split=arguments.split) for dataset in names}
-    return GridPlan(base, names, qrels, measures, depth, layers, dims, shape.config.normalize, device)
+    return GridPlan(base, names, qrels, layers, scoring)
 
 
 def scoring_device(model: torch.device) -> str:
@@ -113,6 +121,45 @@ def _dataset_names(arguments: GridArguments) -> dict[str, str]:
     return names
 
 
+def sts_arguments(arguments: GridArguments, encoding: EncodingArguments) -> StsArguments:
+    """Return the flags of `sts` that measure the grid.
+
+    Args:
+        arguments: Model, sets, layers, dims, measure and result file.
+        encoding: Pooling, precision, batch size and device.
+
+    Raises:
+        UserError: A flag belongs to retrieval, the model is missing, or the measure is not a correlation.
+
+    Example:
+        >>> found = sts_arguments(GridArguments("model", task="sts", layers="2,4"), EncodingArguments())
+        >>> found.grid, found.layers, found.measure
+        (True, '2,4', 'spearman')
+    """
+    defaults = GridArguments()
+    for name in _RETRIEVAL:
+        if getattr(arguments, name) != getattr(defaults, name):
+            raise UserError(f"--{name} belongs to --task retrieval", "leave it out; --data names sets of scored pairs")
+    if not arguments.model_name_or_path:
+        raise UserError("--model_name_or_path is missing", "name the model to measure")
+    if arguments.measure_text not in ("spearman", "pearson"):
+        raise UserError(f"--measures {arguments.measure_text} is no correlation", "take spearman or pearson")
+    given = dataclasses.asdict(encoding)
+    options: dict[str, Any] = {name: given[name] for name in _SHARED}
+    if arguments.data:
+        options["data"] = arguments.data
+    return StsArguments(
+        model_name_or_path=arguments.model_name_or_path,
+        grid=True,
+        layers=arguments.layers,
+        dims=arguments.dims,
+        label=arguments.label,
+        measure="pearson" if arguments.measure_text == "pearson" else "spearman",
+        output=str(arguments.target),
+        **options,
+    )
+
+
 def preview(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     """Return the lines and figures of `--dry_run`; nothing is written, and no weights are read.
 
@@ -131,9 +178,11 @@ def preview(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
 def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     plan = plan_grid(arguments, encoding)
     texts: list[dict[str, Any]] = []
-    lines = [("model", f"{arguments.model_name_or_path}: layers {_list(plan.layers)}; dims {_list(plan.dims)}")]
+    lines = [("model", f"{arguments.model_name_or_path}: layers {_list(plan.layers)}; dims {_list(plan.scoring.dims)}")]
     for dataset, name in plan.names.items():
-        jobs = layer_jobs(plan.base, arguments, dataset, arguments.work_folder / name, plan.layers, plan.dims[-1])
+        jobs = layer_jobs(
+            plan.base, arguments, dataset, arguments.work_folder / name, plan.layers, plan.scoring.dims[-1]
+        )
         for kind, job in zip(("queries", "passages"), jobs):
             found = plan_encoding(job).preview().figures
             complete = all(store["state"].startswith("complete") for store in found["stores"])
@@ -143,7 +192,7 @@ def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Prev
             held = "" if found["bytes"] is None else f", {readable(found['bytes'])} of embeddings"
             kept = " (complete already: used if they come from this job)" if complete else ""
             lines.append((kind, f"{count} of {name}, {found['mean_tokens']:.0f} tokens on average{held}{kept}"))
-    pairs = len(plan.layers) * len(plan.dims) * (len(plan.layers) if arguments.asymmetric else 1)
+    pairs = len(plan.layers) * len(plan.scoring.dims) * (len(plan.layers) if arguments.asymmetric else 1)
     stays = "kept" if arguments.keeps_work else "removed at the end"
     figures: dict[str, Any] = {
         "texts": texts,
@@ -151,7 +200,7 @@ def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Prev
         "bytes": _sum(texts, "bytes"),
         "kept": arguments.keeps_work,
         "seconds": _sum(texts, "seconds"),
-        **_common(arguments, plan.layers, plan.dims, pairs * len(plan.measures) * len(plan.names)),
+        **_common(arguments, plan.layers, plan.scoring.dims, pairs * len(plan.scoring.measures) * len(plan.names)),
     }
     free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
     taken = "embeddings" if figures["bytes"] is None else readable(figures["bytes"])
@@ -160,13 +209,6 @@ def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Prev
 
 
 def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
-    import torch
-
-    from starbucks_retrieval.grid.pairs import sts_arguments
-    from starbucks_retrieval.models.info import check_length, model_info
-    from starbucks_retrieval.models.precision import autocast_dtype
-    from starbucks_retrieval.sentences.tasks import open_pair_sets
-
     pair_arguments = sts_arguments(arguments, encoding)
     model = model_info(arguments.model_name_or_path)
     config = pair_arguments.configured(model.config)

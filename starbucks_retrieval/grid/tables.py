@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from starbucks_retrieval.cli.tables import align_columns
@@ -39,7 +38,7 @@ def _matrix(dataset: str, measure: str, dim: int | None, cells: list[Cell], unit
         assert cell.size is not None
         column = cell.passage_size.layer if cell.passage_size else cell.size.dim
         found[cell.size.layer, column] = cell.value
-    layers, columns = _distinct(row for row, _ in found), _distinct(column for _, column in found)
+    layers, columns = (sorted(set(axis)) for axis in zip(*found))
     head = f"{dataset}, {measure}"
     corner = "layer \\ dim"
     if dim is not None:
@@ -47,13 +46,9 @@ def _matrix(dataset: str, measure: str, dim: int | None, cells: list[Cell], unit
     rows = [[corner, *map(str, columns)]]
     for layer in layers:
         rows.append([str(layer), *(_value_text(found.get((layer, column), math.nan), signed) for column in columns)])
-    counts = _distinct(cell.count for cell in cells if cell.count)
+    counts = sorted({cell.count for cell in cells if cell.count})
     of = f" ({', '.join(map(str, counts))} {unit})" if counts else ""
     return "\n".join([head + of, *align_columns(rows, "r")])
-
-
-def _distinct(values: Iterable[int]) -> list[int]:
-    return sorted(set(values))
 
 
 def _value_text(value: float, signed: bool) -> str:
@@ -80,15 +75,15 @@ def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:
     for path, results in ((minuend, left), (subtrahend, right)):
         if results.kind == "deltas":
             raise UserError(f"{path} holds deltas already", "name the two files they were made of")
-    ours, theirs = _by_place(left, minuend), _by_place(right, subtrahend)
+    ours, theirs = _by_key(left, minuend), _by_key(right, subtrahend)
     if not ours.keys() & theirs.keys():
         raise UserError(
             f"{minuend} and {subtrahend} have no cell in common",
             "measure both models on the same data sets, by the same measures, at the same layers and dims",
         )
     cells = []
-    for place in [*ours, *(place for place in theirs if place not in ours)]:
-        mine, other = ours.get(place), theirs.get(place)
+    for key in ours | theirs:
+        mine, other = ours.get(key), theirs.get(key)
         known = mine or other
         assert known is not None
         if mine and other and mine.count != other.count:
@@ -106,11 +101,11 @@ def deltas(minuend: str | Path, subtrahend: str | Path) -> Results:
     return Results("deltas", f"{left.label} − {right.label}", cells, {"made_of": made_of, "provenance": describe()})
 
 
-def _by_place(results: Results, path: str | Path) -> dict[tuple, Cell]:
+def _by_key(results: Results, path: str | Path) -> dict[tuple, Cell]:
     cells: dict[tuple, Cell] = {}
     for cell in results.cells:
-        place = cell.dataset, cell.measure, cell.size, cell.passage_size
-        if place in cells:
+        key = cell.dataset, cell.measure, cell.size, cell.passage_size
+        if key in cells:
             raise UserError(f"{path} has {cell.dataset} {cell.measure} at {cell.size} twice", "measure again")
-        cells[place] = cell
+        cells[key] = cell
     return cells

@@ -1,5 +1,254 @@
 """Tables, figures and one HTML page from result files, in the layouts of the papers."""
 
-from starbucks_retrieval.report.api import Report, report
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.metrics.significance import Correction
+from starbucks_retrieval.pages import render_template
+from starbucks_retrieval.report.columns import MethodResults, ReportSizes
+from starbucks_retrieval.report.cost_figures import latency_figure, pareto_figure
+from starbucks_retrieval.report.drawing import Drawing, draw_file, import_matplotlib, inline_svg
+from starbucks_retrieval.report.figures import (
+    Kpi,
+    choose_kpis,
+    effectiveness_figure,
+    grid_difference_figure,
+    grid_figure,
+)
+from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
+from starbucks_retrieval.report.layouts import (
+    CORRECTIONS,
+    SignificanceMarks,
+    ablation_table,
+    averages_table,
+    by_size_table,
+)
+from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
+from starbucks_retrieval.report.tables import Table
+from starbucks_retrieval.version import __version__
 
 __all__ = ["Report", "report"]
+
+_MAX_DETAIL = 4000  # characters of one key of a result file that the page shows
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a report shows, and the files that it was written to.
+
+    Attributes:
+        title: The heading of the page.
+        subtitle: The sentence below it.
+        kpis: The large numbers.
+        warnings: Serious findings of the preflight.
+        tables: The tables.
+        drawings: The figures; that of effectiveness stands before the tables.
+        sources: The result files.
+        notes: Sentences about scores that were left out.
+        paths: The files, the page last; empty before they are written.
+        version: The version of this package.
+    """
+
+    title: str
+    subtitle: str
+    kpis: list[Kpi]
+    warnings: list[str]
+    tables: list[Table]
+    drawings: list[Drawing]
+    sources: list[Source]
+    notes: list[str]
+    paths: tuple[Path, ...] = ()
+    version: str = __version__
+
+    def summary(self) -> str:
+        """Return one line for a terminal."""
+        drawn = f"{len(self.drawings)} figures" if self.drawings else "no figures"
+        found = f"; the preflight's findings: {len(self.warnings)}, see the page" if self.warnings else ""
+        page = self.paths[-1]
+        return f"{len(self.tables)} tables and {drawn} in {page.parent}, all of them in {page}{found}"
+
+    def figures(self) -> dict[str, Any]:
+        """Return the paths and the names of tables and figures, JSON-ready."""
+        return {
+            "page": str(self.paths[-1]),
+            "paths": [str(path) for path in self.paths],
+            "tables": [table.name for table in self.tables],
+            "figures": [drawing.name for drawing in self.drawings],
+            "warnings": self.warnings,
+        }
+
+    def to_html(self) -> str:
+        """Return the page: a complete HTML document, which loads nothing. All values are escaped."""
+        return render_template("report.html", page=self, inline_svg=inline_svg)
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Return (anchor, heading) of each section, in the order of the page."""
+        drawings = [(drawing.name, drawing.title) for drawing in self.drawings]
+        first = [section for section in drawings if section[0] == "effectiveness"]
+        tables = [(f"table-{table.name}", table.title) for table in self.tables]
+        rest = [section for section in drawings if section not in first]
+        return [*first, *tables, *rest, ("provenance", "Where the figures come from")]
+
+    def source_rows(self) -> list[tuple[str, ...]]:
+        """Return method, stage, model, file, digest, version and libraries of each result file."""
+        return [_source_row(source) for source in self.sources]
+
+    def file_details(self) -> list[tuple[str, str]]:
+        """Return (path, contents besides the scores) of each result file; long contents are only named."""
+        return list(dict.fromkeys((source.path, _details(source.more)) for source in self.sources if source.more))
+
+
+def report(
+    inputs: str | Path | Sequence[str | Path],
+    output_dir: str | Path,
+    *,
+    sizes: str | None = None,
+    baseline: str | None = None,
+    correction: Correction = "none",
+    published: str | Path | None = None,
+    title: str = "Every size, measured",
+    note: Sequence[str] | None = None,
+    no_figures: bool = False,
+) -> Report:
+    """Write tables, figures and index.html from result files. Equal inputs give equal bytes.
+
+    Args:
+        inputs: Result files of evaluate, sts, transfer or grid, each `path` or `LABEL=path`.
+        output_dir: The folder for all files. Each file appears complete or not at all.
+        sizes: The sizes of the tables (`2:32,4:64`, `all`, size aliases); by default those of the files.
+        baseline: The label that the others are tested against, by size and data set.
+        correction: The correction for several methods on one data set at one size.
+        published: A reference_results.json, whose scores of the paper are added to the tables.
+        title: The heading of the page.
+        note: Sentences below every table.
+        no_figures: Write tables and page only, without matplotlib.
+
+    Raises:
+        UserError: A file cannot be read, files contradict each other, a label or size is unknown, or matplotlib is
+            missing. Nothing is written then.
+    """
+    specs = [inputs] if isinstance(inputs, str | Path) else inputs
+    if correction not in CORRECTIONS:
+        raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(CORRECTIONS)}")
+    if Path(output_dir).exists() and not Path(output_dir).is_dir():
+        raise UserError(f"{output_dir} is a file, a folder is needed", "name another folder with --output_dir")
+    if not no_figures:
+        import_matplotlib()
+    found = read_inputs(specs)
+    model_sizes = found.choose_sizes(sizes)
+    reference = _baseline(found, baseline)
+    printed = read_published(published) if published else NO_PUBLISHED
+    tables = [
+        replace(table, notes=[*table.notes, *(note or ())])
+        for table in _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)
+    ]
+    drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
+    result = Report(
+        title=title,
+        subtitle=_describe_inputs(found, model_sizes),
+        kpis=choose_kpis(found, model_sizes),
+        warnings=found.warnings,
+        tables=tables,
+        drawings=drawings,
+        sources=found.sources,
+        notes=found.notes + _left_out_notes(found, model_sizes),
+    )
+    files = {name: text.encode("utf-8") for table in tables for name, text in table.to_files().items()}
+    files |= {f"{drawing.name}.{kind}": draw_file(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
+    files["index.html"] = result.to_html().encode("utf-8")
+    for name, content in files.items():
+        with atomic_writer(Path(output_dir) / name) as out:
+            out.write(content)
+    return replace(result, paths=tuple(Path(output_dir) / name for name in files))
+
+
+def _baseline(inputs: ReportInputs, label: str | None) -> MethodResults | None:
+    if label is None:
+        return None
+    for method in inputs.methods:
+        if method.label == label:
+            return method
+    labels = ", ".join(method.label for method in inputs.methods)
+    raise UserError(f"no input has the label {label!r}", f"--baseline takes one of: {labels}")
+
+
+def _tables(
+    inputs: ReportInputs, model_sizes: ReportSizes, marker: SignificanceMarks, published: Published
+) -> Iterable[Table]:
+    if len(model_sizes):
+        yield averages_table(inputs, model_sizes, published)
+    if len(model_sizes) or any(size is None for method in inputs.methods for _, size in method.cells):
+        yield by_size_table(inputs, model_sizes, marker, published)
+    if len(model_sizes) > 1:
+        yield ablation_table(inputs, model_sizes, published)
+
+
+def _left_out_notes(inputs: ReportInputs, model_sizes: ReportSizes) -> list[str]:
+    """Return sentences about scores that no table shows."""
+    known = [size for method in inputs.methods for _, size in method.cells if size is not None]
+    count = sum(size not in model_sizes.sizes for size in known)
+    notes = []
+    if count:
+        notes.append(f"{count} figures at other sizes are in none of the tables (--sizes names the sizes to show).")
+    if inputs.left_out:
+        notes.append(f"{inputs.left_out} figures of queries and passages at different sizes are not shown here.")
+    return notes
+
+
+def _drawings(
+    inputs: ReportInputs, model_sizes: ReportSizes, baseline: MethodResults | None, published: Published
+) -> Iterable[Drawing]:
+    drawn = (
+        effectiveness_figure(inputs, model_sizes, published),
+        grid_difference_figure(inputs, baseline),
+        grid_figure(inputs),
+        latency_figure(inputs),
+        pareto_figure(inputs),
+    )
+    return (drawing for drawing in drawn if drawing is not None)
+
+
+def _describe_inputs(inputs: ReportInputs, model_sizes: ReportSizes) -> str:
+    """Return how many methods, data sets and sizes there are, and what a size is."""
+    sets = len({column.dataset for column in inputs.columns})
+    measured = f"{_count(len(inputs.methods), 'method')} on {_count(sets, 'data set')}"
+    if not len(model_sizes):
+        return f"{measured}."
+    first, last = model_sizes.sizes[0], model_sizes.sizes[-1]
+    several = f"at {_count(len(model_sizes), 'size')}, {first} to {last}"
+    at = several if len(model_sizes) > 1 else f"at the size {first}"
+    return f"{measured} {at}. A size is layer:dim, the embedding after that layer, cut to that many dimensions."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _source_row(source: Source) -> tuple[str, ...]:
+    made = source.more.get("provenance")
+    made = made if isinstance(made, dict) else {}
+    packages = made.get("packages") or {}
+    libraries = ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers") if name in packages)
+    return (
+        source.label,
+        source.kind,
+        str(source.more.get("model") or "–"),
+        source.path,
+        source.digest[:12],
+        f"{made.get('starbucks_retrieval') or '–'} {(made.get('git') or '')[:10]}",
+        f"Python {made['python']}, {libraries}".rstrip(", ") if made.get("python") else "–",
+    )
+
+
+def _details(more: dict[str, Any]) -> str:
+    texts = {key: json.dumps(more[key], ensure_ascii=False, indent=1, sort_keys=True) for key in sorted(more)}
+    shown = "\n".join(f"{key}: {text}" for key, text in texts.items() if len(text) <= _MAX_DETAIL)
+    long = ", ".join(key for key, text in texts.items() if len(text) > _MAX_DETAIL)
+    return shown + (f"\n({long}: too long for this page, see the file)" if long else "")

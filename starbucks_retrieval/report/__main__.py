@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.metrics.significance import Correction
-from starbucks_retrieval.report.api import report
+from starbucks_retrieval.report import report
 
 
 @dataclass

@@ -1,13 +1,15 @@
-"""The columns of the tables (data sets by measures) and the sizes that the tables show."""
+"""Scores of methods by column (data set and measure) and size, the order of columns, and the sizes that tables show."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.sizes import SIZE_ALIASES, Size, Sizes
 
 AVERAGE = "Average"
@@ -48,6 +50,49 @@ class ColumnGroup(NamedTuple):
     def averaged(self) -> bool:
         """Whether the group has a column of averages."""
         return len(self.columns) > 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one size; None where it was not measured.
+
+    Args:
+        query_ms: Milliseconds to encode a query.
+        passage_ms: Milliseconds to encode a passage.
+        bytes_per_passage: Bytes to store a passage.
+    """
+
+    query_ms: float | None
+    passage_ms: float | None
+    bytes_per_passage: float | None
+
+
+@dataclass
+class MethodResults:
+    """All that was measured of one method: its cells by column and size, its costs by size."""
+
+    label: str
+    cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
+    costs: dict[Size, Cost] = field(default_factory=dict)
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether any score has a size."""
+        return any(size is not None for _, size in self.cells)
+
+    def cell(self, column: Column, size: Size | None) -> Cell | None:
+        """Return the cell, or None if it is missing or its value is not finite."""
+        found = self.cells.get((column, size))
+        return found if found is not None and math.isfinite(found.value) else None
+
+    def value(self, column: Column, size: Size | None) -> float | None:
+        """Return the score, or None if it is missing."""
+        found = self.cell(column, size)
+        return None if found is None else found.value
+
+    def sizes(self, column: Column) -> list[Size]:
+        """Return the sizes of the column, ascending."""
+        return sorted(size for known, size in self.cells if known == column and size is not None)
 
 
 @dataclass(frozen=True)

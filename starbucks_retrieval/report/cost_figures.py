@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from starbucks_retrieval.report.columns import Cost, MethodResults
 from starbucks_retrieval.report.drawing import (
     GRID,
     INK,
@@ -19,9 +20,8 @@ from starbucks_retrieval.report.drawing import (
     series_styles,
 )
 from starbucks_retrieval.report.figures import panel_columns, panel_title
-from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
+from starbucks_retrieval.report.inputs import ReportInputs
 from starbucks_retrieval.report.layouts import column_score
-from starbucks_retrieval.report.result_details import Cost
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:

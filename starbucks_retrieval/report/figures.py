@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.report.columns import (
     AVERAGE,
     Column,
     ColumnGroup,
+    MethodResults,
     ReportSizes,
     group_columns,
     is_grid,
+    mean_or_none,
     measure_name,
 )
 from starbucks_retrieval.report.drawing import (
@@ -24,15 +28,17 @@ from starbucks_retrieval.report.drawing import (
     line_options,
     series_styles,
 )
-from starbucks_retrieval.report.inputs import MethodResults, ReportInputs
+from starbucks_retrieval.report.inputs import ReportInputs
 from starbucks_retrieval.report.layouts import column_score
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
+from starbucks_retrieval.report.tables import DIGITS
 from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_PANELS = 3  # data sets of a measure that have a panel each; more of them share a panel of their average
+_MAX_KPIS = 6
 _MAX_NUMBERS = 12  # layers or dims up to which a heat map shows numbers
 
 
@@ -228,3 +234,45 @@ def _heat(cells: dict[Size, float], low: float, high: float, delta: bool) -> Any
         axes.spines[["left", "bottom"]].set_visible(False)
 
     return draw
+
+
+@dataclass(frozen=True)
+class Kpi:
+    """One large number at the top of the page: what it measures, its value, the method it belongs to, and a remark."""
+
+    name: str
+    value: str
+    method: str
+    details: str
+
+
+def choose_kpis(inputs: ReportInputs, model_sizes: ReportSizes) -> list[Kpi]:
+    """Return, for each data set or average, the method with the highest mean over the sizes.
+
+    Args:
+        inputs: The contents of the result files.
+        model_sizes: The sizes of the mean. A method needs a score at each of them.
+
+    Returns:
+        Up to six large numbers, in the order of the panels; none if there are no sizes.
+    """
+    return list(_kpis(inputs, model_sizes))[:_MAX_KPIS] if len(model_sizes) else []
+
+
+def _kpis(inputs: ReportInputs, model_sizes: ReportSizes) -> Iterator[Kpi]:
+    small, large = model_sizes.sizes[0], model_sizes.sizes[-1]
+    for group, column in panel_columns(inputs):
+        means = []
+        for method in inputs.methods:
+            value = mean_or_none([column_score(method, group, column, size) for size in model_sizes])
+            if value is not None:
+                means.append((value, method))
+        if not means:
+            continue
+        value, method = max(means, key=lambda pair: pair[0])
+        kind = "mean" if len(means) == 1 else f"highest mean of {len(means)} methods"
+        details = f"{kind} over {len(model_sizes)} sizes" if len(model_sizes) > 1 else f"at {small}"
+        at_large, at_small = (column_score(method, group, column, size) for size in (large, small))
+        if len(model_sizes) > 1 and at_large and at_small is not None and at_large > 0:
+            details += f"; {at_small / at_large:.0%} of the largest size's figure is left at {small}"
+        yield Kpi(panel_title(group, column), f"{value:.{DIGITS}f}", method.label, details)

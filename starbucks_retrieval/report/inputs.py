@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
-from starbucks_retrieval.report.columns import Column, ReportSizes, choose_report_sizes, is_grid
-from starbucks_retrieval.report.result_details import Cost, preflight_warnings, read_costs
+from starbucks_retrieval.report.columns import Column, Cost, MethodResults, ReportSizes, choose_report_sizes, is_grid
 from starbucks_retrieval.sizes import Size, pair_name
 
 # Two stages may add the same numbers in another order. No table shows so small a difference.
 _TOLERANCE = 1e-6
-_MAX_DETAIL = 4000  # characters of one key of a result file that the page shows
+_COSTS = ("query_ms", "passage_ms", "bytes_per_passage")
+_SHOWN = 3  # sizes that the sentence about a finding names
 
 
 @dataclass(frozen=True)
@@ -30,57 +30,6 @@ class Source:
     path: str
     digest: str
     more: dict[str, Any]
-
-    def cells(self) -> tuple[str, ...]:
-        """Return method, stage, model, file, digest, version and libraries, for the page's table of sources."""
-        made = self.more.get("provenance")
-        made = made if isinstance(made, dict) else {}
-        packages = made.get("packages") or {}
-        libraries = ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers") if name in packages)
-        return (
-            self.label,
-            self.kind,
-            str(self.more.get("model") or "–"),
-            self.path,
-            self.digest[:12],
-            f"{made.get('starbucks_retrieval') or '–'} {(made.get('git') or '')[:10]}",
-            f"Python {made['python']}, {libraries}".rstrip(", ") if made.get("python") else "–",
-        )
-
-    def details(self) -> str:
-        """Return the keys of the file besides its scores, one after another; long ones are only named."""
-        texts = {key: json.dumps(v, ensure_ascii=False, indent=1, sort_keys=True) for key, v in self.more.items()}
-        shown = "\n".join(f"{key}: {text}" for key, text in sorted(texts.items()) if len(text) <= _MAX_DETAIL)
-        long = ", ".join(sorted(key for key, text in texts.items() if len(text) > _MAX_DETAIL))
-        return shown + (f"\n({long}: too long for this page, see the file)" if long else "")
-
-
-@dataclass
-class MethodResults:
-    """All that was measured of one method: its cells by column and size, its costs by size."""
-
-    label: str
-    cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
-    costs: dict[Size, Cost] = field(default_factory=dict)
-
-    @property
-    def has_sizes(self) -> bool:
-        """Whether any score has a size."""
-        return any(size is not None for _, size in self.cells)
-
-    def cell(self, column: Column, size: Size | None) -> Cell | None:
-        """Return the cell, or None if it is missing or its value is not finite."""
-        found = self.cells.get((column, size))
-        return found if found is not None and math.isfinite(found.value) else None
-
-    def value(self, column: Column, size: Size | None) -> float | None:
-        """Return the score, or None if it is missing."""
-        found = self.cell(column, size)
-        return None if found is None else found.value
-
-    def sizes(self, column: Column) -> list[Size]:
-        """Return the sizes of the column, ascending."""
-        return sorted(size for known, size in self.cells if known == column and size is not None)
 
 
 @dataclass(frozen=True)
@@ -278,3 +227,79 @@ def _add_costs(method: MethodResults, parts: Sequence[Results], path: str) -> li
     if len(new) == len(found):
         return []
     return [f"Costs of {method.label} in {path} are ignored where an earlier file has them."]
+
+
+def read_costs(more: Mapping[str, Any], path: str) -> dict[Size, Cost]:
+    """Return the `costs` of a result file by size.
+
+    Args:
+        more: The keys of the file besides its cells.
+        path: The file, for messages.
+
+    Raises:
+        UserError: A size or a number cannot be read.
+
+    Example:
+        >>> read_costs({"costs": {"6:128": {"query_ms": 2}}}, "grid.json")
+        {Size(layer=6, dim=128): Cost(query_ms=2.0, passage_ms=None, bytes_per_passage=None)}
+    """
+    try:
+        return {
+            Size.parse(size): Cost(*(_positive_or_none(record.get(name)) for name in _COSTS))
+            for size, record in (more.get("costs") or {}).items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        raise UserError(f"{path}: damaged costs: {type(error).__name__}: {error}", "measure again") from None
+
+
+def _positive_or_none(value: Any) -> float | None:
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) and number > 0 else None
+
+
+def preflight_warnings(label: str, more: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each serious finding in a result file, since a report must show them with the scores.
+
+    Args:
+        label: The method; findings about other methods of the file are left out.
+        more: The keys of the file besides its cells. A file without findings in the known form has no warnings.
+    """
+    try:
+        of_grid = _grid_findings(label, more.get("findings") or {})
+        of_runs = _run_findings(label, more.get("runs") or [])
+        return [*of_grid, *of_runs, *_judgement_findings(more.get("sets") or [])]
+    except (AttributeError, KeyError, TypeError):
+        return []
+
+
+def _grid_findings(label: str, findings: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield one sentence for each kind of finding in {data set: {size: [kind]}}."""
+    for dataset, by_size in findings.items():
+        kinds: dict[str, list[str]] = {}
+        for size, names in by_size.items():
+            for name in names:
+                kinds.setdefault(name, []).append(size)
+        for kind, sizes in kinds.items():
+            sizes.sort(key=lambda size: [int(number) for number in re.findall(r"\d+", size)])
+            more = f" and {len(sizes) - _SHOWN} more sizes" if len(sizes) > _SHOWN else ""
+            yield f"{label}, {dataset} at {', '.join(sizes[:_SHOWN])}{more}: {kind.replace('_', ' ')}"
+
+
+def _run_findings(label: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the findings about the runs of an evaluation; in a file of one method, all runs are of that method."""
+    several = len({run.get("label") for run in runs}) > 1
+    for run in runs:
+        if several and run.get("label") != label:
+            continue
+        at = f" at {run['size']}" if run.get("size") else ""
+        for finding in run.get("findings", ()):
+            if finding["serious"]:
+                yield f"{label}, {run['dataset']}{at}: {finding['what']}"
+
+
+def _judgement_findings(sets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the findings about the judgements of an evaluation, which concern every method."""
+    for judged in sets:
+        for finding in judged.get("findings", ()):
+            if finding["serious"]:
+                yield f"{judged['name']}, its judgements: {finding['what']}"

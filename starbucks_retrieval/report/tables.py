@@ -6,10 +6,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from starbucks_retrieval.cli.tables import csv_text, escape_latex, escape_markdown, latex_row, markdown_table
-from starbucks_retrieval.report.significance import CellComparison
 
 DIGITS = 4
+ALPHA = 0.05  # p from which a difference counts as significant
 DASH = "–"
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """The test of one score against the baseline's.
+
+    Args:
+        delta: The score less the baseline's.
+        p: The p-value.
+        corrected: The p-value after the correction for several methods.
+        test: The name of the test.
+    """
+
+    delta: float
+    p: float
+    corrected: float
+    test: str
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected p-value is below 0.05."""
+        return self.corrected < ALPHA
 
 
 @dataclass(frozen=True)

@@ -89,11 +89,9 @@ class SentenceArguments:
             UserError: The backbone does not have a size.
         """
         if self.is_grid:
-            layers = _numbers("layers", self.layers) or grid_layers(num_layers)
-            dims = _numbers("dims", self.dims) or grid_dims(hidden_size)
-            sizes = Sizes([Size(layer, dim) for layer in layers for dim in dims])
-        else:
-            sizes = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
+            layers, dims = grid_axes(self.layers, self.dims, num_layers, hidden_size)
+            return Sizes(Size(layer, dim) for layer in layers for dim in dims)
+        sizes = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
         return sizes.check(num_layers, hidden_size)
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
@@ -125,11 +123,35 @@ def grid_dims(hidden_size: int) -> list[int]:
     return [*dims, hidden_size]
 
 
+def grid_axes(layers: str | None, dims: str | None, num_layers: int, hidden_size: int) -> tuple[list[int], list[int]]:
+    """Return the layers and dims of a grid, both ascending.
+
+    Args:
+        layers: The flag, such as `2,4,6`; None for `grid_layers`.
+        dims: The flag, such as `32,128`; None for `grid_dims`.
+        num_layers: Layers of the backbone.
+        hidden_size: Width of the backbone.
+
+    Raises:
+        UserError: A flag cannot be read, or the backbone does not have a layer or dim.
+
+    Example:
+        >>> grid_axes("4,2", None, num_layers=6, hidden_size=32)
+        ([2, 4], [8, 16, 32])
+    """
+    rows = _numbers("layers", layers) or grid_layers(num_layers)
+    columns = _numbers("dims", dims) or grid_dims(hidden_size)
+    Sizes(Size(layer, dim) for layer in rows for dim in columns).check(num_layers, hidden_size)
+    return rows, columns
+
+
 def _numbers(name: str, text: str | None) -> list[int]:
-    """The ascending distinct numbers of a flag such as 2,4,6; an empty list if it was not given."""
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    if not all(word.isascii() and word.isdigit() and int(word) for word in words) or (text is not None and not words):
-        raise UserError(f"cannot read --{name} {text}", "write numbers from 1: 2,4,6")
+    """Return the ascending distinct numbers of a flag such as 2,4,6; an empty list if it was not given."""
+    words = (text or "").replace(",", " ").split()
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
+    if wrong or (text is not None and not words):
+        reason = f": {wrong[0]!r} is not a number from 1" if wrong else ""
+        raise UserError(f"cannot read --{name} {text}{reason}", "write numbers from 1: 2,4,6")
     return sorted({int(word) for word in words})
 
 

@@ -13,9 +13,8 @@ from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
-from starbucks_retrieval.grid import GridArguments, grid, search_all_dims
+from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid, search_all_dims
 from starbucks_retrieval.grid.all_dims import truncated_views
-from starbucks_retrieval.grid.arguments import EncodingArguments
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import NestedEncoder
@@ -189,7 +188,7 @@ def test_float16_stores_are_near(tiny_bert, beir):
     ("changes", "what"),
     [
         ({"dims": "8,64"}, "64 dimensions"),
-        ({"layers": "0,2"}, "layers start at 1"),
+        ({"layers": "0,2"}, "'0' is not a number from 1"),
         ({"layers": "5"}, "the model has 4 layers"),
         ({"dims": "8,x"}, "'x' is not a number"),
         ({"measures": ["nDCG@10 nCDG@5"]}, "unknown measure 'nCDG@5'"),

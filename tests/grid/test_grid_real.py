@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starbucks_retrieval.grid import GridArguments, grid
-from starbucks_retrieval.grid.arguments import EncodingArguments
+from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid
 from starbucks_retrieval.sizes import Size
 
 from .conftest import separately

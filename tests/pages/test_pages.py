@@ -10,13 +10,13 @@ import jinja2
 import pytest
 
 from starbucks_retrieval.pages import render_template, signed
-from starbucks_retrieval.report.page import ReportPage, render_report_page
+from starbucks_retrieval.report import Report
 
 HOSTILE = "</title><script>alert(1)</script>\"'&"
 
 
 def page(title: str) -> str:
-    return render_report_page(ReportPage(title, title, [], [title], [], [], [], [title], "1.0"))
+    return Report(title, title, [], [title], [], [], [], [title]).to_html()
 
 
 def test_values_are_escaped():

@@ -7,9 +7,8 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
+from starbucks_retrieval.report.layouts import SignificanceMarks, ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import read_published
-from starbucks_retrieval.report.significance import SignificanceMarks
 from starbucks_retrieval.sizes import Size
 
 PAPER = {

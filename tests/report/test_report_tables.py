@@ -8,9 +8,8 @@ import pytest
 
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
-from starbucks_retrieval.report.significance import CellComparison, SignificanceMarks
-from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow, mark_best
+from starbucks_retrieval.report.layouts import SignificanceMarks, ablation_table, averages_table, by_size_table
+from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow, mark_best
 from starbucks_retrieval.sizes import Size
 
 
