@@ -25,6 +25,12 @@ _BUFFER = 1 << 20
 _DIGITS = 12  # of the random part of a temporary name
 
 
+def refuse_folder(path: str | os.PathLike[str] | None) -> None:
+    """Check the path of a file to write before the work begins; None is no path. Raises UserError if it is a folder."""
+    if path and Path(path).is_dir():
+        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[Path]:
     """Yield an empty temporary file beside `path`, and rename it to `path` at the end.
@@ -51,8 +57,7 @@ def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> 
         ['a.txt']
     """
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
+    refuse_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if remove_leftovers:
         _remove_leftovers(path)

@@ -25,7 +25,7 @@ from starbucks_retrieval.data.collection import Qrels, read_qrels
 from starbucks_retrieval.data.run_reader import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.files import atomic_writer, refuse_folder
 from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
@@ -115,8 +115,7 @@ def browse(
     paths = list(dict.fromkeys(map(str, [runs] if isinstance(runs, str | Path) else runs)))
     if not paths:
         raise UserError("no run is given", "name one or more run files")
-    if output is not None and Path(output).is_dir():
-        raise UserError(f"{output} is a folder, a file is needed", "name the file inside it")
+    refuse_folder(output)
     parsed = _parse_measure(measure)
     texts = {query.query_id: query.text for query in open_queries(_queries_of(corpus, queries))}
     judged = _read_judgements(corpus, qrels, split)

@@ -89,9 +89,7 @@ def _show(
 ) -> None:
     if not common.json:
         print(matrices(results, signed))
-    cells = [{name: value for name, value in cell.to_json().items() if name != "values"} for cell in results.cells]
-    content = {**results.to_json(), "cells": cells}
-    finish(common, summary, content | figures)
+    finish(common, summary, results.without_values().to_json() | figures)
 
 
 if __name__ == "__main__":

@@ -78,9 +78,7 @@ def grid(arguments: GridArguments, encoding: EncodingArguments | None = None, se
         seconds["encode"] += -lap + (lap := time.perf_counter())
         rows = _judged_rows(pooled_layers[layers[0]], plan.qrels[dataset], name)
         for size_cells, serious in plan.scoring.cells(name, pooled_layers, plan.qrels[dataset], rows):
-            cells += (
-                size_cells if arguments.keep_values else [dataclasses.replace(cell, values=None) for cell in size_cells]
-            )
+            cells += size_cells
             if serious:
                 findings.setdefault(name, {})[_size_text(size_cells[0])] = serious
         seconds["score"] += time.perf_counter() - lap
@@ -90,6 +88,8 @@ def grid(arguments: GridArguments, encoding: EncodingArguments | None = None, se
     more |= _costs(plan.base, arguments, [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
     results = Results("grid", arguments.label or Path(arguments.model_name_or_path).name, cells, more, "grid")
+    if not arguments.keep_values:
+        results = results.without_values()
     write_results(arguments.target, results)
     if not arguments.keeps_work:
         remove_layers(stores, arguments.work_folder)

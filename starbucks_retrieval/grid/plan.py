@@ -17,6 +17,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import refuse_folder
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.layers import Scoring, encode_arguments, layer_jobs
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
@@ -72,8 +73,7 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
     names = _dataset_names(arguments)
     measures, depth = parse_measures(arguments.measure_text), arguments.kept()
     parse_bytes(arguments.max_memory)
-    if arguments.target.is_dir():
-        raise UserError(f"{arguments.target} is a folder, a file is needed", "name a file in it")
+    refuse_folder(arguments.target)
     model = model_info(arguments.model_name_or_path)
     layers, dims = grid_axes(arguments.layers, arguments.dims, model.num_layers, model.hidden_size)
     scoring = Scoring(

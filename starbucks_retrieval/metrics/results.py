@@ -111,6 +111,10 @@ class Results:
             head["layout"] = self.layout
         return {**self.more, **head, "cells": [cell.to_json() for cell in self.cells]}
 
+    def without_values(self) -> Results:
+        """Return the results without the figures of single queries, pairs and texts."""
+        return replace(self, cells=[replace(cell, values=None) for cell in self.cells])
+
     def by_label(self) -> list[Results]:
         """Return one Results per method, in the order of the cells; cells without a label belong to `self.label`."""
         parts: dict[str, list[Cell]] = {}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from starbucks_retrieval.report.columns import Cost, MethodResults
 from starbucks_retrieval.report.drawing import (
     GRID,
-    INK,
     MUTED,
     PAPER,
     Drawing,
     Panel,
     SeriesStyle,
+    annotate,
+    drawing_of,
     line_options,
     series_styles,
 )
@@ -34,8 +34,7 @@ _COSTS: tuple[tuple[str, str, Callable[[Cost], float | None]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class _Point:
+class _Point(NamedTuple):
     label: str
     size: Size
     cost: float
@@ -49,29 +48,23 @@ def latency_figure(inputs: ReportInputs) -> Drawing | None:
         The figure; None if nothing was timed.
     """
     known = series_styles([method.label for method in inputs.methods])
-    panels: list[Any] = []
-    used: set[Any] = set()
+    panels = []
     for title, pick in (
         ("milliseconds per query, one at a time", lambda cost: cost.query_ms),
         ("milliseconds per passage, in batches", lambda cost: cost.passage_ms),
     ):
-        series = {method.label: _by_layer(method, pick) for method in inputs.methods}
-        series = {label: times for label, times in series.items() if len(times) > 1}
+        series = {method.label: times for method in inputs.methods if len(times := _by_layer(method, pick)) > 1}
         if series:
-            used |= series.keys()
-            panels.append(Panel(title, f"{title}, over layers: {', '.join(series)}", _times(series, known)))
-    legend = {label: style for label, style in known.items() if label in used}
-    speedup_note = ["The numbers say how many times faster a layer is than the deepest one."]
-    notes = speedup_note if len(used) == 1 else []
-    return Drawing("latency", "Latency against layers", panels, legend=legend, notes=notes) if panels else None
+            alt = f"{title}, over layers: {', '.join(series)}"
+            panels.append(Panel(title, alt, _times(series, known), tuple(series)))
+    one = len({label for panel in panels for label in panel.labels}) == 1
+    notes = ["The numbers say how many times faster a layer is than the deepest one."] if one else []
+    return drawing_of("latency", "Latency against layers", panels, known, notes)
 
 
 def _by_layer(method: MethodResults, pick: Callable[[Cost], float | None]) -> dict[int, float]:
-    found = {}
-    for size, cost in sorted(method.costs.items()):  # the largest dim of a layer comes last
-        if (value := pick(cost)) is not None:
-            found[size.layer] = value
-    return found
+    by_size = sorted(method.costs.items())  # the largest dim of a layer comes last, and counts
+    return {size.layer: value for size, cost in by_size if (value := pick(cost)) is not None}
 
 
 def _times(series: dict[str, dict[int, float]], known: dict[str, SeriesStyle]) -> Callable[[Axes], None]:
@@ -83,15 +76,7 @@ def _times(series: dict[str, dict[int, float]], known: dict[str, SeriesStyle]) -
                 continue
             for layer in layers[:-1]:
                 ratio = f"{times[layers[-1]] / times[layer]:.1f}×"
-                axes.annotate(
-                    ratio,
-                    (layer, times[layer]),
-                    (0, 9),
-                    textcoords="offset points",
-                    ha="center",
-                    color=INK,
-                    fontsize=9.5,
-                )
+                annotate(axes, ratio, (layer, times[layer]), (0, 9), ha="center", fontsize=9.5)
         layers = sorted({layer for times in series.values() for layer in times})
         axes.set_xticks(layers, [str(layer) for layer in layers])
         axes.set_xlabel("layer", color=MUTED)
@@ -108,7 +93,7 @@ def pareto_figure(inputs: ReportInputs) -> Drawing | None:
         The figure; None if no cost is known.
     """
     known = series_styles([method.label for method in inputs.methods])
-    panels, used = [], set()
+    panels = []
     for group, column in panel_columns(inputs):
         for short, axis, pick in _COSTS:
             points = [
@@ -119,25 +104,17 @@ def pareto_figure(inputs: ReportInputs) -> Drawing | None:
                 and (quality := column_score(method, group, column, size)) is not None
             ]
             if len({point.cost for point in points}) > 1:
-                used |= {point.label for point in points}
-                title = f"{panel_title(group, column)} over {short}"
-                panels.append(Panel(title, f"{title}, and the front", _cloud(points, axis, known)))
-    legend = {label: style for label, style in known.items() if label in used}
+                title, labels = f"{panel_title(group, column)} over {short}", tuple(point.label for point in points)
+                panels.append(Panel(title, f"{title}, and the front", _cloud(points, axis, known), labels))
     notes = ["The line is the Pareto front: no other measured size is as cheap and as good."]
-    return Drawing("pareto", "Quality against cost", panels, legend=legend, notes=notes) if panels else None
+    return drawing_of("pareto", "Quality against cost", panels, known, notes)
 
 
 def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         best = [points[i] for i in cheapest_best([(point.cost, point.quality) for point in points])]
-        axes.step(
-            [point.cost for point in best],
-            [point.quality for point in best],
-            where="post",
-            color=MUTED,
-            linewidth=1.2,
-            zorder=2,
-        )
+        costs, qualities = zip(*((point.cost, point.quality) for point in best))
+        axes.step(costs, qualities, where="post", color=MUTED, linewidth=1.2, zorder=2)
         for label in dict.fromkeys(point.label for point in points):
             style = known[label]
             for chosen, on_front in (([p for p in points if p not in best], False), (best, True)):
@@ -161,15 +138,7 @@ def _cloud(points: list[_Point], axis: str, known: dict[str, SeriesStyle]) -> Ca
         axes.set_xlabel(axis, color=MUTED)
         axes.grid(axis="y", color=GRID)
         for point in _separated(best):
-            axes.annotate(
-                str(point.size),
-                (point.cost, point.quality),
-                (-3, 7),
-                textcoords="offset points",
-                ha="right",
-                color=INK,
-                fontsize=9,
-            )
+            annotate(axes, str(point.size), (point.cost, point.quality), (-3, 7), ha="right", fontsize=9)
 
     return draw
 

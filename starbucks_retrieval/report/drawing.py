@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,12 @@ class SeriesStyle:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: `draw` fills the axes, `alt` describes it in words."""
+    """One plot: `draw` fills the axes, `alt` describes it in words, and the legend explains its `labels`."""
 
     title: str
     alt: str
     draw: Callable[[Axes], None]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,29 @@ class Drawing:
     def across(self) -> int:
         """How many panels stand side by side: three narrow ones, or two."""
         return 3 if self.inches[0] < 5 else 2
+
+
+def drawing_of(
+    name: str,
+    title: str,
+    panels: list[Panel],
+    styles: Mapping[str, SeriesStyle],
+    notes: list[str],
+    inches: tuple[float, float] = (5.2, 3.9),
+) -> Drawing | None:
+    """Return the figure of these panels, whose legend has the styles of their labels; None if there are no panels.
+
+    Args:
+        name: The stem of its files.
+        title: Its heading.
+        panels: Its plots; may be empty.
+        styles: The style of each label, in the order of the legend.
+        notes: Sentences below it.
+        inches: Width and height of a panel.
+    """
+    used = {label for panel in panels for label in panel.labels}
+    legend = {label: style for label, style in styles.items() if label in used}
+    return Drawing(name, title, panels, inches, legend, notes) if panels else None
 
 
 def import_matplotlib() -> None:
@@ -122,9 +146,8 @@ def inline_svg(panel: Panel, inches: tuple[float, float], prefix: str) -> str:
     text = _drawn([panel], (1, 1), inches, "svg", {}, text=True).decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = (
-        re.sub(r'\s(xmlns(:\w+)?|version|width|height)="[^"]*"', "", text[: text.index(">")]) + text[text.index(">") :]
-    )
+    tag, rest = text.split(">", 1)
+    text = re.sub(r'\s(xmlns(:\w+)?|version|width|height)="[^"]*"', "", tag) + ">" + rest
     text = text.replace("xlink:href=", "href=")
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", text)
@@ -190,14 +213,8 @@ def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=escape_matplotlib(label), **line_options(style)) for label, style in legend.items()]
-    figure.legend(
-        handles=lines,
-        loc="outside lower center",
-        ncols=min(4, len(lines)),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=10,
-    )
+    columns = min(4, len(lines))
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=10)
 
 
 def line_options(style: SeriesStyle) -> dict[str, Any]:
@@ -213,6 +230,11 @@ def line_options(style: SeriesStyle) -> dict[str, Any]:
         return {"color": style.colour, "marker": style.marker, "linestyle": (0, (4, 3)), "linewidth": 1.1, **hollow}
     solid = {"markersize": 6.5, "markeredgecolor": PAPER, "markeredgewidth": 0.9}
     return {"color": style.colour, "marker": style.marker, "linestyle": "-", "linewidth": 2.1, **solid}
+
+
+def annotate(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **options: Any) -> None:
+    """Write a text beside a point of the data, `offset` in typographic points; `options` are matplotlib's."""
+    axes.annotate(text, point, offset, textcoords="offset points", color=INK, **options)
 
 
 def escape_matplotlib(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.report.columns import (
@@ -25,6 +25,7 @@ from starbucks_retrieval.report.drawing import (
     Drawing,
     Panel,
     SeriesStyle,
+    drawing_of,
     line_options,
     series_styles,
 )
@@ -81,35 +82,24 @@ def effectiveness_figure(
     Returns:
         The figure; None if no method has two sizes.
     """
-    printed = list(
-        dict.fromkeys(row.name for rows in _printed(inputs, model_sizes, published).values() for row in rows)
-    )
+    methods = replace(published, ablations=())
+    rows = {column: methods.over_sizes(group, column, model_sizes) for group, column in panel_columns(inputs)}
+    printed = list(dict.fromkeys(row.name for found in rows.values() for row in found))
     known = series_styles([method.label for method in inputs.methods], printed)
-    panels: list[Any] = []
-    used: set[Any] = set()
+    panels = []
     for group, column in panel_columns(inputs):
         series = {
             method.label: [column_score(method, group, column, size) for size in model_sizes]
             for method in inputs.methods
         }
-        for row in _printed(inputs, model_sizes, published)[column]:
-            series[row.name] = [cell.value for cell in row.cells[:-1]]
+        series |= {row.name: [cell.value for cell in row.cells[:-1]] for row in rows[column]}
         series = {label: values for label, values in series.items() if any(value is not None for value in values)}
         if len(model_sizes) > 1 and series:
-            used |= series.keys()
             title = panel_title(group, column)
-            panels.append(Panel(title, f"{title} over sizes: {', '.join(series)}", _lines(series, known, model_sizes)))
-    legend = {label: style for label, style in known.items() if label in used}
+            alt = f"{title} over sizes: {', '.join(series)}"
+            panels.append(Panel(title, alt, _lines(series, known, model_sizes), tuple(series)))
     notes = ["Published lines may leave a panel, since its scale fits the measured scores."] if printed else []
-    return Drawing("effectiveness", "Effectiveness against size", panels, (4.3, 3.3), legend, notes) if panels else None
-
-
-def _printed(inputs: ReportInputs, model_sizes: ReportSizes, published: Published) -> dict[Column, list[Any]]:
-    """Return the published rows of every panel, without the ablations."""
-    return {
-        column: Published(published.methods, (), published.sizes).over_sizes(group, column, model_sizes)
-        for group, column in panel_columns(inputs)
-    }
+    return drawing_of("effectiveness", "Effectiveness against size", panels, known, notes, (4.3, 3.3))
 
 
 def _lines(series: dict[str, list[float | None]], known: dict[str, SeriesStyle], model_sizes: ReportSizes) -> Any:
@@ -148,17 +138,11 @@ def grid_figure(inputs: ReportInputs) -> Drawing | None:
     """
     panels = []
     for group, column in panel_columns(inputs):
-        found = {method.label: _on_grid(method, group, column) for method in inputs.methods}
-        found = {label: cells for label, cells in found.items() if cells}
-        if not found:
-            continue
+        found = _grids(inputs, group, column)
         values = [value for cells in found.values() for value in cells.values()]
         for label, cells in found.items():
-            title = f"{label}: {panel_title(group, column)}"
-            panels.append(
-                Panel(title, f"{title} at every layer and dim", _heat(cells, min(values), max(values), False))
-            )
-    return Drawing("grid_values", "The whole grid", panels) if panels else None
+            panels.append(_heat_panel(f"{label}: {panel_title(group, column)}", cells, min(values), max(values), False))
+    return drawing_of("grid_values", "The whole grid", panels, {}, [])
 
 
 def grid_difference_figure(inputs: ReportInputs, baseline: MethodResults | None) -> Drawing | None:
@@ -173,36 +157,35 @@ def grid_difference_figure(inputs: ReportInputs, baseline: MethodResults | None)
     """
     panels = []
     for group, column in panel_columns(inputs):
-        grids = {method.label: _on_grid(method, group, column) for method in inputs.methods}
-        grids = {label: cells for label, cells in grids.items() if cells}
-        base = baseline.label if baseline else None
-        labels = list(grids)
-        pairs = [(label, base) for label in labels if label != base] if base in grids else []
-        if baseline is None:
-            pairs = [(labels[0], label) for label in labels[1:]]
+        grids = _grids(inputs, group, column)
+        first, *others = grids or [""]
+        pairs = [(first, other) for other in others]
+        if baseline is not None:
+            pairs = [(label, baseline.label) for label in grids if baseline.label in grids and label != baseline.label]
         deltas = {}
         for one, other in pairs:
-            assert other is not None
-            common = grids[one].keys() & grids[other].keys()
-            deltas[f"{one} − {other}"] = {size: grids[one][size] - grids[other][size] for size in sorted(common)}
-        deltas = {title: cells for title, cells in deltas.items() if cells}
+            common = sorted(grids[one].keys() & grids[other].keys())
+            deltas[f"{one} − {other}"] = {size: grids[one][size] - grids[other][size] for size in common}
         top = max((abs(value) for cells in deltas.values() for value in cells.values()), default=0.0) or 1e-4
         for title, cells in deltas.items():
-            title = f"{title}: {panel_title(group, column)}"
-            panels.append(Panel(title, f"{title} at every layer and dim", _heat(cells, -top, top, True)))
+            if cells:
+                panels.append(_heat_panel(f"{title}: {panel_title(group, column)}", cells, -top, top, True))
     notes = ["Green: the first is better; pink: the second. The scale is the same on both sides of zero."]
-    return Drawing("grid_deltas", "Where one grid is better than another", panels, notes=notes) if panels else None
+    return drawing_of("grid_deltas", "Where one grid is better than another", panels, {}, notes)
 
 
-def _on_grid(method: MethodResults, group: ColumnGroup, column: Column) -> dict[Size, float]:
-    """Return the scores on the grid; nothing if the measured sizes are no grid."""
-    sizes = sorted({size for known in group.columns for size in method.sizes(known)})
-    values = {size: column_score(method, group, column, size) for size in sizes}
-    found = {size: value for size, value in values.items() if value is not None}
-    return found if is_grid(found) else {}
+def _grids(inputs: ReportInputs, group: ColumnGroup, column: Column) -> dict[str, dict[Size, float]]:
+    """Return {label: {size: score}} of the methods whose measured sizes are a grid."""
+    grids = {}
+    for method in inputs.methods:
+        sizes = sorted({size for known in group.columns for size in method.sizes(known)})
+        cells = {size: score for size in sizes if (score := column_score(method, group, column, size)) is not None}
+        if is_grid(cells):
+            grids[method.label] = cells
+    return grids
 
 
-def _heat(cells: dict[Size, float], low: float, high: float, delta: bool) -> Any:
+def _heat_panel(title: str, cells: dict[Size, float], low: float, high: float, delta: bool) -> Panel:
     def draw(axes: Axes) -> None:
         import matplotlib
         from matplotlib.colors import Normalize
@@ -233,7 +216,7 @@ def _heat(cells: dict[Size, float], low: float, high: float, delta: bool) -> Any
         axes.set_ylabel("layer", color=MUTED)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    return draw
+    return Panel(title, f"{title} at every layer and dim", draw)
 
 
 @dataclass(frozen=True)

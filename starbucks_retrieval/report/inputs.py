@@ -103,7 +103,8 @@ def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
                 unknown.setdefault(part.label, []).append(sizes)
             warnings += [text for text in preflight_warnings(part.label, part.more) if text not in warnings]
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
-        notes += _add_costs(methods[parts[0].label], parts, path)
+        if len(parts) == 1:
+            notes += _add_costs(methods[parts[0].label], parts[0].more, path)
     notes += _average_parts([*methods.values()])
     merged = [method for method in methods.values() if method.cells]
     if not merged:
@@ -168,27 +169,25 @@ def _read_file(spec: str) -> tuple[str, list[Results]]:
 
 def _shown_cells(part: Results) -> list[Cell]:
     """Return the cells of one size, and those of two sizes that are alone at the size of their queries."""
-    one_size = [cell for cell in part.cells if cell.passage_size in (None, cell.size)]
-    taken = {(cell.dataset, cell.measure, cell.size) for cell in one_size}
-    return [
-        cell
-        for cell in part.cells
-        if cell.passage_size in (None, cell.size)
-        or (part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in taken)
-    ]
+    taken = {(cell.dataset, cell.measure, cell.size) for cell in part.cells if _of_one_size(cell)}
+
+    def is_shown(cell: Cell) -> bool:
+        alone = part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in taken
+        return _of_one_size(cell) or alone
+
+    return [cell for cell in part.cells if is_shown(cell)]
+
+
+def _of_one_size(cell: Cell) -> bool:
+    return cell.passage_size in (None, cell.size)
 
 
 def _layer_notes(label: str, cells: Iterable[Cell]) -> list[str]:
     """Return a note about the sizes whose queries and passages have different layers."""
-    pairs = {
-        (cell.size, cell.passage_size) for cell in cells if cell.size and cell.passage_size not in (None, cell.size)
-    }
-    if not pairs:
-        return []
+    pairs = {(cell.size, cell.passage_size) for cell in cells if cell.size and not _of_one_size(cell)}
     listed = ", ".join(pair_name(*pair) for pair in sorted(pairs))
-    return [
-        f"{label}: sizes are those of the queries; their passages are of another depth (queries/passages): {listed}."
-    ]
+    text = f"{label}: sizes are those of the queries; their passages are of another depth (queries/passages): {listed}."
+    return [text] if pairs else []
 
 
 def _add_cell(
@@ -217,16 +216,12 @@ def _add_cell(
         origins[origin] = path
 
 
-def _add_costs(method: MethodResults, parts: Sequence[Results], path: str) -> list[str]:
+def _add_costs(method: MethodResults, more: Mapping[str, Any], path: str) -> list[str]:
     """Add the costs of a file of one method. Timings differ from run to run, so those of the first file count."""
-    if len(parts) > 1:
-        return []
-    found = read_costs(parts[0].more, path)
-    new = {size: cost for size, cost in found.items() if size not in method.costs}
-    method.costs.update(new)
-    if len(new) == len(found):
-        return []
-    return [f"Costs of {method.label} in {path} are ignored where an earlier file has them."]
+    found = read_costs(more, path)
+    ignored = found.keys() & method.costs.keys()
+    method.costs = found | method.costs
+    return [f"Costs of {method.label} in {path} are ignored where an earlier file has them."] if ignored else []
 
 
 def read_costs(more: Mapping[str, Any], path: str) -> dict[Size, Cost]:
@@ -266,8 +261,7 @@ def preflight_warnings(label: str, more: Mapping[str, Any]) -> list[str]:
     """
     try:
         of_grid = _grid_findings(label, more.get("findings") or {})
-        of_runs = _run_findings(label, more.get("runs") or [])
-        return [*of_grid, *of_runs, *_judgement_findings(more.get("sets") or [])]
+        return [*of_grid, *_findings_of_evaluate(label, more.get("runs") or [], more.get("sets") or [])]
     except (AttributeError, KeyError, TypeError):
         return []
 
@@ -285,21 +279,16 @@ def _grid_findings(label: str, findings: Mapping[str, Mapping[str, Sequence[str]
             yield f"{label}, {dataset} at {', '.join(sizes[:_SHOWN])}{more}: {kind.replace('_', ' ')}"
 
 
-def _run_findings(label: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the findings about the runs of an evaluation; in a file of one method, all runs are of that method."""
-    several = len({run.get("label") for run in runs}) > 1
+def _findings_of_evaluate(
+    label: str, runs: Sequence[Mapping[str, Any]], sets: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the findings about the runs of a method, and those about judgements, which concern every method."""
+    several = len({run.get("label") for run in runs}) > 1  # in a file of one method, all runs are of that method
+    checked = []
     for run in runs:
-        if several and run.get("label") != label:
-            continue
-        at = f" at {run['size']}" if run.get("size") else ""
-        for finding in run.get("findings", ()):
-            if finding["serious"]:
-                yield f"{label}, {run['dataset']}{at}: {finding['what']}"
-
-
-def _judgement_findings(sets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the findings about the judgements of an evaluation, which concern every method."""
-    for judged in sets:
-        for finding in judged.get("findings", ()):
-            if finding["serious"]:
-                yield f"{judged['name']}, its judgements: {finding['what']}"
+        if not several or run.get("label") == label:
+            at = f" at {run['size']}" if run.get("size") else ""
+            checked.append((f"{label}, {run['dataset']}{at}", run))
+    checked += [(f"{judged['name']}, its judgements", judged) for judged in sets]
+    for name, found in checked:
+        yield from (f"{name}: {finding['what']}" for finding in found.get("findings", ()) if finding["serious"])

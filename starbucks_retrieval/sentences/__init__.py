@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import CommonArguments, finish, flag
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.metrics.results import Cell, Results
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -188,6 +188,20 @@ def size_table(cells: Sequence[Cell], text: Callable[[Cell], str] | None = None)
             row.append(_mean([by_column.get((size, *column)) for column in first], size, text))
         rows.append(row)
     return "\n".join(align_columns(rows, marks="*"))
+
+
+def finish_with_table(common: CommonArguments, table: str, summary: str, results: Results) -> None:
+    """End a command: print a table and a summary line, or with --json the results without values of single texts.
+
+    Args:
+        common: Decides between text and JSON, whose summary goes to the log.
+        table: The table, such as `size_table` returns.
+        summary: One line that says what was measured.
+        results: The content of the result file.
+    """
+    if not common.json:
+        print(table)
+    finish(common, f"{table}\n{summary}" if common.json else summary, results.without_values().to_json())
 
 
 def _mean(cells: Sequence[Cell | None], size: Size, text: Callable[[Cell], str] | None) -> str:

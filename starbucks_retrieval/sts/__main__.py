@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
-from starbucks_retrieval.sentences import size_table
+from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, setup_logging
+from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.sts.api import StsArguments, difference_table, sts
 
 
@@ -24,14 +23,11 @@ def main(argv: Sequence[str]) -> None:
     table = size_table(results.cells)
     if "comparison" in results.more:
         table += "\n\n" + difference_table(results.more["comparison"])
-    if not common.json:
-        print(table)
     counts = ", ".join(f"{name} {data['pairs']}" for name, data in results.more["data"].items())
     written = f"; in {arguments.output}" if arguments.output else ""
     summary = f"{results.label}: {arguments.measure} x pairs: {counts}{written}"
-    figures = dataclasses.replace(results, cells=[dataclasses.replace(cell, values=None) for cell in results.cells])
-    figures.more.pop("gold", None)
-    finish(common, f"{table}\n{summary}" if common.json else summary, figures.to_json())
+    results.more.pop("gold", None)
+    finish_with_table(common, table, summary, results)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import refuse_folder
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.provenance import describe
@@ -42,10 +42,10 @@ class StsArguments(SentenceArguments):
     output: str | None = flag(None, "JSON to write: figures and what made them")
     keep_pairs: bool = flag(False, "write every pair's cosine and score, too, for paired tests of significance")
     baseline: str | None = flag(None, "result file of another model: adds a table of the differences from it")
-    test: Literal["auto", "williams", "bootstrap", "fisher"] = flag(
+    test: Test = flag(
         "auto", "against the baseline: auto is williams where both keep their pairs, else fisher (published)"
     )
-    correction: Literal["holm", "bonferroni", "none"] = flag("none", "of p over all sets and sizes compared")
+    correction: Correction = flag("none", "of p over all sets and sizes compared")
 
 
 def nested_cosines(
@@ -109,8 +109,7 @@ def sts(arguments: StsArguments, seed: int = 42) -> Results:
         >>> [(str(cell.size), cell.value) for cell in results.cells]  # doctest: +SKIP
         [('2:32', 0.78), ('6:128', 0.83)]
     """
-    if arguments.output and Path(arguments.output).is_dir():
-        raise UserError(f"{arguments.output} is a folder, a file is needed", "name a file with --output")
+    refuse_folder(arguments.output)
     baseline = open_baseline(arguments.baseline, arguments.test) if arguments.baseline else None
     keep = arguments.keep_pairs or baseline is not None
     sets = open_pair_sets(arguments.data, arguments.split)
@@ -140,7 +139,7 @@ def sts(arguments: StsArguments, seed: int = 42) -> Results:
         more["comparison"] = compare_with_baseline(results, baseline, arguments.test, arguments.correction, seed)
     if not arguments.keep_pairs:
         more.pop("gold", None)
-        results = dataclasses.replace(results, cells=[dataclasses.replace(cell, values=None) for cell in cells])
+        results = results.without_values()
     if arguments.output:
         write_results(arguments.output, results)
     return results

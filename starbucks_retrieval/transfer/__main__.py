@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
-from starbucks_retrieval.sentences import size_table
+from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, setup_logging
+from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.transfer.api import TransferArguments, transfer
 
 
@@ -21,14 +20,10 @@ def main(argv: Sequence[str]) -> None:
     )
     setup_logging(common)
     results = transfer(arguments, common.seed)
-    table = size_table(results.cells)
-    if not common.json:
-        print(table)
     counts = ", ".join(f"{cell.dataset} {cell.count}" for cell in {c.dataset: c for c in results.cells}.values())
     written = f"; in {arguments.output}" if arguments.output else ""
     summary = f"{results.label}: accuracy over texts: {counts}{written}"
-    figures = dataclasses.replace(results, cells=[dataclasses.replace(cell, values=None) for cell in results.cells])
-    finish(common, f"{table}\n{summary}" if common.json else summary, figures.to_json())
+    finish_with_table(common, size_table(results.cells), summary, results)
 
 
 if __name__ == "__main__":

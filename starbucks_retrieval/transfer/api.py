@@ -6,13 +6,13 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import refuse_folder
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences import SentenceArguments
@@ -73,8 +73,7 @@ def transfer(arguments: TransferArguments, seed: int = 42) -> Results:
         >>> results = transfer(TransferArguments("model", data=["MR"]))  # doctest: +SKIP
     """
     require_sklearn()
-    if arguments.output and Path(arguments.output).is_dir():
-        raise UserError(f"{arguments.output} is a folder, a file is needed", "name a file with --output")
+    refuse_folder(arguments.output)
     tasks = open_tasks(arguments.data)
     from starbucks_retrieval.sentences.encoding import SentenceModel
 
@@ -226,34 +225,23 @@ def _scores(
     features: np.ndarray, targets: np.ndarray, train: np.ndarray, test: np.ndarray, strengths: Sequence[float]
 ) -> list[float]:
     """Accuracy on `test` with each strength; every fit starts from the previous weights."""
-    model = _model(strengths[0], warm_start=True)
-    return [
-        float(
-            _quiet_fit(model.set_params(C=strength), features[train], targets[train]).score(
-                features[test], targets[test]
-            )
-        )
-        for strength in strengths
-    ]
+    scores, model = [], None
+    for strength in strengths:
+        model = _fit(features[train], targets[train], strength, model)
+        scores.append(float(model.score(features[test], targets[test])))
+    return scores
 
 
-def _fit(features: np.ndarray, targets: np.ndarray, strength: float) -> Any:
-    return _quiet_fit(_model(strength), features, targets)
-
-
-def _quiet_fit(model: Any, features: np.ndarray, targets: np.ndarray) -> Any:
+def _fit(features: np.ndarray, targets: np.ndarray, strength: float, start: Any = None) -> Any:
+    """Return a classifier; its fit starts from the weights of `start`, which it replaces."""
     from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
 
+    model = start or LogisticRegression(max_iter=_ITERATIONS, warm_start=True)
     with warnings.catch_warnings():
         # Separable classes have no finite optimum; the last step separates them too.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(features, targets)
-
-
-def _model(strength: float, **options: Any) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=strength, max_iter=_ITERATIONS, **options)
+        return model.set_params(C=strength).fit(features, targets)
 
 
 def _folds(folds: int, seed: int) -> Any:
