@@ -163,25 +163,17 @@ def check_qrels(qrels: Qrels, query_ids: Container[str] | None, docids: Containe
     Raises:
         UserError: Some are unknown; the message has their number and the first of them.
     """
-    if query_ids is not None:
-        unknown = [query_id for query_id in qrels if query_id not in query_ids]
+    judged = (docid for grades in qrels.values() for docid in grades)
+    for nouns, source, names, known in (
+        (("query", "queries"), "among the queries", qrels, query_ids),
+        (("document", "documents"), "in the corpus", judged, docids),
+    ):
+        unknown = [] if known is None else list(dict.fromkeys(each for each in names if each not in known))
         if unknown:
             raise UserError(
-                f"{name} judges {_count(unknown, 'query')} not among the queries, the first is {unknown[0]!r}",
-                "check that qrels and queries belong together",
+                f"{name} judges {len(unknown)} {nouns[len(unknown) > 1]} not {source}, the first is {unknown[0]!r}",
+                f"check that qrels and {source.split()[-1]} belong together",
             )
-    if docids is not None:
-        unknown = list(dict.fromkeys(docid for grades in qrels.values() for docid in grades if docid not in docids))
-        if unknown:
-            raise UserError(
-                f"{name} judges {_count(unknown, 'document')} not in the corpus, the first is {unknown[0]!r}",
-                "check that qrels and corpus belong together",
-            )
-
-
-def _count(items: list[str], noun: str) -> str:
-    plural = {"query": "queries", "document": "documents"}[noun]
-    return f"{len(items)} {noun if len(items) == 1 else plural}"
 
 
 def _find(collection: str, split: str) -> tuple[str, Iterator[Judgement]]:

@@ -11,20 +11,10 @@ from starbucks_retrieval.errors import UserError
 
 _INSTALL = "pip install ir-datasets, or name local files instead: a BEIR folder, or TREC's formats"
 
-_FORUMS = [
-    "android",
-    "english",
-    "gaming",
-    "gis",
-    "mathematica",
-    "physics",
-    "programmers",
-    "stats",
-    "tex",
-    "unix",
-    "webmasters",
-    "wordpress",
-]
+_FORUMS = (
+    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix"),
+    *("webmasters", "wordpress"),
+)
 
 # Short name → split → id of ir_datasets; `test` is the split that the collection is evaluated on.
 SHORT_NAMES: dict[str, dict[str, str]] = {

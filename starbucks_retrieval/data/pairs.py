@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -68,11 +67,10 @@ def open_pairs(collection: str, *, config: str | None = None, split: str | None 
     if find_ir(collection, split):
         raise UserError(f"{collection} has passages and queries, but no scored pairs", "name a file or a hub data set")
     rows = find_rows(collection, "pairs", _PAIR_LAYOUTS, config, split)
-    read = rows.read
     path = find_path(collection)
-    if split and path is not None and not arrow.has_splits(path):
-        read = partial(_split_rows, rows, split)
-    return Records(collection, rows.source, read, pair_from)
+    if not split or path is None or arrow.has_splits(path):
+        return Records(collection, rows.source, rows.read, pair_from)
+    return Records(collection, rows.source, lambda start, stop: islice(_rows_of(rows, split), start, stop), pair_from)
 
 
 def open_split_of_pairs(collection: str, split: str | None = None) -> Records[ScoredPair]:
@@ -156,10 +154,6 @@ def _label(found: Any) -> str:
     if str(found) == "-1":
         raise BadRow(f"{LABEL[0]} is -1: it is withheld", "take a split, or a release of the set, that has its labels")
     return str(found)
-
-
-def _split_rows(rows: SourceRows, split: str, start: int, stop: int | None) -> NumberedRows:
-    yield from islice(_rows_of(rows, split), start, stop)
 
 
 def _rows_of(rows: SourceRows, split: str) -> NumberedRows:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from starbucks_retrieval.data.fields import BadRow
 from starbucks_retrieval.data.formats import NumberedRows, find_reader, parquet
 from starbucks_retrieval.errors import UserError
@@ -261,13 +263,24 @@ _MISSING_TEXT = {
 }
 
 
-def _refuse_duplicates(records: Records[Any], parts: Callable[[Any], Parts], hashes: array[int]) -> None:
-    """Raise UserError if two ids are equal. Equal hashes select candidates, a second pass compares the ids."""
-    import numpy as np
+def repeated(hashes: array[int]) -> set[int]:
+    """Return the hashes that occur more than once, the 100,000 lowest at most.
 
+    Args:
+        hashes: Values of `hash`, in an array of type "q" that this function sorts in place.
+
+    Example:
+        >>> repeated(array("q", [7, 3, 7]))
+        {7}
+    """
     ordered = np.frombuffer(hashes, dtype=np.int64)
     ordered.sort()
-    candidates = set(ordered[1:][ordered[1:] == ordered[:-1]][:_MAX_CANDIDATES].tolist())
+    return set(ordered[1:][ordered[1:] == ordered[:-1]][:_MAX_CANDIDATES].tolist())
+
+
+def _refuse_duplicates(records: Records[Any], parts: Callable[[Any], Parts], hashes: array[int]) -> None:
+    """Raise UserError if two ids are equal. Equal hashes select candidates, a second pass compares the ids."""
+    candidates = repeated(hashes)
     if not candidates:
         return
     first_line: dict[str, int] = {}

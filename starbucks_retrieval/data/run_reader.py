@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from starbucks_retrieval.data.formats import decode, open_bytes, raw_lines
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Run = dict[str, dict[str, float]]
 
@@ -108,10 +107,7 @@ def read_tag(path: str | Path) -> str:
             that is not UTF-8.
     """
     path = Path(path).expanduser()
-    for number, raw in raw_lines(path):
-        cells = raw.split()
-        if len(cells) != len(_COLUMNS):
-            raise _wrong_width(path, number, len(cells))
+    for number, cells in _lines(path):
         return decode(cells[5], path, number)
     raise UserError(f"{path} holds no results", "check the file")
 
@@ -147,8 +143,6 @@ class _RunBuilder:
         return self.file
 
     def _close(self) -> None:
-        import numpy as np
-
         if self._open is not None and _contradict(np.concatenate(self._ranks), np.concatenate(self._scores)):
             self._misranked[self._open] = None
         self._ranks, self._scores = [], []
@@ -156,8 +150,6 @@ class _RunBuilder:
 
 def _contradict(ranks: np.ndarray, scores: np.ndarray) -> bool:
     """Return whether a result ranks above one of a higher score. Equal ranks and NaN do not order results."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         single = scores.astype(np.float32)
     if not np.all(ranks[1:] > ranks[:-1]):
@@ -169,9 +161,18 @@ def _contradict(ranks: np.ndarray, scores: np.ndarray) -> bool:
 # ---------------------------------------------------------------- line by line
 
 
-def _by_lines(path: Path) -> RunFile:
-    import numpy as np
+def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    for number, raw in raw_lines(path):
+        cells = raw.split()  # ASCII white space only, so ids may hold any other character
+        if len(cells) != len(_COLUMNS):
+            raise UserError(
+                f"{path}:{number}: {len(cells)} columns, a TREC run has six",
+                "write `query Q0 document rank score tag`; ids must not hold white space",
+            )
+        yield number, cells
 
+
+def _by_lines(path: Path) -> RunFile:
     builder = _RunBuilder()
     query_id: str | None = None
     docids, ranks, scores = dict[str, None](), list[float](), list[float]()
@@ -180,10 +181,7 @@ def _by_lines(path: Path) -> RunFile:
         if query_id is not None:
             builder.add(query_id, list(docids), np.array(ranks), np.array(scores))
 
-    for number, raw in raw_lines(path):
-        cells = raw.split()  # ASCII white space only, so ids may hold any other character
-        if len(cells) != len(_COLUMNS):
-            raise _wrong_width(path, number, len(cells))
+    for number, cells in _lines(path):
         query, docid = decode(cells[0], path, number), decode(cells[2], path, number)
         try:
             score = float(cells[4].replace(b"_", b"?"))  # Python alone reads 1_0 as a number
@@ -214,13 +212,6 @@ def _rank(cell: bytes) -> float:
     return float(int(cell)) if _RANK.fullmatch(cell) else float("nan")
 
 
-def _wrong_width(path: Path, number: int, width: int) -> UserError:
-    return UserError(
-        f"{path}:{number}: {width} columns, a TREC run has six",
-        "write `query Q0 document rank score tag`; ids must not hold white space",
-    )
-
-
 # ---------------------------------------------------------------- in columns
 
 
@@ -245,7 +236,6 @@ class _CheckedBytes:
 
 def _by_columns(path: Path) -> RunFile | None:
     """Read a run three times faster than line by line. Return None for a file that the line reader has to read."""
-    import numpy as np
     import pyarrow
 
     builder = _RunBuilder()
@@ -288,7 +278,6 @@ def _batches(
 
 
 def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, str]:
-    import numpy as np
     from pyarrow import compute
 
     names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "rank", "tag")}

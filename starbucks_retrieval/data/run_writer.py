@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, SupportsFloat
 
@@ -11,6 +11,12 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 
 SaveFormat = Literal["trec", "msmarco", "tevatron"]
+
+_LINES = {
+    "trec": "{query_id} Q0 {docid} {rank} {score} {tag}\n",
+    "msmarco": "{query_id}\t{docid}\t{rank}\n",
+    "tevatron": "{query_id}\t{docid}\t{score}\n",
+}
 
 
 def write_run(
@@ -39,9 +45,9 @@ def write_run(
         q1 Q0 d1 1 0.75 bm25
         q1 Q0 d2 2 0.5 bm25
     """
-    if save_format not in _FORMATTERS:
-        raise UserError(f"unknown run format {save_format!r}", f"use one of {', '.join(_FORMATTERS)}")
-    line, clean = _FORMATTERS[save_format], _word if save_format == "trec" else _cell
+    if save_format not in _LINES:
+        raise UserError(f"unknown run format {save_format!r}", f"use one of {', '.join(_LINES)}")
+    line, clean = _LINES[save_format].format, _word if save_format == "trec" else _cell
     clean(tag, "tag")
     with atomic_writer(Path(path).expanduser()) as out:
         for query_id, results in rows:
@@ -49,27 +55,9 @@ def write_run(
             lines = []
             for rank, (docid, score) in enumerate(results, 1):
                 clean(docid, "document id")
-                lines.append(line(query_id, docid, rank, _number(score, query_id, docid), tag))
+                exact = _number(score, query_id, docid)
+                lines.append(line(query_id=query_id, docid=docid, rank=rank, score=exact, tag=tag))
             out.write("".join(lines).encode("utf-8"))
-
-
-def _trec(query_id: str, docid: str, rank: int, score: str, tag: str) -> str:
-    return f"{query_id} Q0 {docid} {rank} {score} {tag}\n"
-
-
-def _msmarco(query_id: str, docid: str, rank: int, score: str, tag: str) -> str:
-    return f"{query_id}\t{docid}\t{rank}\n"
-
-
-def _tevatron(query_id: str, docid: str, rank: int, score: str, tag: str) -> str:
-    return f"{query_id}\t{docid}\t{score}\n"
-
-
-_FORMATTERS: dict[str, Callable[[str, str, int, str, str], str]] = {
-    "trec": _trec,
-    "msmarco": _msmarco,
-    "tevatron": _tevatron,
-}
 
 
 def _number(score: SupportsFloat, query_id: str, docid: str) -> str:

@@ -47,7 +47,8 @@ def find_rows(collection: str, part: str, layouts: Layouts, config: str | None, 
             folder = arrow.choose_split(path, split, part)
             return SourceRows(str(folder), partial(arrow.folder_rows, folder))
         path = _file_in(path, part)
-    return SourceRows(str(path), _read_file(path, layouts))
+    reader = find_reader(path)
+    return SourceRows(str(path), lambda start, stop: reader(path, start, stop, layouts))
 
 
 def find_ir(collection: str, split: str | None) -> str | None:
@@ -116,11 +117,6 @@ def _file_in(folder: Path, part: str) -> Path:
         f"{folder} holds no {part}.jsonl",
         f"a folder must hold {part} with one of the endings {', '.join(file_endings())}, or come from save_to_disk",
     )
-
-
-def _read_file(path: Path, layouts: Layouts) -> Read:
-    reader = find_reader(path)
-    return lambda start, stop: reader(path, start, stop, layouts)
 
 
 def hub_rows(

@@ -115,10 +115,10 @@ def _size(text: str | None) -> Size | None:
     return Size.parse(text) if text else None
 
 
-def _verify(arguments: VerifyArguments, common: CommonArguments) -> None:
+def _verify(args: VerifyArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import verify_stores
 
-    figures = verify_stores(arguments.path)
+    figures = verify_stores(args.path)
     problems = figures["problems"]
     state = f"{len(problems)} problems" if problems else "no problems"
     read = f"{readable(figures['bytes'])} in {figures['shards']} shards of {figures['stores']} stores read"
@@ -129,10 +129,10 @@ def _verify(arguments: VerifyArguments, common: CommonArguments) -> None:
         raise UserError(what, "run the command that wrote it again; it writes damaged and missing files")
 
 
-def _info(arguments: InfoArguments, common: CommonArguments) -> None:
+def _info(args: InfoArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import as_text, describe_stores
 
-    stores = describe_stores(arguments.path)
+    stores = describe_stores(args.path)
     if not common.json:
         print("\n".join(map(as_text, stores)), flush=True)
     unfinished = sum(not store["complete"] for store in stores)
@@ -141,43 +141,39 @@ def _info(arguments: InfoArguments, common: CommonArguments) -> None:
     finish(common, summary, {"stores": stores})
 
 
-def _slice(arguments: SliceArguments, common: CommonArguments) -> None:
+def _slice(args: SliceArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import slice_store
 
-    figures = slice_store(
-        arguments.path, arguments.output, arguments.parsed_dims(), _size(arguments.size), arguments.overwrite
-    )
+    figures = slice_store(args.path, args.output, args.parsed_dims(), _size(args.size), args.overwrite)
     sizes = ", ".join(figures["sizes"])
     summary = f"{figures['rows']} rows cut from {figures['from']} to {sizes}; in {figures['output']}"
     finish(common, summary, figures)
 
 
-def _merge(arguments: MergeArguments, common: CommonArguments) -> None:
+def _merge(args: MergeArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import merge_stores
 
-    figures = merge_stores(
-        arguments.path, arguments.output, arguments.shard_size, _size(arguments.size), arguments.overwrite
-    )
+    figures = merge_stores(args.path, args.output, args.shard_size, _size(args.size), args.overwrite)
     summary = f"{figures['rows']} rows at {', '.join(figures['sizes'])} merged; in {figures['output']}"
     finish(common, summary, figures)
 
 
-def _export(arguments: StoreExportArguments, common: CommonArguments) -> None:
+def _export(args: StoreExportArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.convert import export_store
 
-    figures = export_store(arguments.path, arguments.output, arguments.to, _size(arguments.size), arguments.overwrite)
+    figures = export_store(args.path, args.output, args.to, _size(args.size), args.overwrite)
     summary = (
         f"{figures['rows']} rows at {figures['size']} as {figures['to']} ({figures['dtype']}) in {figures['output']}"
     )
     finish(common, summary, figures)
 
 
-def _import(arguments: ImportArguments, common: CommonArguments) -> None:
+def _import(args: ImportArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.convert import import_pickles
 
-    settings = dataclasses.asdict(arguments)
+    settings = dataclasses.asdict(args)
     files, output, layer, name = (settings.pop(key) for key in ("path", "output", "layer", "name"))
-    settings["fingerprint"] = arguments.checked_fingerprint()
+    settings["fingerprint"] = args.checked_fingerprint()
     figures = import_pickles(files, output, layer, model_name=name or "", **settings)
     summary = (
         f"{figures['rows']} {figures['kind']} from {figures['files']} files at {figures['size']}, "

@@ -14,13 +14,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from starbucks_retrieval.cli import progress
+from starbucks_retrieval.data.records import repeated
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, file_digest
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import open_store, output_folder
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.store.safe_pickle import load_arrays
+from starbucks_retrieval.store.safe_pickle import load_embeddings
 from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
 from starbucks_retrieval.store.writer import StoreWriter
@@ -217,26 +218,9 @@ class _Reader:
     def __call__(self, path: Path) -> tuple[np.ndarray, list[Any]]:
         if path != self._path:
             self._path, self._content = None, (np.empty((0, 0)), [])  # free one before the next is read
-            self._content = _checked(path, load_arrays(path))
+            self._content = load_embeddings(path)
             self._path = path
         return self._content
-
-
-def _checked(path: Path, content: Any) -> tuple[np.ndarray, list[Any]]:
-    expected = "pickle.dump((vectors, ids), file), with vectors a numpy array [rows, dim]"
-    if not isinstance(content, (tuple, list)) or len(content) != 2 or not isinstance(content[0], np.ndarray):
-        raise UserError(f"{path} does not hold (vectors, ids)", expected)
-    vectors, ids = content
-    if isinstance(ids, np.ndarray):
-        ids = ids.tolist()
-    if vectors.ndim != 2 or vectors.dtype.kind != "f" or not isinstance(ids, (list, tuple)):
-        raise UserError(
-            f"{path} holds vectors of shape {vectors.shape} and type {vectors.dtype}, ids as {type(ids).__name__}",
-            expected,
-        )
-    if len(ids) != len(vectors):
-        raise UserError(f"{path} has {len(vectors)} vectors and {len(ids)} ids", "write the file again")
-    return vectors, list(ids)
 
 
 def _survey(paths: list[Path], reader: _Reader, dim: int | None, normalize: bool) -> list[_File]:
@@ -252,7 +236,7 @@ def _survey(paths: list[Path], reader: _Reader, dim: int | None, normalize: bool
             _check_lengths(path, vectors)
         hashes.extend(hash(_text(docid, path)) for docid in ids)
         found.append(_File(path, len(vectors), vectors.shape[1], vectors.dtype, file_digest(path)))
-    _refuse_duplicates(found, reader, np.frombuffer(hashes, np.int64))
+    _refuse_duplicates(found, reader, repeated(hashes))
     return found
 
 
@@ -274,10 +258,8 @@ def _text(docid: Any, path: Path) -> str:
     return str(docid)
 
 
-def _refuse_duplicates(found: list[_File], reader: _Reader, hashes: np.ndarray) -> None:
-    """Raise UserError if an id occurs twice. Ids with equal hashes are compared by reading them again."""
-    ordered = np.sort(hashes)
-    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:100_000].tolist())
+def _refuse_duplicates(found: list[_File], reader: _Reader, suspects: set[int]) -> None:
+    """Raise UserError if an id occurs twice. `suspects` are the hashes of several ids, which are read again."""
     first: dict[str, str] = {}
     for file in found if suspects else []:
         for row, docid in enumerate(reader(file.path)[1]):

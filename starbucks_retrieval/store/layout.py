@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,24 +25,13 @@ from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
 
 MANIFEST = "manifest.json"
-# Temporary names of this version and of 0.1 included.
-_STORE_FILE = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
+
 # Conversion of float16.
 _BITS = np.int32(-0x70002000)  # 0x8fffe000: a sign, five bits of exponent, ten of mantissa
 _SCALE = np.float32(2.0**112)  # the difference of the two formats' exponent biases
 _OVERFLOW = np.float32(2.0**16)  # the result for infinity and NaN is at least this; the largest float16 is 65504
 _EXPONENT = np.int16(0x7C00)
 _PASS = 2**16  # numbers that stay in the cache between the passes over them
-
-
-def is_store_file(name: str) -> bool:
-    """Return whether a store writes files of that name; temporary files and the lock count.
-
-    Example:
-        >>> is_store_file("00000.vectors.npy"), is_store_file("notes.txt")
-        (True, False)
-    """
-    return _STORE_FILE.fullmatch(name) is not None
 
 
 def shard_file(shard: int, suffix: str) -> str:
@@ -71,13 +59,9 @@ class ShardRecord:
     vectors: FileRecord
     ids: FileRecord
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ShardRecord:
-        """Read the result of `to_json`. Raises TypeError or KeyError for anything else."""
+        """Read the result of `asdict`. Raises TypeError or KeyError for anything else."""
         files = {name: FileRecord(**values[name]) for name in ("vectors", "ids")}
         return cls(**(values | files))
 
@@ -122,7 +106,7 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
-    storage.write_json(folder, shard_file(shard, "json"), record.to_json())
+    storage.write_json(folder, shard_file(shard, "json"), asdict(record))
     return record
 
 
@@ -188,7 +172,7 @@ class Manifest:
             "complete": self.complete,
             "rows": sum(record.rows for record in self.shards),
             "spec": self.spec.to_json(),
-            "shards": [record.to_json() for record in self.shards],
+            "shards": list(map(asdict, self.shards)),
         }
 
 

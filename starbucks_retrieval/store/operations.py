@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,13 @@ from starbucks_retrieval.store.layout import MANIFEST, Manifest, ShardRecord, lo
 from starbucks_retrieval.store.locate import is_part_folder, open_each_size, open_store, output_folder, store_folders
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.spec import StoreSpec
-from starbucks_retrieval.store.storage import PathLike, as_path, entries, refuse_source
+from starbucks_retrieval.store.storage import PathLike, as_path, entries, is_remote
 from starbucks_retrieval.store.writer import StoreWriter
+
+_DESCRIBED = (
+    *("kind", "rows", "shards", "shard_size", "store_dtype", "compute_dtype", "fingerprint", "pooling", "normalize"),
+    *("prefix", "max_length", "data_digest", "parts", "part"),
+)
 
 
 def describe_stores(paths: Sequence[PathLike]) -> list[dict[str, Any]]:
@@ -44,29 +49,15 @@ def _describe(folder: Path) -> dict[str, Any]:
     spec = manifest.spec
     records = manifest.shards if manifest.complete else [load_shard(folder, shard) for shard in range(spec.shards)]
     found = [record for record in records if record is not None]
-    return {
+    return {name: getattr(spec, name) for name in _DESCRIBED} | {
         "path": str(folder),
-        "kind": spec.kind,
         "size": str(spec.size),
         "complete": manifest.complete,
-        "rows": spec.rows,
         "rows_there": sum(record.rows for record in found),
-        "shards": spec.shards,
         "shards_there": len(found),
-        "shard_size": spec.shard_size,
-        "store_dtype": spec.store_dtype,
-        "compute_dtype": spec.compute_dtype,
         "bytes": sum(length or 0 for length in storage.entries(folder).values()),
         "model": spec.model_name,
-        "fingerprint": spec.fingerprint,
-        "pooling": spec.pooling,
-        "normalize": spec.normalize,
-        "prefix": spec.prefix,
-        "max_length": spec.max_length,
         "data": spec.data_name,
-        "data_digest": spec.data_digest,
-        "parts": spec.parts,
-        "part": spec.part,
         **({"passage_size": str(spec.passage_size)} if spec.space else {}),
     }
 
@@ -175,7 +166,7 @@ def slice_store(
     specs = {dim: _sliced_spec(source.spec, dim) for dim in dims}
     folders = {dim: output_folder(output, spec.size, spec.parts, spec.part) for dim, spec in specs.items()}
     for folder in folders.values():
-        refuse_source(folder, source.folders)
+        _refuse_source(folder, source.folders)
     with contextlib.ExitStack() as stack:
         writers = {
             dim: stack.enter_context(StoreWriter.open(folders[dim], spec, overwrite)) for dim, spec in specs.items()
@@ -247,7 +238,7 @@ def merge_stores(
 
 
 def _copy(source: EmbeddingStore, folder: Path, shard_size: int | None, overwrite: bool) -> int:
-    refuse_source(folder, source.folders)
+    _refuse_source(folder, source.folders)
     spec = dataclasses.replace(source.spec, shard_size=source.spec.shard_size if shard_size is None else shard_size)
     with StoreWriter.open(folder, spec, overwrite) as writer:
         missing = writer.missing_shards()
@@ -267,3 +258,13 @@ def _sliced_spec(spec: StoreSpec, dim: int) -> StoreSpec:
         compute_dtype=f"{spec.compute_dtype}-cut{spec.size.dim}",
         provenance=describe({"cut_from": str(spec.size)}) | {"source": spec.provenance},
     )
+
+
+def _refuse_source(target: Path, sources: Iterable[Path]) -> None:
+    """Raise UserError if a folder to write is one of those that are read."""
+
+    def name(path: Path) -> str:
+        return str(path).rstrip("/") if is_remote(path) else str(path.resolve())
+
+    if name(target) in map(name, sources):
+        raise UserError(f"{target} would be read and written at the same time", "name another output folder")

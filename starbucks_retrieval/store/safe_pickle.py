@@ -49,6 +49,35 @@ def load_arrays(path: Path) -> Any:
         ) from None
 
 
+def load_embeddings(path: Path) -> tuple[np.ndarray, list[Any]]:
+    """Load a pickle of (vectors, ids), as Tevatron and ielab/Starbucks write it.
+
+    Args:
+        path: The pickle.
+
+    Returns:
+        The vectors [rows, dim], of a floating-point type, and one id a row, of any type.
+
+    Raises:
+        UserError: As for `load_arrays`; also for other content, or another number of ids than of vectors.
+    """
+    content = load_arrays(path)
+    expected = "pickle.dump((vectors, ids), file), with vectors a numpy array [rows, dim]"
+    if not isinstance(content, (tuple, list)) or len(content) != 2 or not isinstance(content[0], np.ndarray):
+        raise UserError(f"{path} does not hold (vectors, ids)", expected)
+    vectors, ids = content
+    if isinstance(ids, np.ndarray):
+        ids = ids.tolist()
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or not isinstance(ids, (list, tuple)):
+        raise UserError(
+            f"{path} holds vectors of shape {vectors.shape} and type {vectors.dtype}, ids as {type(ids).__name__}",
+            expected,
+        )
+    if len(ids) != len(vectors):
+        raise UserError(f"{path} has {len(vectors)} vectors and {len(ids)} ids", "write the file again")
+    return vectors, list(ids)
+
+
 class _Dtype:
     """A stand-in for numpy.dtype: a plain kind in one of two byte orders."""
 

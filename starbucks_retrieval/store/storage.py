@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -106,27 +106,6 @@ def matching(pattern: Path) -> list[Path]:
     with _remote_errors(pattern):
         names = sorted(found.fs.glob(found.path))
         return [cast(Path, type(found)(found.fs.unstrip_protocol(name), **found.storage_options)) for name in names]
-
-
-def same_path(one: Path, other: Path) -> bool:
-    """Whether two paths name the same file or folder."""
-    if is_remote(one) or is_remote(other):
-        return str(one).rstrip("/") == str(other).rstrip("/")
-    return one.resolve() == other.resolve()
-
-
-def refuse_source(target: Path, sources: Iterable[Path]) -> None:
-    """Refuse to write into a folder that is also read.
-
-    Args:
-        target: The folder to write.
-        sources: The folders that are read.
-
-    Raises:
-        UserError: `target` is one of `sources`.
-    """
-    if any(same_path(target, source) for source in sources):
-        raise UserError(f"{target} would be read and written at the same time", "name another output folder")
 
 
 def entries(folder: Path) -> dict[str, int | None]:

@@ -18,7 +18,6 @@ from starbucks_retrieval.store.layout import (
     MANIFEST,
     Manifest,
     ShardRecord,
-    is_store_file,
     load_shard,
     read_manifest,
     remove_shard,
@@ -26,6 +25,9 @@ from starbucks_retrieval.store.layout import (
 )
 from starbucks_retrieval.store.spec import FORMAT, StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
+
+# Temporary names of this version and of 0.1 included.
+_STORE_FILE = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
 
 
 class StoreWriter:
@@ -140,7 +142,7 @@ class StoreWriter:
             return
         if missing := self.missing_shards():
             raise ValueError(f"{len(missing)} shards are missing, the first is {missing[0]}")
-        storage.remove_temporaries(self.folder, is_store_file)  # of killed processes whose shards others wrote
+        storage.remove_temporaries(self.folder, _is_store_file)  # of killed processes whose shards others wrote
         shards = [self._done[shard] for shard in range(self.spec.shards)]
         storage.write_json(self.folder, MANIFEST, Manifest(self.spec, shards, complete=True).to_json())
         self.complete = True
@@ -168,7 +170,7 @@ class StoreWriter:
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
         for shard in _shards_seen(self.folder) - set(self._done):
             remove_shard(self.folder, shard)
-        storage.remove_temporaries(self.folder, is_store_file)
+        storage.remove_temporaries(self.folder, _is_store_file)
         self.complete = complete
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
@@ -217,11 +219,15 @@ class StoreWriter:
         return done
 
 
+def _is_store_file(name: str) -> bool:
+    return _STORE_FILE.fullmatch(name) is not None
+
+
 def _check_folder(folder: Path) -> None:
     if storage.exists(folder) and not storage.is_folder(folder):
         raise UserError(f"{folder} is a file, a folder is needed", "choose another output folder")
     names = sorted(storage.entries(folder))
-    foreign = next((name for name in names if not is_store_file(name)), None)
+    foreign = next((name for name in names if not _is_store_file(name)), None)
     if foreign is None and MANIFEST in names and not _is_our_manifest(folder / MANIFEST):
         foreign = MANIFEST
     if foreign is not None:

@@ -99,11 +99,8 @@ def all_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         UserError: While iterating: the file is missing or a folder, or its gzip data are damaged.
     """
     number = 0
-    damaged = (
-        EOFError,
-        zlib.error,
-        gzip.BadGzipFile,
-    )  # local, because readers may outlive modules when the interpreter ends
+    # Local, because readers may outlive modules when the interpreter ends.
+    damaged = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
         with open_bytes(path) as handle:
             for number, line in enumerate(handle, 1):
