@@ -22,7 +22,7 @@ def scripts():
     return {shell: completion_script(shell) for shell in get_args(Shell)}
 
 
-def test_parsers_are_those_of_the_stages(capsys):
+def test_parsers_have_the_flags_of_their_stages(capsys):
     found = list(stage_parsers())
     assert list(dict.fromkeys(words[0] for words, *_ in found)) == list(STAGES)
     assert ("store", "verify") in [words for words, *_ in found]

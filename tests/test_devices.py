@@ -95,12 +95,12 @@ def test_every_command_refuses_a_missing_device(command, words, device, data, ti
     assert not [*data.glob("out*")]
 
 
-def test_an_integration_refuses_it_too(tiny_bert):
+def test_integrations_refuse_a_missing_device(tiny_bert):
     with pytest.raises(UserError, match="no device gpu"):
         SizedModel(tiny_bert, device="gpu")
 
 
-def test_ray_without_a_gpu_is_not_waited_for(data, monkeypatch):
+def test_ray_without_a_gpu_is_refused_at_once(data, monkeypatch):
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}, nodes=lambda: [{"Alive": True}])
     monkeypatch.setattr(ray_engine, "import_ray", lambda purpose: ray)
     monkeypatch.setattr(ray_engine, "cluster", lambda *_: contextlib.nullcontext())

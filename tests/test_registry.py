@@ -18,14 +18,14 @@ def made(monkeypatch):
     return Registry("shapes", "shape", {"path": ("pathlib:PurePath", "a path"), "odd": ("no.such.module:thing", "")})
 
 
-def test_a_target_is_imported_on_first_use_only(made):
+def test_a_target_is_imported_on_first_use(made):
     sys.modules.pop("colorsys", None)
     made.register("colour", "colorsys:rgb_to_hsv", help="a colour")
     assert list(made) == ["path", "odd", "colour"] and "colorsys" not in sys.modules
     assert made["colour"](0, 0, 0) == (0.0, 0.0, 0) and "colorsys" in sys.modules
 
 
-def test_a_registered_object_is_returned_as_it_is(made):
+def test_a_registered_object_is_returned(made):
     made.register("tuple", tuple)
     assert made["tuple"] is tuple and "tuple" in made
     made.register("tuple", tuple)  # the same again, as when a notebook's cell runs twice
@@ -36,7 +36,7 @@ def test_a_taken_name_is_refused(made):
         made.register("path", dict)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(made):
+def test_the_error_of_an_unknown_name_suggests_the_nearest(made):
     with pytest.raises(UserError, match="unknown shape 'pth'") as refused:
         made["pth"]
     assert refused.value.hint == "use path; known: path, odd"

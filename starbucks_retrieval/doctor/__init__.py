@@ -209,7 +209,8 @@ def _devices(facts: Mapping[str, Any], torch: Mapping[str, Any]) -> Iterator[Pro
         yield Problem("there is a GPU, and the installed FAISS does not use it", remedy, False)
     if driver and not torch["gpus"]:
         what = f"PyTorch for CUDA {cuda} does not find it" if cuda else "the installed PyTorch is a CPU build"
-        remedy = "check the driver's version, and CUDA_VISIBLE_DEVICES" if cuda else "install PyTorch for CUDA as pytorch.org describes"  # fmt: skip
+        install = "install PyTorch for CUDA as pytorch.org describes"
+        remedy = "check the driver's version, and CUDA_VISIBLE_DEVICES" if cuda else install
         yield Problem(f"there is a GPU ({driver.splitlines()[0]}), and {what}", remedy)
     elif cuda and not torch["gpus"]:
         what = f"PyTorch for CUDA {cuda} takes gigabytes on a machine without a GPU"

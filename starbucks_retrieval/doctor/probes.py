@@ -33,8 +33,8 @@ CPU_FLAGS = {
     "amx_bf16": "AMX bf16",
     "amx_int8": "AMX int8",
 }
-_MODULES = {  # where the module has another name than the package
-    **dict.fromkeys(FAISS_BUILDS, "faiss"),
+# Where the module has another name than the package.
+_MODULES = dict.fromkeys(FAISS_BUILDS, "faiss") | {
     "PyYAML": "yaml",
     "scikit-learn": "sklearn",
     "universal_pathlib": "upath",
@@ -136,8 +136,7 @@ def installation() -> dict[str, Any]:
 def processor() -> dict[str, Any]:
     """Return the name, the cores, the cores usable under affinity and container quota, and the vector instructions."""
     text = _read("/proc/cpuinfo")
-    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    flags = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
+    name, flags = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in ("model name", "flags"))
     cores = os.cpu_count() or 1
     usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores)
     quota = _read("/sys/fs/cgroup/cpu.max").split()

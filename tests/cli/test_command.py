@@ -34,12 +34,12 @@ def test_exit_codes(error, status, words, capsys):
     assert all(word in printed for word in words)
 
 
-def test_bugs_keep_their_traceback():
+def test_other_exceptions_are_raised():
     with pytest.raises(ZeroDivisionError):
         run_command(raises(ZeroDivisionError()), [])
 
 
-def test_json_goes_to_standard_output_alone(capsys):
+def test_standard_output_holds_only_the_json(capsys):
     finish(CommonArguments(json=True), "summary", {"a": 1})
     printed = capsys.readouterr()
     assert printed.out == '{"a": 1}\n' and printed.err == "summary\n"
@@ -52,7 +52,7 @@ def test_progress_yields_everything():
 
 
 @pytest.mark.parametrize("stage", ["", ".train", ".encode", ".search", ".evaluate", ".demo"])
-def test_help_answers_without_heavy_imports(stage):
+def test_help_does_not_import_large_packages(stage):
     code = (
         (
             "import runpy, sys; sys.argv = ['x', '--help']\n"

@@ -25,12 +25,12 @@ def test_durations_in_words(seconds, text):
     assert duration(seconds).startswith(text)
 
 
-def test_free_bytes_of_a_folder_that_is_yet_to_be_made(tmp_path):
+def test_free_bytes_of_a_missing_folder_are_those_of_its_parent(tmp_path):
     assert free_bytes(tmp_path / "not" / "there") == pytest.approx(free_bytes(tmp_path), rel=0.1)
     assert free_bytes("s3://bucket/folder") is None
 
 
-def test_lines_for_a_terminal_or_one_object(capsys):
+def test_a_preview_is_printed_as_lines_or_as_json(capsys):
     preview = Preview([("a", "one"), ("long", "two")], {"x": 1})
     preview.show(CommonArguments())
     out, err = capsys.readouterr()

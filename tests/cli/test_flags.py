@@ -36,7 +36,7 @@ def test_flags_with_underscores_dashes_and_repeats():
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_a_file_gives_values_and_flags_override_it(tmp_path, suffix):
+def test_flags_override_the_values_of_a_file(tmp_path, suffix):
     path = tmp_path / f"config{suffix}"
     path.write_text('{"name": "file", "rate": 1, "many": ["p", "q"], "learning_rate": 0.1, "switch": true}')
     settings, rest = parse(str(path), "--name", "flag", extra=True)
@@ -69,7 +69,7 @@ def test_a_size_in_a_file_is_not_a_number_to_base_60(tmp_path):
     assert parse(str(tmp_path / "config.yaml"))[0] == Settings("2:32", -1.5e-3, ["1:08", "12:59", "7"])
 
 
-def test_a_misspelt_flag_is_answered_with_the_nearest(tmp_path):
+def test_the_error_of_a_misspelt_flag_suggests_the_nearest(tmp_path):
     for wrong in ("--swich", "--swich=1"):
         with pytest.raises(UserError, match=r"^unknown argument --swich\n") as caught:
             parse("--name", "x", wrong)

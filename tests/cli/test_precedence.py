@@ -67,23 +67,23 @@ def test_default_then_preset_then_file_then_flag(file):
         ("--rate default --rate 3", 3.0),
     ],
 )
-def test_the_word_default_unsets_what_a_preset_sets(words, rate):
+def test_the_value_default_resets_a_flag_of_a_preset(words, rate):
     assert parse("--preset", "one", *words.split()).arguments.rate == rate
 
 
-def test_null_and_default_in_a_file_unset_as_well(file):
+def test_null_and_default_in_a_file_reset_a_flag(file):
     parsed = parse(file("preset: one\nrate: default\nlearning_rate: null"))
     assert parsed.arguments.rate is None and "--learning_rate" not in parsed.rest
 
 
-def test_the_word_is_a_value_like_any_other_where_no_preset_sets_the_flag():
+def test_default_is_an_ordinary_value_of_flags_that_no_preset_sets():
     assert parse("--many", "default").arguments.many == ["default"]
     assert parse("--run_name", "default").rest == ["--run_name", "default"]
     with pytest.raises(UserError, match="invalid choice"):
         parse("--log_level", "default")
 
 
-def test_of_two_names_of_one_quantity_the_later_layer_counts(file):
+def test_the_later_layer_wins_between_two_names_of_one_quantity(file):
     parsed = parse("--preset", "one", "--warmup_ratio", "0.1")
     assert parsed.arguments.warmup_ratio == 0.1 and "--warmup_steps" not in parsed.rest
     ratio = file("warmup_ratio: 0.1")
@@ -98,12 +98,12 @@ def test_of_two_names_of_one_quantity_the_later_layer_counts(file):
 
 
 @pytest.mark.parametrize(("word", "kept"), [("true", False), ("", False), ("false", True), ("=False", True)])
-def test_one_precision_goes_over_the_other_when_it_is_switched_on(word, kept):
+def test_one_precision_overrides_the_other_only_when_it_is_on(word, kept):
     flags = [f"--bf16{word}"] if word.startswith("=") else ["--bf16", *word.split()]
     assert ("--fp16" in parse("--preset", "one", *flags).rest) is kept
 
 
-def test_words_that_belong_to_no_flag_are_left_for_transformers_to_refuse():
+def test_words_without_a_flag_are_passed_on_to_transformers():
     assert parse("--rate", "1", "stray").rest == ["stray"]
     with pytest.raises(UserError, match="float"):
         parse("--preset", "one", "--rate", "fast")
@@ -114,7 +114,7 @@ def test_resolving_keeps_the_source():
     assert resolve(layers) == {"a": (1, "preset p"), "c": (3, "flag")}
 
 
-def test_the_configuration_tells_where_values_are_from():
+def test_every_value_has_its_source():
     parsed = parse("--preset", "one", "--warmup_ratio", "0.1")
     theirs = {"learning_rate": 1e-4, "warmup_steps": 0.1, "report_to": [], "save_steps": 500}
     told = flag_sources(parsed, theirs, {"warmup_steps": 0.0, "report_to": "none", "save_steps": 500})

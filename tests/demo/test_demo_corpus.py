@@ -1,4 +1,4 @@
-"""The collection made from docstrings: what becomes a query, what is left out, and how it is split."""
+"""The collection made from docstrings: queries, passages and splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_splits_share_no_module_and_judge_what_is_there(tmp_path, library):
+def test_splits_share_no_module_and_their_qrels_are_valid(tmp_path, library):
     figures = build_corpus(tmp_path / "data", library, SMALL)
     modules = [set(figures["modules"][name]) for name in SPLITS]
     assert all(modules)
@@ -56,7 +56,7 @@ def test_a_query_is_not_in_its_passage(tmp_path, library):
         assert passage.title == ""
 
 
-def test_the_same_sources_give_the_same_bytes_and_a_seed_another_sample(tmp_path, library):
+def test_the_sample_depends_on_the_sources_and_the_seed_only(tmp_path, library):
     settings = dataclasses.replace(SMALL, passages=50, per_module=6, test_queries=5)
     for name, changed in (("a", settings), ("b", settings), ("c", dataclasses.replace(settings, seed=1))):
         figures = build_corpus(tmp_path / name, library, changed)
@@ -65,7 +65,7 @@ def test_the_same_sources_give_the_same_bytes_and_a_seed_another_sample(tmp_path
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b") != files_of(tmp_path / "c")
 
 
-def test_summaries_and_passages_that_occur_twice_are_left_out(tmp_path, library):
+def test_repeated_summaries_and_passages_are_dropped(tmp_path, library):
     twice = tmp_path / "twice.py"
     twice.write_text(
         f'def a():\n    """Do the very same thing.\n\n    One. {REST}"""\n'
@@ -79,12 +79,12 @@ def test_summaries_and_passages_that_occur_twice_are_left_out(tmp_path, library)
     assert {docid for docid in docids if docid.startswith("twice.")} == {"twice.e"}
 
 
-def test_too_little_documentation_is_refused(tmp_path, library):
+def test_too_few_docstrings_are_a_user_error(tmp_path, library):
     with pytest.raises(UserError, match="only 8 usable docstrings in 1 modules"):
         build_corpus(tmp_path, library[:1], SMALL)
 
 
-def test_only_public_documentation_is_read_and_nothing_runs(tmp_path):
+def test_only_public_docstrings_are_read_and_no_code_runs(tmp_path):
     package = tmp_path / "package"
     doc = f'"""Say what {{}} is for.\n\n    {REST}"""'
     (package / "tests").mkdir(parents=True)
@@ -119,14 +119,14 @@ def test_only_public_documentation_is_read_and_nothing_runs(tmp_path):
         ("", None),
     ],
 )
-def test_what_becomes_of_a_docstring(docstring, summary):
+def test_a_docstring_is_split_into_summary_and_passage(docstring, summary):
     pair = split_docstring(docstring)
     assert (pair and pair[0]) == summary
     if pair:
         assert pair[1] == REST
 
 
-def test_this_machines_own_python_is_found_without_importing():
+def test_installed_modules_are_found_without_an_import():
     modules = find_modules()
     stems = {path.stem for path in modules}
     assert {"json", "argparse", "torch", "numpy", "antigravity"} <= stems
@@ -135,7 +135,7 @@ def test_this_machines_own_python_is_found_without_importing():
     assert not any(stem.startswith("_") for stem in stems)
 
 
-def test_corpus_lines_are_plain_beir(tmp_path, library):
+def test_files_follow_the_beir_format(tmp_path, library):
     build_corpus(tmp_path, library, SMALL)
     first = json.loads((tmp_path / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert set(first) == {"_id", "title", "text"}

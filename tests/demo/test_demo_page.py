@@ -88,7 +88,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def test_the_table_lines_up():
+def test_the_columns_of_the_table_are_aligned():
     lines = score_table(ROWS).to_string().splitlines()
     assert lines[1].split() == ["size", "parameters", "bytes/passage", "texts/s", *["before", "after"] * 2]
     assert lines[2].split() == ["1:16", "13.7", "M", "32", "1,234", "0.010", "0.200", "0.012", "0.250"]
@@ -97,7 +97,7 @@ def test_the_table_lines_up():
     assert lines[0].index("nDCG@10") > lines[0].index("RR@10") > lines[1].index("texts/s")
 
 
-def test_the_page_escapes_everything_and_fetches_nothing(folder):
+def test_the_page_escapes_texts_and_loads_nothing_from_the_network(folder):
     ranks = example_ranks(folder, ["1:16", "6:384"], 5, 0).rename(index=lambda query: f"{query} {NASTY}")
     page = render_demo_page(SUMMARY, draw(folder, ROWS), ranks)
     reader = Reader()

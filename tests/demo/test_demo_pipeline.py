@@ -9,7 +9,7 @@ from starbucks_retrieval.demo import LONG
 from starbucks_retrieval.demo.pipeline import command, program, short_path, steps_for
 
 
-def test_commands_are_what_a_shell_reads(tmp_path, monkeypatch):
+def test_commands_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
     line = command("encode", {"a": "x y", "b": True, "c": False, "d": None, "e": ["1", "2"], "f": 3})
     words = shlex.split(line)
     assert words[len(program()) :] == ["encode", "--a", "x y", "--b", "--e", "1", "2", "--f", "3"]
@@ -18,7 +18,7 @@ def test_commands_are_what_a_shell_reads(tmp_path, monkeypatch):
     assert short_path(tmp_path.parent) == str(tmp_path.parent)
 
 
-def test_without_starbucks_on_the_path_its_full_name_is_given(tmp_path, monkeypatch):
+def test_a_program_outside_the_path_is_named_by_its_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.chdir(tmp_path)
@@ -30,7 +30,7 @@ def test_without_starbucks_on_the_path_its_full_name_is_given(tmp_path, monkeypa
     assert program() == ["starbucks"]
 
 
-def test_steps_follow_the_speed_within_bounds():
+def test_the_number_of_training_steps_follows_the_speed_within_bounds():
     speeds = [{"tokens_per_text": 80.0, "tokens_per_second": {"6:384": rate}} for rate in (1e2, 8e3, 1e9)]
     slow, usual, fast = (steps_for(LONG, speed, "6:384", 15.0) for speed in speeds)
     assert slow == LONG.min_steps
