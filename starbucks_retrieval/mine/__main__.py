@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
-from starbucks_retrieval.mine.arguments import MineArguments
+from starbucks_retrieval.mine import MineArguments
 
 _EPILOG = (
     "starbucks mine --dataset_path groups.jsonl --corpus_path corpus.jsonl --bm25 --output_path negatives.jsonl    |    "
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     )
     setup_logging(common)
     if dry_run.dry_run:
-        from starbucks_retrieval.mine.plan import plan_mining
+        from starbucks_retrieval.mine.api import plan_mining
 
         plan_mining(arguments).preview().show(common)
         return

@@ -1,29 +1,44 @@
-"""Mine hard negatives: from training groups and a corpus to training rows with negatives."""
+"""Mine hard negatives: check flags and data, then print the plan (`--dry_run`) or write training rows with negatives."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import logging
+import os
 import time
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.data import read_run, scan
+from starbucks_retrieval.cli import readable
+from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
+from starbucks_retrieval.data import Group, Passage, Records, join_text, read_run, scan
+from starbucks_retrieval.data.records import RecordCount, count_records
+from starbucks_retrieval.data.run_reader import read_tag
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.mine.arguments import MineArguments
+from starbucks_retrieval.mine import MineArguments
+from starbucks_retrieval.mine.bm25 import bm25_engine
 from starbucks_retrieval.mine.candidates import (
-    Candidates,
     CandidateSource,
+    candidates_folder,
     candidates_from_run,
     load_candidates,
     save_candidates,
 )
-from starbucks_retrieval.mine.plan import MinePlan, plan_mining
 from starbucks_retrieval.mine.rows import write_rows
-from starbucks_retrieval.mine.teacher import load_teacher
-from starbucks_retrieval.mine.topics import Docids, Topics, read_topics
+from starbucks_retrieval.mine.topics import Docids, read_topics
+from starbucks_retrieval.sizes import check_size
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.mine.teacher import Teacher
 
 log = logging.getLogger(__name__)
+
+_SAMPLE = 200  # groups and passages whose lengths are averaged
+_CANDIDATE_BYTES = 8  # a row number and a score
 
 
 def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
@@ -52,13 +67,12 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     plan = plan_mining(arguments)
     began = time.monotonic()
     # Missing models and packages are reported before the corpus is read, which can take an hour.
-    source = None if arguments.run else plan.source()
-    teacher = load_teacher(arguments) if arguments.teacher_name_or_path else None
+    source = plan.source()
+    teacher = plan.teacher()
     run = read_run(arguments.run) if arguments.run else {}
     group_scan, corpus_scan = scan(plan.groups, "groups"), scan(plan.corpus)
     docids = Docids(plan.corpus, corpus_scan)
     topics = read_topics(plan.groups, docids)
-    _log_topics(topics)
     depth = min(arguments.depth, len(docids))
     if depth < arguments.depth:
         log.warning("depth %d exceeds the %d passages of the corpus: each query gets all", arguments.depth, depth)
@@ -69,8 +83,12 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
         candidates, engine_name = candidates_from_run(run, topics, docids, depth), "run"
     else:
         engine_name = source.identity["engine"]
-        data = {"depth": depth, "corpus": corpus_scan.digest, "groups": group_scan.digest}
-        candidates, reused = _cached_candidates(plan, source, data, topics, docids)
+        identity = source.identity | {"depth": depth, "corpus": corpus_scan.digest, "groups": group_scan.digest}
+        cached = load_candidates(plan.cache_folder, identity)
+        reused = cached is not None
+        candidates = cached or source.search(topics, plan.corpus, docids, depth)
+        if not reused:
+            save_candidates(plan.cache_folder, candidates, identity, plan.settings())
     del source  # a teacher may need the memory of its model
     choosing = time.monotonic()
     counts, dropped = write_rows(arguments, seed, plan.groups, plan.corpus, topics, candidates, len(docids), teacher)
@@ -98,28 +116,166 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     }
 
 
-def _cached_candidates(
-    plan: MinePlan, source: CandidateSource, data: dict[str, Any], topics: Topics, docids: Docids
-) -> tuple[Candidates, bool]:
-    """The candidates, and whether they came from the cache."""
-    identity = source.identity | data
-    found = load_candidates(plan.cache_folder, identity)
-    if found is not None:
-        return found, True
-    found = source.search(topics, plan.corpus, docids, data["depth"])
-    # The output's path does not affect the candidates.
-    settings = dataclasses.asdict(plan.arguments)
-    kept = {name: value for name, value in settings.items() if name not in ("output_path", "overwrite")}
-    save_candidates(plan.cache_folder, found, identity, kept)
-    return found, False
+@dataclasses.dataclass(frozen=True)
+class MinePlan:
+    """Inputs and outputs of one call of `mine`, checked as far as opening the files tells.
+
+    Attributes:
+        arguments: The flags.
+        groups: Training groups: queries with their positives.
+        corpus: Passages that negatives are taken from.
+        cache_folder: Folder that keeps the candidates for later calls.
+    """
+
+    arguments: MineArguments
+    groups: Records[Group]
+    corpus: Records[Passage]
+    cache_folder: Path
+
+    def settings(self) -> dict[str, Any]:
+        """Return the flags that the candidates can depend on, which the path of the output is not."""
+        return {k: v for k, v in dataclasses.asdict(self.arguments).items() if k not in ("output_path", "overwrite")}
+
+    def source(self) -> CandidateSource | None:
+        """Open the model or the BM25 index that ranks passages; None for `--run`, which holds a ranking already.
+
+        Raises:
+            UserError: The model cannot be read, or the BM25 package is missing.
+        """
+        if self.arguments.model_name_or_path:
+            from starbucks_retrieval.mine.dense import DenseEngine
+
+            return DenseEngine(self.arguments)
+        return bm25_engine(self.arguments) if self.arguments.bm25 else None
+
+    def teacher(self) -> Teacher | None:
+        """Load the teacher, None without one. Raises UserError if it cannot be read."""
+        if not self.arguments.teacher_name_or_path:
+            return None
+        from starbucks_retrieval.mine.teacher import load_teacher
+
+        return load_teacher(self.arguments)
+
+    def preview(self) -> Preview:
+        """Return the lines and figures of `--dry_run`; nothing is written and no weights are read.
+
+        Bytes are those of full lists; filters only reduce them. The time covers the encoding by a model; BM25, a run
+        and a teacher are not timed.
+
+        Raises:
+            UserError: The groups or the corpus are empty, or the model, the run or the BM25 package is missing.
+        """
+        arguments, groups, corpus = self.arguments, self.groups, self.corpus
+        first_groups = list(itertools.islice(groups, _SAMPLE))
+        passages = list(itertools.islice(corpus, _SAMPLE))
+        for kind, found, name in (("groups", first_groups, groups.name), ("passages", passages, corpus.name)):
+            if not found:
+                raise UserError(f"{name} holds no {kind}", "check the file and the split")
+        queries, documents = count_records(groups), count_records(corpus)
+        depth = arguments.depth if documents.number is None else min(arguments.depth, documents.number)
+        texts = [json.dumps(dataclasses.asdict(passage), ensure_ascii=False) + ", " for passage in passages]
+        passage_bytes = sum(len(text.encode()) for text in texts) / len(texts)
+        positives = sum(len(group.positive_ids) for group in first_groups) / len(first_groups)
+        row_bytes = passage_bytes * (positives + min(arguments.num_negatives, depth))
+        source, seconds = self._source_and_seconds(first_groups, passages, queries, documents)
+        figures: dict[str, Any] = {
+            "groups": queries.number,
+            "groups_exact": queries.exact,
+            "passages": documents.number,
+            "passages_exact": documents.exact,
+            "candidates_from": source,
+            "depth": depth,
+            "candidate_bytes": None if queries.number is None else queries.number * depth * _CANDIDATE_BYTES,
+            "bytes": None if queries.number is None else round(queries.number * row_bytes),
+            "output": str(arguments.output),
+            "exists": arguments.output.exists(),
+            "candidates_there": (self.cache_folder / "manifest.json").is_file(),
+            "teacher": arguments.teacher_name_or_path,
+            "seconds": seconds,
+            "free_bytes": free_bytes(arguments.output),
+        }
+        return Preview(self._lines(queries, documents, figures), figures)
+
+    def _lines(self, queries: RecordCount, documents: RecordCount, figures: dict[str, Any]) -> list[tuple[str, str]]:
+        output, folder = self.arguments.output, self.cache_folder
+        lines = [
+            ("groups", f"{queries} in {self.groups.source}"),
+            ("corpus", f"{documents} passages in {self.corpus.source}"),
+            ("candidates", f"{figures['depth']} a query, from {figures['candidates_from']}"),
+        ]
+        if figures["candidates_there"]:
+            lines.append(("cache", f"candidates in {folder}, used again if they come from the same search"))
+        if figures["teacher"]:
+            lines.append(("teacher", f"{figures['teacher']} scores the chosen passages; that is not timed"))
+        if figures["bytes"] is not None:
+            packed = " before gzip" if output.suffix == ".gz" else ""
+            free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
+            replaced = ", which is replaced" if figures["exists"] else ""
+            lines.append(("writes", f"up to {readable(figures['bytes'])}{packed} to {output}{replaced}"))
+            lines.append(("beside it", f"{readable(figures['candidate_bytes'])} of candidates in {folder}{free}"))
+        return [*lines, ("time", duration(figures["seconds"]))]
+
+    def _source_and_seconds(
+        self, groups: list[Group], passages: list[Passage], queries: RecordCount, documents: RecordCount
+    ) -> tuple[str, float | None]:
+        """Where candidates come from, and the seconds that takes; None where it is not estimated."""
+        arguments = self.arguments
+        if arguments.run:
+            read_tag(arguments.run)  # refuses a file that is not a run
+            return f"the run {arguments.run}", None
+        if arguments.bm25:
+            return f"BM25 by {bm25_engine(arguments).identity['engine']}", None
+        from starbucks_retrieval.models.info import model_info
+        from starbucks_retrieval.models.precision import autocast_dtype
+
+        model = model_info(arguments.model_name_or_path or "")
+        size = arguments.model_size or model.sizes.full
+        check_size(size, model.num_layers, model.hidden_size)
+        name = f"{arguments.model_name_or_path} at {size}"
+        if queries.number is None or documents.number is None:
+            return name, None
+        config = model.config
+        query_texts = [(config.query_prefix + group.query).strip() for group in groups]
+        passage_texts = [join_text(one, config.passage_field_separator, config.passage_prefix) for one in passages]
+        device = resolve_device(arguments.device)
+        dtype, budget = autocast_dtype(arguments.dtype, device), arguments.token_budget(device.type)
+        seconds = 0.0
+        for number, texts, length in (
+            (queries.number, query_texts, config.query_max_len),
+            (documents.number, passage_texts, config.passage_max_len),
+        ):
+            tokens = model.mean_tokens(texts, length or model.token_limit)
+            layer_seconds = model.layer_seconds(max(3, round(tokens)), budget, str(device), dtype)
+            seconds += number * tokens * size.layer * layer_seconds
+        return name, seconds
 
 
-def _log_topics(topics: Topics) -> None:
-    groups = len(topics.topic_of_group)
-    if topics.with_negatives:
-        log.info("%d of %d groups have negatives already; mining replaces them", topics.with_negatives, groups)
-    if topics.outside:
-        log.warning("%d of %d groups have a positive that the corpus lacks", topics.outside, groups)
+def plan_mining(arguments: MineArguments) -> MinePlan:
+    """Check the output and open the data.
+
+    Args:
+        arguments: The flags of `starbucks mine`.
+
+    Returns:
+        The flags, the training groups, the corpus, and the folder that caches candidates.
+
+    Raises:
+        UserError: The output exists or cannot be written, a file has the name of the cache folder, or there is no
+            corpus, or more than one.
+    """
+    _check_output(arguments.output, arguments.overwrite)
+    return MinePlan(arguments, *arguments.open_data(), candidates_folder(arguments.output))
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    """Raise UserError unless the output may be written."""
+    if output.is_dir():
+        raise UserError(f"{output} is a folder", "name a file with --output_path")
+    if output.exists() and not overwrite:
+        raise UserError(f"{output} exists", "add --overwrite, or name another --output_path")
+    parent = next(parent for parent in output.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{output} cannot be written: {parent} is not a writable folder", "name another --output_path")
 
 
 def _log_counts(arguments: MineArguments, counts: Counter[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import itertools
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.mine.candidates import Candidates, best_rows
+from starbucks_retrieval.mine import MineArguments
+from starbucks_retrieval.mine.candidates import Candidates, CandidateSource, best_rows
 from starbucks_retrieval.mine.topics import Docids, Topics
+
+log = logging.getLogger(__name__)
 
 _STOPWORDS = "en"
 
@@ -138,6 +142,21 @@ class PyseriniEngine:
         found.positive_scores[pairs] = [scores.get(row, float("nan")) for row in topics.rows[pairs].tolist()]
 
 
+def bm25_engine(arguments: MineArguments) -> CandidateSource:
+    """Return the BM25 engine of `--bm25_backend`; auto prefers Pyserini where its Java works.
+
+    Raises:
+        UserError: The package is not installed.
+    """
+    backend = arguments.bm25_backend
+    if backend == "auto":
+        backend = "pyserini" if pyserini_works() else "bm25s"
+        log.info("BM25 by %s", backend)
+    if backend == "pyserini":
+        return PyseriniEngine(arguments.bm25_k1, arguments.bm25_b, arguments.output.parent)
+    return Bm25sEngine(arguments.bm25_k1, arguments.bm25_b)
+
+
 def pyserini_works() -> bool:
     """Return whether Pyserini is installed and its Java starts."""
     if importlib.util.find_spec("pyserini") is None:
@@ -173,15 +192,11 @@ def _import_pyserini() -> tuple[Any, Any]:
 @contextmanager
 def _placeholder(name: str) -> Iterator[None]:
     """Set an environment variable for a while, unless it is set."""
-    if os.environ.get(name):
-        yield
-        return
     before = os.environ.get(name)
-    os.environ[name] = "unused"
+    os.environ[name] = before or "unused"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
+        del os.environ[name]
+        if before is not None:
             os.environ[name] = before

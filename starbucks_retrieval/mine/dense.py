@@ -11,7 +11,7 @@ import torch
 
 from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.mine.arguments import MineArguments
+from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates, best_rows
 from starbucks_retrieval.mine.topics import Docids, Topics
 from starbucks_retrieval.models import NestedEncoder, precision

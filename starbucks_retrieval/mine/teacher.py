@@ -15,7 +15,7 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.mine.arguments import MineArguments
+from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.dense import BiEncoder
 from starbucks_retrieval.models import precision
 from starbucks_retrieval.models.architectures import token_limit

@@ -1,15 +1,22 @@
-"""The distinct queries of the training groups, and the rows of their positives in the corpus."""
+"""The data of a call: the ids and texts of the corpus, and the distinct queries with the rows of their positives."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
+import tempfile
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Group, Passage, Records, Scan
 from starbucks_retrieval.errors import UserError
+
+log = logging.getLogger(__name__)
 
 # Longer ids are kept as Python objects: one long id must not widen the array for all others.
 _MAX_ID_BYTES = 128
@@ -67,7 +74,6 @@ class Topics:
         docids: [pairs], the positives' ids.
         out_of_corpus: Positives that are not in the corpus but whose group contains their text.
         outside: Number of groups with a positive outside the corpus.
-        with_negatives: Number of groups that contain negatives already.
     """
 
     query_ids: list[str]
@@ -78,7 +84,6 @@ class Topics:
     docids: list[str]
     out_of_corpus: list[Passage]
     outside: int
-    with_negatives: int
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -134,6 +139,10 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
         raise UserError(
             f"no positive of {groups.name} is in the corpus", "give the corpus that the groups or qrels were made for"
         )
+    if with_negatives:
+        log.info("%d of %d groups have negatives already; mining replaces them", with_negatives, len(topic_of_group))
+    if outside:
+        log.warning("%d of %d groups have a positive that the corpus lacks", outside, len(topic_of_group))
     return Topics(
         [query_id for query_id, _ in numbers],
         [text for _, text in numbers],
@@ -143,5 +152,47 @@ def read_topics(groups: Records[Group], docids: Docids) -> Topics:
         [docid for rows in positives for docid in rows],
         list(out_of_corpus.values()),
         outside,
-        with_negatives,
     )
+
+
+class PassageFile:
+    """Random access to some passages of a corpus, copied to a temporary file. Memory: 16 bytes a passage.
+
+    Args:
+        corpus: Passages, read once.
+        rows: Distinct ascending rows to copy.
+        count: Number of passages of the corpus.
+        folder: Where the temporary file is created; it disappears with the process.
+
+    Raises:
+        UserError: The corpus has fewer passages than when it was scanned.
+    """
+
+    def __init__(self, corpus: Records[Passage], rows: np.ndarray, count: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._rows = rows
+        self._starts = np.zeros(len(rows) + 1, np.int64)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - close() closes it
+        wanted = np.zeros(count, bool)
+        wanted[rows] = True
+        copied = 0
+        for row, passage in enumerate(progress(corpus, count, "passages", "reading texts")):
+            if row < count and wanted[row]:
+                line = json.dumps([passage.docid, passage.title, passage.text]).encode()
+                self._file.write(line)
+                self._starts[copied + 1] = self._starts[copied] + len(line)
+                copied += 1
+        if copied < len(rows):
+            raise UserError(f"{corpus.name} has become shorter while it was read", "run the command again")
+
+    def __getitem__(self, row: int) -> Passage:
+        position = int(np.searchsorted(self._rows, row))
+        start, stop = self._starts[position : position + 2].tolist()
+        self._file.seek(start)
+        return Passage(*json.loads(self._file.read(stop - start)))
+
+    def __enter__(self) -> PassageFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()

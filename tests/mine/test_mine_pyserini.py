@@ -10,8 +10,7 @@ import pytest
 
 from starbucks_retrieval import UserError
 from starbucks_retrieval.mine import MineArguments
-from starbucks_retrieval.mine.bm25 import Bm25sEngine, PyseriniEngine
-from starbucks_retrieval.mine.plan import bm25_engine
+from starbucks_retrieval.mine.bm25 import Bm25sEngine, PyseriniEngine, bm25_engine
 
 from .conftest import id_row, opened, write_jsonl
 

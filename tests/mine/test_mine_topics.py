@@ -8,8 +8,7 @@ import pytest
 from starbucks_retrieval import UserError
 from starbucks_retrieval.data import Scan, open_corpus, scan
 from starbucks_retrieval.mine.candidates import best_rows
-from starbucks_retrieval.mine.rows import PassageFile
-from starbucks_retrieval.mine.topics import Docids
+from starbucks_retrieval.mine.topics import Docids, PassageFile
 
 from .conftest import id_row, opened, write_jsonl
 
@@ -57,12 +56,13 @@ def test_groups_of_one_query_know_each_others_positives(tmp_path, corpus):
     assert topics.topic_of_pair().tolist() == [0, 0, 1, 2]
 
 
-def test_positives_outside_the_corpus_are_strays_if_their_text_is_known(tmp_path, corpus):
-    stray = {"docid": "other", "title": "T", "text": "elsewhere"}
-    inline = {"query_id": "1", "query": "x", "positive_passages": [stray, {"docid": "d1", "text": "text 1"}]}
+def test_positives_outside_the_corpus_are_kept_if_their_text_is_known(tmp_path, corpus, caplog):
+    caplog.set_level("INFO")
+    outside = {"docid": "other", "title": "T", "text": "elsewhere"}
+    inline = {"query_id": "1", "query": "x", "positive_passages": [outside, {"docid": "d1", "text": "text 1"}]}
     rows = [
         inline,
-        inline | {"query_id": "2", "positive_passages": [stray]},
+        inline | {"query_id": "2", "positive_passages": [outside]},
         id_row("3", ["gone"]),
         id_row("4", ["gone", "d4"], negatives=["d0"]),
     ]
@@ -70,7 +70,8 @@ def test_positives_outside_the_corpus_are_strays_if_their_text_is_known(tmp_path
     assert topics.topic_of_group.tolist() == [0, 1, -1, 2]
     assert topics.rows.tolist() == [5, 1, 5, 4]
     assert [passage.text for passage in topics.out_of_corpus] == ["elsewhere"]
-    assert (topics.outside, topics.with_negatives) == (4, 1)
+    assert topics.outside == 4
+    assert "1 of 4 groups have negatives already" in caplog.text
 
 
 def test_the_wrong_corpus_is_refused(tmp_path, corpus):

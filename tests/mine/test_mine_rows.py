@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.data import Passage
-from starbucks_retrieval.mine.filters import choose_negatives, near_duplicates, query_generator, word_set
+from starbucks_retrieval.mine.rows import choose_negatives, near_duplicates, query_generator, word_set
 
 ROWS = np.array([10, 11, 12, 13, 14, 15, -1, -1])
 SCORES = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, -np.inf, -np.inf], np.float32)
