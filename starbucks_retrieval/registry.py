@@ -16,7 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name: its target (an object, or `package.module:attribute`, imported on first use) and its help."""
+    """The entry of a registered name.
+
+    Attributes:
+        target: The object, or `package.module:attribute`, which is imported on first use.
+        help: One line for `--help` and the documentation.
+    """
 
     target: Any
     help: str

@@ -51,16 +51,16 @@ def demo(
     Finished steps of an earlier call with the same arguments are kept.
 
     Args:
-        output: a folder that is new, empty, or an earlier demonstration's.
-        settings: how much is read, trained and shown.
-        backbone: a model folder (default: all-MiniLM-L6-v2 from its package).
-        modules: the Python sources to read (default: this machine's).
+        output: A folder that is new, empty, or an earlier demonstration's.
+        settings: Numbers of passages, training steps and examples.
+        backbone: A model folder (default: all-MiniLM-L6-v2 from its package).
+        modules: The Python sources to read (default: this machine's).
 
     Returns:
-        The content of summary.json: figures of every step, one row a size, and the paths of figure and page.
+        The content of summary.json: figures of every step, one row for each size, and the paths of figure and page.
 
     Raises:
-        UserError: a package is missing, or `output` holds something else.
+        UserError: A package is missing, or `output` holds something else.
     """
     from starbucks_retrieval.search.engines.faiss import import_faiss
 
@@ -138,7 +138,15 @@ def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources
 
 
 def next_lines(folder: Path, base: Backbone) -> list[dict[str, str]]:
-    """Return three things to type next: what for, and the command line."""
+    """Return commands to type after a demonstration.
+
+    Args:
+        folder: The folder of the demonstration.
+        base: The backbone, whose sizes the commands name.
+
+    Returns:
+        Mappings with `what`, the purpose, and `command`, the command line.
+    """
     model, passages, data = (str(folder / name) for name in ("model", "after/passages", "data"))
     small, middle = base.sizes[0], base.sizes[len(base.sizes) // 2]
     ask = {"model_name_or_path": model, "passage_reps": passages, "size": middle, "corpus_path": data}
@@ -157,7 +165,12 @@ class Steps:
     """Named steps in a fixed order, which write into one folder.
 
     A step's record is written last, so a killed step runs again. All steps run again when `inputs` change; all later
-    steps run again when one does. `seconds` holds the duration of each step when it ran.
+    steps run again when one does.
+
+    Attributes:
+        folder: The folder.
+        outputs: By step, the files and folders that it writes, relative to `folder`.
+        seconds: The duration of each step when it ran.
     """
 
     def __init__(self, folder: Path, outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Any]) -> None:
@@ -174,9 +187,9 @@ class Steps:
         """Lock a folder that is new, empty or an earlier demonstration's, and yield its steps.
 
         Args:
-            folder: the folder, made if it is missing.
-            outputs: by step, the files and folders that it writes, relative to `folder`.
-            inputs: everything that results depend on, JSON-ready.
+            folder: The folder, made if it is missing.
+            outputs: By step, the files and folders that it writes, relative to `folder`.
+            inputs: Everything that results depend on, JSON-ready.
 
         Raises:
             UserError: `folder` holds something else, or another process is writing it.
@@ -196,7 +209,11 @@ class Steps:
     def run(self, name: str, title: str, work: Callable[[], dict[str, Any]], resumes: bool = False) -> dict[str, Any]:
         """Return the figures that an earlier run of the step recorded, else those of `work`.
 
-        What a killed step left is removed before `work`, unless `work` itself `resumes` from it.
+        Args:
+            name: The step, one of `outputs`.
+            title: A line for the log.
+            work: Does the step and returns its JSON-ready figures.
+            resumes: Keep the output of a killed run, from which `work` resumes; otherwise it is removed before `work`.
         """
         log.info("\n%s", title)
         path, names = self._record(name), list(self.outputs)

@@ -51,7 +51,14 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """One docstring: the dotted name of its object, its summary line, and the rest without that line."""
+    """One docstring.
+
+    Attributes:
+        docid: The dotted name of its object, such as `json.decoder.JSONDecoder`.
+        module: The top-level module.
+        summary: Its first sentence without markup, which becomes a query.
+        passage: The rest.
+    """
 
     docid: str
     module: str
@@ -139,7 +146,12 @@ def _is_public(path: Path) -> bool:
 
 
 def read_entries(module: Path, path: Path) -> Iterator[Docstring]:
-    """Yield the usable docstrings of one file of a top-level module; none for a file that does not parse."""
+    """Yield the usable docstrings of one file; none for a file that does not parse.
+
+    Args:
+        module: The top-level module: a package folder or a .py file.
+        path: The file, inside `module`.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escape sequences in other people's code
@@ -170,7 +182,16 @@ def _documented(node: ast.AST, name: str) -> Iterator[tuple[str, _Documented]]:
 
 
 def split_docstring(text: str) -> tuple[str, str] | None:
-    """Return (summary, the rest without it), or None where one of the two is missing, too short, or no prose."""
+    """Split a docstring into its summary and the rest.
+
+    Returns:
+        Both texts; None if one of them is missing, too short or not prose, or if the rest repeats the summary.
+
+    Example:
+        >>> summary, rest = split_docstring("Return the :class:`Size` of a model. " + "More words. " * 10)
+        >>> summary
+        'Return the Size of a model'
+    """
     first, _, rest = text.strip().partition("\n\n")
     if _UNDERLINE.search(first) or text.encode("utf-8", "ignore").decode() != text:  # a lone surrogate
         return None

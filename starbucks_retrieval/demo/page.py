@@ -63,6 +63,11 @@ def _rate(per_second: float) -> str:
 def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dict[str, str]:
     """Write figure.png, figure.svg, examples.html and index.html of a demonstration into its folder.
 
+    Args:
+        folder: The folder, with the scores and runs of both models and the collection.
+        summary: The content of summary.json.
+        settings: The number of examples and the seed that picks them.
+
     Returns:
         The paths of index.html (`page`), of the figure as PNG (`figure`) and as SVG (`figure_svg`).
     """
@@ -90,7 +95,12 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
 
 
 def draw(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawing:
-    """Return the figure: each measure over the sizes before and after training, and the speed of each size."""
+    """Return the figure: each measure over the sizes before and after training, and the speed of each size.
+
+    Args:
+        folder: The folder of the demonstration, with `scores.json` of both models.
+        rows: The rows of its summary, as in `score_table`.
+    """
     found = read_inputs([f"{when}={folder / when / 'scores.json'}" for when in ("before", "after")])
     quality = effectiveness_figure(found, found.choose_sizes()) or Drawing("", "", [])  # of one size, no line
     panels = [dataclasses.replace(p, title=p.title.removeprefix("data ")) for p in quality.panels]
@@ -108,9 +118,17 @@ def _bars(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def example_ranks(folder: Path, sizes: Sequence[str], count: int, seed: int) -> pd.DataFrame:
-    """Return `count` test queries, picked by a hash, each with the rank of its relevant passage at every size.
+    """Return the rank of the relevant passage of a few test queries at every size, before and after training.
 
-    The ranks before and after training are one text such as `57 → 4`; a dash is a rank beyond the depth searched.
+    Args:
+        folder: The folder of the demonstration, with runs of both models and the collection.
+        sizes: The sizes, as text.
+        count: The number of queries, which are picked by a hash.
+        seed: The seed of the hash.
+
+    Returns:
+        A table with a row for each query and a column for each size. A cell is a text such as `57 → 4`; a dash is a
+        rank beyond the depth searched.
     """
     import pandas as pd
 
@@ -129,7 +147,13 @@ def example_ranks(folder: Path, sizes: Sequence[str], count: int, seed: int) -> 
 
 
 def render_demo_page(summary: dict[str, Any], drawing: Drawing, ranks: pd.DataFrame) -> str:
-    """Return the page as HTML: `summary` is the content of summary.json, `ranks` that of `example_ranks`."""
+    """Return the page as HTML.
+
+    Args:
+        summary: The content of summary.json.
+        drawing: The figure, from `draw`.
+        ranks: The table of `example_ranks`.
+    """
     import pandas as pd
 
     with pd.option_context("display.max_colwidth", None):  # texts in full

@@ -31,7 +31,13 @@ MEASURES = ["RR@10", "nDCG@10"]
 
 @dataclass(frozen=True)
 class Backbone:
-    """A model folder, its sizes in the paper's proportions, and a digest of its weights."""
+    """The model that a demonstration starts from.
+
+    Attributes:
+        path: Its folder.
+        sizes: Its sizes in the paper's proportions.
+        digest: A digest of its weights.
+    """
 
     path: Path
     sizes: Sizes
@@ -174,9 +180,7 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
     log.info("$ %s", command("evaluate", {"run": runs, **rest}))
     preflight_log = logging.getLogger("starbucks_retrieval.evaluate.api")
     level = preflight_log.level
-    preflight_log.setLevel(
-        logging.CRITICAL
-    )  # dozens of findings about a truncated backbone, which was not trained for small sizes
+    preflight_log.setLevel(logging.CRITICAL)  # a backbone that was not trained for small sizes has dozens of findings
     try:
         evaluation = evaluate(runs, **rest)
     finally:
@@ -236,7 +240,14 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
 
 
 def steps_for(settings: Settings, speed: dict[str, Any], full: str, tokens_per_query: float) -> int:
-    """Return the training steps that fit into `settings.train_seconds`, judged by encoding at the full size."""
+    """Return the number of training steps that fit into `settings.train_seconds`.
+
+    Args:
+        settings: The time limit, the bounds of the number, and the cost of a step relative to encoding.
+        speed: What `measure_speed` returned.
+        full: The full size, whose speed is used.
+        tokens_per_query: The mean length of a query.
+    """
     tokens = settings.batch_queries * (speed["tokens_per_text"] + tokens_per_query)
     seconds = settings.step_over_encode * tokens / speed["tokens_per_second"][full] + settings.optimizer_seconds
     return max(settings.min_steps, min(settings.max_steps, int(settings.train_seconds / seconds)))
