@@ -178,7 +178,7 @@ def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_fl
     runs = [str(run_file(folder, size)) for size in sizes]
     rest: dict[str, Any] = {"qrels": str(data), "measures": MEASURES, "output": str(folder / "scores.json")}
     log.info("$ %s", command("evaluate", {"run": runs, **rest}))
-    preflight_log = logging.getLogger("starbucks_retrieval.evaluate.api")
+    preflight_log = logging.getLogger(evaluate.__module__)
     level = preflight_log.level
     preflight_log.setLevel(logging.CRITICAL)  # a backbone that was not trained for small sizes has dozens of findings
     try:
