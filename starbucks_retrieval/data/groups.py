@@ -109,9 +109,8 @@ def _with_ids(row: dict[str, Any]) -> Group:
 
 def _with_texts(row: dict[str, Any]) -> Group:
     passages: dict[str, Passage] = {}
-    matches = (
-        NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != ""
-    )  # empty: fewer negatives
+    # An empty cell means that the row has fewer negatives.
+    matches = (NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != "")
     numbered = sorted((int(match[1]), match[0]) for match in matches if match)
 
     def ids(column: str) -> Iterator[str]:

@@ -84,6 +84,12 @@ def rows(dataset_id: str, part: str, start: int = 0, stop: int | None = None) ->
 
     If ir_datasets fails, queries and qrels are read from pyserini where it has them.
 
+    Args:
+        dataset_id: An id of ir_datasets, such as `beir/fiqa/dev`.
+        part: `corpus`, `queries` or `qrels`.
+        start: The position, from 0, of the first row.
+        stop: The position after the last row; None for all rows.
+
     Raises:
         UserError: Neither package has the data; the message is that of ir_datasets.
     """

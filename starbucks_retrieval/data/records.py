@@ -109,7 +109,15 @@ class Records(Generic[T]):
         return self.rows()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[T]:
-        """Yield the records from position `start` (from 0) up to but not including `stop`; skipped ones are not parsed."""
+        """Yield the records of a slice; skipped ones are not parsed.
+
+        Args:
+            start: The first position, from 0.
+            stop: The position after the last one; None for the end of the collection.
+
+        Raises:
+            UserError: While iterating: a row cannot be used; the message names file and line.
+        """
         for _, record in self.numbered(start, stop):
             yield record
 
@@ -183,7 +191,8 @@ def scan(records: Records[Any], kind: str = "passages") -> Scan:
     if kind in ("passages", "queries"):
         _refuse_duplicates(records, parts, hashes)
     if empty:
-        log.warning("%s: %d of %d %s %s; they are kept", records.name, empty, count, kind, _MISSING_TEXT[kind])
+        missing = _MISSING_TEXT.get(kind, "have no text")
+        log.warning("%s: %d of %d %s %s; they are kept", records.name, empty, count, kind, missing)
     return Scan(count, empty, digest.hexdigest(), longest, spaced)
 
 
@@ -201,6 +210,9 @@ class RecordCount(NamedTuple):
 
 def count_records(records: Records[Any]) -> RecordCount:
     """Count the records of a collection where that is cheap.
+
+    Args:
+        records: What an `open_` function returned.
 
     Returns:
         The exact number for a Parquet file and for a small file; an estimate from the first lines for a large file;
@@ -255,12 +267,7 @@ def _pair(pair: ScoredPair) -> Parts:
 
 
 _PARTS: dict[str, Callable[[Any], Parts]] = {"passages": _passage, "queries": _query, "groups": _group, "pairs": _pair}
-_MISSING_TEXT = {
-    "passages": "have no text",
-    "queries": "have no text",
-    "groups": "lack the text of the query or of a passage",
-    "pairs": "lack a sentence",
-}
+_MISSING_TEXT = {"groups": "lack the text of the query or of a passage", "pairs": "lack a sentence"}
 
 
 def repeated(hashes: array[int]) -> set[int]:

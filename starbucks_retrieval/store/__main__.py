@@ -18,15 +18,8 @@ _PATHS = "stores: the folder of a size, an output of encode, a pattern, a URL"
 
 
 @dataclass
-class VerifyArguments:
-    """Verifying."""
-
-    path: list[str] = flag(None, _PATHS, required=True)
-
-
-@dataclass
-class InfoArguments:
-    """Describing."""
+class PathArguments:
+    """Stores."""
 
     path: list[str] = flag(None, _PATHS, required=True)
 
@@ -115,7 +108,7 @@ def _size(text: str | None) -> Size | None:
     return Size.parse(text) if text else None
 
 
-def _verify(args: VerifyArguments, common: CommonArguments) -> None:
+def _verify(args: PathArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import verify_stores
 
     figures = verify_stores(args.path)
@@ -129,7 +122,7 @@ def _verify(args: VerifyArguments, common: CommonArguments) -> None:
         raise UserError(what, "run the command that wrote it again; it writes damaged and missing files")
 
 
-def _info(args: InfoArguments, common: CommonArguments) -> None:
+def _info(args: PathArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.operations import as_text, describe_stores
 
     stores = describe_stores(args.path)
@@ -184,8 +177,8 @@ def _import(args: ImportArguments, common: CommonArguments) -> None:
 
 # name: (help, flags, leading words, function)
 COMMANDS: dict[str, tuple[str, type, str, Command]] = {
-    "verify": ("read every file and compare its checksum", VerifyArguments, "PATH…", _verify),
-    "info": ("describe stores, complete or not", InfoArguments, "PATH…", _info),
+    "verify": ("read every file and compare its checksum", PathArguments, "PATH…", _verify),
+    "info": ("describe stores, complete or not", PathArguments, "PATH…", _info),
     "slice": ("write smaller dims of the same layer", SliceArguments, "PATH OUTPUT", _slice),
     "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge),
     "export": ("write a store as Parquet, Arrow or plain numpy", StoreExportArguments, "PATH OUTPUT", _export),

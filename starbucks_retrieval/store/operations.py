@@ -89,6 +89,9 @@ def as_text(store: dict[str, Any]) -> str:
 def verify_stores(paths: Sequence[PathLike]) -> dict[str, Any]:
     """Read every file of all stores at the given paths, local or remote, and compare its checksum.
 
+    Args:
+        paths: As for `store_folders`.
+
     Returns:
         Figures: stores, shards, bytes, and `problems`, which names each damaged or missing shard and each incomplete
         store.

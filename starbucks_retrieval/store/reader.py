@@ -11,16 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.layout import (
-    MANIFEST,
-    FileRecord,
-    ShardRecord,
-    check_finite,
-    load_shard,
-    read_manifest,
-    to_float32,
-)
+from starbucks_retrieval.store import layout, storage
+from starbucks_retrieval.store.layout import MANIFEST, FileRecord, ShardRecord, load_shard, read_manifest
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike, local_file
 
@@ -44,11 +36,9 @@ class _Shard:
     # Mapped anew at each use unless `keep` is set: a store of a thousand shards must not hold two thousand open files,
     # and pages that are no longer mapped do not count as memory of this process.
     def vectors(self) -> np.ndarray:
-        vectors = self._vectors
-        if vectors is None:
-            vectors = self._map(self.record.vectors)
-            if self.keep:
-                self._vectors = vectors
+        vectors = self._map(self.record.vectors) if self._vectors is None else self._vectors
+        if self.keep:
+            self._vectors = vectors
         return vectors
 
     def ids(self) -> np.ndarray:
@@ -57,7 +47,7 @@ class _Shard:
     def check(self, rows: np.ndarray, low: int) -> None:
         """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once."""
         if low + len(rows) > self._finite:
-            check_finite(rows)
+            layout.check_finite(rows)
             if low <= self._finite:
                 self._finite = low + len(rows)
 
@@ -109,6 +99,9 @@ class EmbeddingStore:
 
         Arrays at a URL are copied into a local cache when they are first read, and their checksums are compared.
 
+        Args:
+            folder: The folder of one size, local or a URL; `open_store` also takes the output of encode.
+
         Raises:
             UserError: The folder is not a store or not complete, or a shard is missing or damaged.
         """
@@ -131,7 +124,14 @@ class EmbeddingStore:
 
     @classmethod
     def join(cls, stores: Iterable[EmbeddingStore]) -> EmbeddingStore:
-        """Join all parts of one job. Raises UserError when parts differ, repeat or are missing."""
+        """Join all parts of one job.
+
+        Args:
+            stores: The parts, in any order.
+
+        Raises:
+            UserError: Parts are of different jobs, or a part is missing or named twice.
+        """
         parts = sorted(stores, key=lambda store: store.spec.part)
         first = parts[0]
         for store in parts[1:]:
@@ -186,7 +186,7 @@ class EmbeddingStore:
             for shard, low, high in pieces:
                 rows = shard.vectors()[low:high]
                 if wanted == np.float32:
-                    to_float32(rows, buffer[filled : filled + high - low])
+                    layout.to_float32(rows, buffer[filled : filled + high - low])
                 else:
                     shard.check(rows, low)
                     buffer[filled : filled + high - low] = rows
@@ -201,7 +201,14 @@ class EmbeddingStore:
         return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type."""
+        """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type.
+
+        Args:
+            rows: Row numbers from 0, integers [n], in any order; a row may occur several times.
+
+        Raises:
+            IndexError: A row is negative, or not below `count`.
+        """
         order, ascending = self._ascending(rows)
         gathered = np.empty((len(ascending), self.spec.size.dim), self.dtype)
         for shard, low, high in self._by_shard(ascending):
@@ -241,7 +248,11 @@ class EmbeddingStore:
         return all(shard.keep for shard in self._shards)
 
     def hold(self, max_bytes: int) -> None:
-        """Load all vectors into memory as float32 if they fit, for repeated searches."""
+        """Load all vectors into memory as float32 if they fit, for repeated searches.
+
+        Args:
+            max_bytes: The most memory to take; the vectors take 4 × count × dim bytes.
+        """
         if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
             [(_, held)] = self.blocks(self.count, np.float32)
             held.flags.writeable = False

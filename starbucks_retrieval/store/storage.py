@@ -63,42 +63,30 @@ def is_remote(path: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file or folder.
+    """Return whether there is a file or folder. Raises UserError if a URL cannot be reached.
 
     Args:
         path: A path from `as_path`.
-
-    Raises:
-        UserError: A URL cannot be reached.
     """
     with _remote_errors(path):
         return path.exists()
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder.
+    """Return whether there is a folder. Raises UserError if a URL cannot be reached.
 
     Args:
         path: A path from `as_path`.
-
-    Raises:
-        UserError: A URL cannot be reached.
     """
     with _remote_errors(path):
         return path.is_dir()
 
 
 def matching(pattern: Path) -> list[Path]:
-    """Return the paths that match a glob pattern.
+    """Return the files and folders that match a glob pattern, sorted by name. Raises as `exists` does.
 
     Args:
         pattern: A pattern from `as_path`.
-
-    Returns:
-        Files and folders, sorted by name; empty if nothing matches.
-
-    Raises:
-        UserError: A URL cannot be reached.
     """
     if not is_remote(pattern):
         return [Path(match) for match in sorted(glob.glob(str(pattern)))]
@@ -219,7 +207,17 @@ def make_folder(folder: Path) -> None:
 
 
 def write_file(folder: Path, name: str, content: Sequence[bytes | memoryview]) -> None:
-    """Write pieces of bytes as one file, atomically. A local failure is an OSError that names the file."""
+    """Write pieces of bytes as one file, atomically.
+
+    Args:
+        folder: The folder of the store, which exists if it is local.
+        name: The name of the file.
+        content: The bytes, in order.
+
+    Raises:
+        OSError: A local file cannot be written; the error names it.
+        UserError: A URL cannot be reached.
+    """
     if is_remote(folder):
         target = cast(Any, folder / name)
         with _remote_errors(folder):

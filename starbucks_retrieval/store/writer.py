@@ -84,7 +84,12 @@ class StoreWriter:
     def join(cls, folder: PathLike, spec: StoreSpec) -> StoreWriter:
         """Write shards into a store that another process has opened; that process holds the lock and finishes it.
 
-        Raises UserError when no process has started the store, or it holds another job.
+        Args:
+            folder: The folder of the store, local or a URL.
+            spec: The job, the same as that of the process that opened the store.
+
+        Raises:
+            UserError: No process has started the store, or it holds another job.
         """
         folder = storage.as_path(folder)
         if MANIFEST not in storage.entries(folder):
@@ -135,7 +140,11 @@ class StoreWriter:
         self._done[shard] = save_shard(self.folder, shard, start, ids, stored)
 
     def finish(self) -> None:
-        """Declare the store complete. Raises ValueError while shards are missing, and for a writer that joined."""
+        """Declare the store complete, by its manifest.
+
+        Raises:
+            ValueError: Shards are missing, or this writer joined the store that another one opened.
+        """
         if self._lock is None:
             raise ValueError("a writer that joined cannot finish the store; the one that opened it does")
         if self.complete:

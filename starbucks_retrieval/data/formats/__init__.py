@@ -136,6 +136,9 @@ def decode(raw: bytes, path: Path, number: int) -> str:
 def open_bytes(path: Path) -> BinaryIO:
     """Open a file for reading bytes, through gzip if its name ends in .gz.
 
+    Args:
+        path: The file.
+
     Returns:
         A buffered file, which the caller closes. Damaged gzip raises an error only when it is read.
 
