@@ -12,23 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data import ir_datasets
-from starbucks_retrieval.data.fields import (
-    DOCID,
-    GRADE,
-    JUDGED_DOC,
-    JUDGED_QUERY,
-    QUERY_ID,
-    QUERY_TEXT,
-    TEXT,
-    TITLE,
-    BadRow,
-    as_id,
-    as_text,
-    identifier,
-    string,
-    value,
-)
+from starbucks_retrieval.data import fields, ir_datasets
+from starbucks_retrieval.data.fields import BadRow, as_id, as_text, identifier, string, value
 from starbucks_retrieval.data.formats import NumberedRows, decode, file_endings, find_reader, raw_lines, tsv
 from starbucks_retrieval.data.records import Passage, Query, Read, Records
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows, hub_rows
@@ -108,12 +93,14 @@ def passage_from(row: dict[str, Any]) -> Passage:
         >>> passage_from({"_id": 7, "text": "Hens lay eggs."})
         Passage(docid='7', title='', text='Hens lay eggs.')
     """
-    return Passage(identifier(row, DOCID), as_text(row.get(TITLE[0]), TITLE[0]), string(row, TEXT))
+    return Passage(
+        identifier(row, fields.DOCID), as_text(row.get(fields.TITLE[0]), fields.TITLE[0]), string(row, fields.TEXT)
+    )
 
 
 def query_from(row: dict[str, Any]) -> Query:
     """Convert a row to a query. Raises BadRow for a missing or wrong column."""
-    return Query(identifier(row, QUERY_ID), string(row, QUERY_TEXT))
+    return Query(identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT))
 
 
 def read_qrels(collection: str, *, split: str = "test") -> Qrels:
@@ -206,9 +193,9 @@ def _from_rows(source: str, rows: NumberedRows) -> Iterator[Judgement]:
     for number, cells in rows:
         row = {str(name).lower(): cell for name, cell in cells.items()}
         try:
-            query_id = as_id(value(row, JUDGED_QUERY), JUDGED_QUERY[0])
-            docid = as_id(value(row, JUDGED_DOC), JUDGED_DOC[0])
-            grade = value(row, GRADE)
+            query_id = as_id(value(row, fields.JUDGED_QUERY), fields.JUDGED_QUERY[0])
+            docid = as_id(value(row, fields.JUDGED_DOC), fields.JUDGED_DOC[0])
+            grade = value(row, fields.GRADE)
         except BadRow as error:
             raise UserError(f"{source}:{number}: {error.what}", error.hint) from None
         parsed = _whole_number(grade)
@@ -251,7 +238,7 @@ def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]
     names = [decode(cell, path, number).strip().lower() for cell in cells]
     row = {name: position for position, name in enumerate(names)}
     try:
-        return value(row, JUDGED_QUERY), value(row, JUDGED_DOC), value(row, GRADE)
+        return value(row, fields.JUDGED_QUERY), value(row, fields.JUDGED_DOC), value(row, fields.GRADE)
     except BadRow as error:
         raise UserError(
             f"{path}:{number}: neither a judgement nor a header: {error.what}", "write query-id, corpus-id, score"
@@ -277,6 +264,6 @@ def _judged_rows(read: Read, query_ids: frozenset[str], start: int, stop: int | 
     kept = (
         (number, row)
         for number, row in read(0, None)
-        if not (ids := [row[name] for name in QUERY_ID if name in row]) or str(ids[0]) in query_ids
+        if not (ids := [row[name] for name in fields.QUERY_ID if name in row]) or str(ids[0]) in query_ids
     )
     yield from islice(kept, start, stop)

@@ -9,25 +9,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from starbucks_retrieval.data import fields
 from starbucks_retrieval.data.collection import Qrels, check_qrels, open_queries, passage_from, read_qrels
-from starbucks_retrieval.data.fields import (
-    ANCHOR,
-    ANCHOR_FALLBACK,
-    NEGATIVE_SCORES,
-    NUMBERED_NEGATIVE,
-    POSITIVE_SCORES,
-    QUERY_ID,
-    QUERY_TEXT,
-    BadRow,
-    as_id,
-    as_list,
-    as_number,
-    as_text,
-    identifier,
-    kind,
-    string,
-    value,
-)
+from starbucks_retrieval.data.fields import BadRow, as_id, as_list, as_number, as_text, identifier, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.data.records import Group, Passage, Query, Records, scan
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_rows
@@ -96,7 +80,7 @@ def _with_passages(row: dict[str, Any]) -> Group:
             yield passage.docid
 
     positives, negatives = ids("positive_passages"), ids("negative_passages")
-    return _group(row, identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, passages)
+    return _group(row, identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT), positives, negatives, passages)
 
 
 def _with_ids(row: dict[str, Any]) -> Group:
@@ -104,13 +88,13 @@ def _with_ids(row: dict[str, Any]) -> Group:
         return [as_id(item, column) for item in as_list(row.get(column), column)]
 
     positives, negatives = ids("positive_document_ids"), ids("negative_document_ids")
-    return _group(row, identifier(row, QUERY_ID), string(row, QUERY_TEXT), positives, negatives, None)
+    return _group(row, identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT), positives, negatives, None)
 
 
 def _with_texts(row: dict[str, Any]) -> Group:
     passages: dict[str, Passage] = {}
     # An empty cell means that the row has fewer negatives.
-    matches = (NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != "")
+    matches = (fields.NUMBERED_NEGATIVE.fullmatch(name) for name, found in row.items() if found != "")
     numbered = sorted((int(match[1]), match[0]) for match in matches if match)
 
     def ids(column: str) -> Iterator[str]:
@@ -123,23 +107,27 @@ def _with_texts(row: dict[str, Any]) -> Group:
             yield docid
 
     query = _plain_query(row)
-    query_id = as_id(value(row, QUERY_ID), "query_id") if any(name in row for name in QUERY_ID) else text_id(query)
+    query_id = (
+        as_id(value(row, fields.QUERY_ID), "query_id")
+        if any(name in row for name in fields.QUERY_ID)
+        else text_id(query)
+    )
     negatives = (docid for column in ("negative", *(name for _, name in numbered)) for docid in ids(column))
     return _group(row, query_id, query, ids("positive"), negatives, passages)
 
 
 def _plain_query(row: dict[str, Any]) -> str:
     """Return the query of a row of plain texts. Raises BadRow if several columns could hold it and they differ."""
-    for names in (ANCHOR, ANCHOR_FALLBACK):
+    for names in (fields.ANCHOR, fields.ANCHOR_FALLBACK):
         filled = [name for name in names if row.get(name) is not None]
         if len({as_text(row[name], name) for name in filled}) > 1:
             raise BadRow(
                 f"the columns {' and '.join(filled)} differ, and each could be the query",
-                f"call the query {ANCHOR[0]}, and drop or rename the others",
+                f"call the query {fields.ANCHOR[0]}, and drop or rename the others",
             )
         if filled:
             return string(row, filled)
-    return string(row, (*ANCHOR, *ANCHOR_FALLBACK))
+    return string(row, (*fields.ANCHOR, *fields.ANCHOR_FALLBACK))
 
 
 _LAYOUT_OF_COLUMN = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}
@@ -178,10 +166,10 @@ def _teacher_scores(row: dict[str, Any], positives: Sequence[str], negatives: Se
     A single number counts as a list of one. An id on both sides keeps its score as a positive. Raises BadRow for a
     number of scores that differs from the number of ids, for one missing side, and for two different scores of one id.
     """
-    if row.get(POSITIVE_SCORES) is None and row.get(NEGATIVE_SCORES) is None:
+    if row.get(fields.POSITIVE_SCORES) is None and row.get(fields.NEGATIVE_SCORES) is None:
         return None
-    scores = _scores_of_side(row, POSITIVE_SCORES, positives)
-    for docid, score in _scores_of_side(row, NEGATIVE_SCORES, negatives).items():
+    scores = _scores_of_side(row, fields.POSITIVE_SCORES, positives)
+    for docid, score in _scores_of_side(row, fields.NEGATIVE_SCORES, negatives).items():
         scores.setdefault(docid, score)
     return scores
 
@@ -189,7 +177,7 @@ def _teacher_scores(row: dict[str, Any], positives: Sequence[str], negatives: Se
 def _scores_of_side(row: dict[str, Any], column: str, docids: Sequence[str]) -> dict[str, float]:
     found = row.get(column)
     if found is None and docids:
-        other = NEGATIVE_SCORES if column == POSITIVE_SCORES else POSITIVE_SCORES
+        other = fields.NEGATIVE_SCORES if column == fields.POSITIVE_SCORES else fields.POSITIVE_SCORES
         raise BadRow(f"the row has {other} but no {column}", "score both sides, or neither")
     listed = [found] if isinstance(found, (int, float, str)) else as_list(found, column)
     if len(listed) != len(docids):

@@ -7,23 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from starbucks_retrieval.data.fields import (
-    FIRST,
-    HEADERS,
-    LABEL,
-    PAIR_SCORE,
-    SECOND,
-    SENTENCE1,
-    SENTENCE2,
-    SPLIT,
-    SUBSET,
-    BadRow,
-    as_number,
-    as_text,
-    kind,
-    string,
-    value,
-)
+from starbucks_retrieval.data import fields
+from starbucks_retrieval.data.fields import BadRow, as_number, as_text, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows, arrow
 from starbucks_retrieval.data.records import Records, ScoredPair
 from starbucks_retrieval.data.sources import SourceRows, find_ir, find_path, find_rows
@@ -33,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _PAIR_LAYOUTS = {3: ("score", "sentence1", "sentence2")}
 _LABELLED_LAYOUTS = {2: ("label", "text"), 3: ("label", "text", "text2")}
-_COLUMN_NAMES = HEADERS | {*LABEL, *FIRST, *SECOND}
+_COLUMN_NAMES = fields.HEADERS | {*fields.LABEL, *fields.FIRST, *fields.SECOND}
 _SPLITS = frozenset({"train", "dev", "validation", "valid", "val", "test"})
 
 
@@ -96,9 +81,9 @@ def open_split_of_pairs(collection: str, split: str | None = None) -> Records[Sc
         return open_pairs(collection, split=split or "test")
     records = open_pairs(collection)
     named = dict.fromkeys(
-        str(row[SPLIT])
+        str(row[fields.SPLIT])
         for _, row in find_rows(collection, "pairs", _PAIR_LAYOUTS, None, None).read(0, None)
-        if SPLIT in row
+        if fields.SPLIT in row
     )
     if split in named or not _SPLITS.isdisjoint(named):
         return open_pairs(collection, split=split or "test")
@@ -131,28 +116,30 @@ def open_labelled(collection: str, *, config: str | None = None, split: str | No
 
 def pair_from(row: dict[str, Any]) -> ScoredPair:
     """Convert a row to a scored pair. Raises BadRow for a missing or wrong column."""
-    score = as_number(value(row, PAIR_SCORE), PAIR_SCORE[0])
+    score = as_number(value(row, fields.PAIR_SCORE), fields.PAIR_SCORE[0])
     # The STS task of a year is released as one file, whose column `split` names the set that a pair is from.
-    subset = as_text(row.get(SUBSET, row.get(SPLIT)), SUBSET)
-    return ScoredPair(string(row, SENTENCE1), string(row, SENTENCE2), score, subset)
+    subset = as_text(row.get(fields.SUBSET, row.get(fields.SPLIT)), fields.SUBSET)
+    return ScoredPair(string(row, fields.SENTENCE1), string(row, fields.SENTENCE2), score, subset)
 
 
 def labelled_from(row: dict[str, Any]) -> LabelledText:
     """Convert a row to a labelled text. Raises BadRow for a missing or wrong column, and for a withheld label."""
-    label = _label(value(row, LABEL))
-    text = string(row, FIRST)
+    label = _label(value(row, fields.LABEL))
+    text = string(row, fields.FIRST)
     if label in _COLUMN_NAMES and text in _COLUMN_NAMES:
         raise BadRow(f"{label!r} and {text!r} look like the names of columns", "name them label, text and text2")
-    second = string(row, SECOND) if any(name in row for name in SECOND) else None
-    return LabelledText(text, second, label, as_text(row.get(SPLIT), SPLIT))
+    second = string(row, fields.SECOND) if any(name in row for name in fields.SECOND) else None
+    return LabelledText(text, second, label, as_text(row.get(fields.SPLIT), fields.SPLIT))
 
 
 def _label(found: Any) -> str:
     if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
         shown = "empty" if found == "" else kind(found)
-        raise BadRow(f"{LABEL[0]} is {shown}, not a class", "write the class as a string or an integer")
+        raise BadRow(f"{fields.LABEL[0]} is {shown}, not a class", "write the class as a string or an integer")
     if str(found) == "-1":
-        raise BadRow(f"{LABEL[0]} is -1: it is withheld", "take a split, or a release of the set, that has its labels")
+        raise BadRow(
+            f"{fields.LABEL[0]} is -1: it is withheld", "take a split, or a release of the set, that has its labels"
+        )
     return str(found)
 
 
@@ -160,15 +147,15 @@ def _rows_of(rows: SourceRows, split: str) -> NumberedRows:
     named = unnamed = 0
     others: dict[str, None] = {}
     for number, row in rows.read(0, None):
-        if SPLIT not in row:
+        if fields.SPLIT not in row:
             unnamed += 1
             yield number, row
-        elif row[SPLIT] == split:
+        elif row[fields.SPLIT] == split:
             named += 1
             yield number, row
         else:
-            others.setdefault(str(row[SPLIT]))
+            others.setdefault(str(row[fields.SPLIT]))
     if unnamed:
-        log.info("%s: %d rows have no column %s; they are read for split %r", rows.source, unnamed, SPLIT, split)
+        log.info("%s: %d rows have no column %s; they are read for split %r", rows.source, unnamed, fields.SPLIT, split)
     elif others and not named:
         raise UserError(f"{rows.source} has no split {split!r}", f"name one of {', '.join(others)}")

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from starbucks_retrieval.data.fields import BadRow
 from starbucks_retrieval.data.formats import NumberedRows, find_reader, parquet
 from starbucks_retrieval.errors import UserError
@@ -271,15 +269,14 @@ _MISSING_TEXT = {"groups": "lack the text of the query or of a passage", "pairs"
 
 
 def repeated(hashes: array[int]) -> set[int]:
-    """Return the hashes that occur more than once, the 100,000 lowest at most.
-
-    Args:
-        hashes: Values of `hash`, in an array of type "q" that this function sorts in place.
+    """Return the hashes that occur more than once, the 100,000 lowest at most, and sort `hashes` (of type "q") in place.
 
     Example:
         >>> repeated(array("q", [7, 3, 7]))
         {7}
     """
+    import numpy as np
+
     ordered = np.frombuffer(hashes, dtype=np.int64)
     ordered.sort()
     return set(ordered[1:][ordered[1:] == ordered[:-1]][:_MAX_CANDIDATES].tolist())

@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from starbucks_retrieval.data.formats import decode, open_bytes, raw_lines
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Run = dict[str, dict[str, float]]
 
@@ -143,6 +144,8 @@ class _RunBuilder:
         return self.file
 
     def _close(self) -> None:
+        import numpy as np
+
         if self._open is not None and _contradict(np.concatenate(self._ranks), np.concatenate(self._scores)):
             self._misranked[self._open] = None
         self._ranks, self._scores = [], []
@@ -150,6 +153,8 @@ class _RunBuilder:
 
 def _contradict(ranks: np.ndarray, scores: np.ndarray) -> bool:
     """Return whether a result ranks above one of a higher score. Equal ranks and NaN do not order results."""
+    import numpy as np
+
     with np.errstate(over="ignore"):
         single = scores.astype(np.float32)
     if not np.all(ranks[1:] > ranks[:-1]):
@@ -173,6 +178,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _by_lines(path: Path) -> RunFile:
+    import numpy as np
+
     builder = _RunBuilder()
     query_id: str | None = None
     docids, ranks, scores = dict[str, None](), list[float](), list[float]()
@@ -236,6 +243,7 @@ class _CheckedBytes:
 
 def _by_columns(path: Path) -> RunFile | None:
     """Read a run three times faster than line by line. Return None for a file that the line reader has to read."""
+    import numpy as np
     import pyarrow
 
     builder = _RunBuilder()
@@ -278,6 +286,7 @@ def _batches(
 
 
 def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, str]:
+    import numpy as np
     from pyarrow import compute
 
     names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "rank", "tag")}

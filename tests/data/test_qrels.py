@@ -1,4 +1,4 @@
-"""Judgements: TREC and BEIR layouts, and every way a line can be wrong."""
+"""Judgements: TREC and BEIR layouts, and malformed lines."""
 
 import gzip
 

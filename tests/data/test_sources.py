@@ -183,17 +183,17 @@ def hub(monkeypatch):
 
 
 def test_hub_data_set(hub):
-    asked = []
+    calls = []
 
     def load_dataset(name, config, streaming):
-        asked.append((name, config, streaming))
+        calls.append((name, config, streaming))
         return {"train": [{"docid": 1, "text": "x"}, {"docid": 2, "text": "y"}], "dev": [{"docid": 3, "text": "z"}]}
 
     hub.load_dataset = load_dataset
     assert [p.docid for p in open_corpus("org/set", config="c")] == ["1", "2"]
     assert [p.docid for p in open_corpus("org/set", split="dev")] == ["3"]
     assert list(open_corpus("org/set").numbered(1)) == [(2, Passage("2", "", "y"))]
-    assert asked[0] == ("org/set", "c", True)
+    assert calls[0] == ("org/set", "c", True)
     with pytest.raises(UserError, match="org/set has no split 'test'") as raised:
         list(open_corpus("org/set", split="test"))
     assert raised.value.hint == "name one of train, dev"

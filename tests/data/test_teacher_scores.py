@@ -1,4 +1,4 @@
-"""A teacher's scores in training rows: every layout, every way to get them wrong."""
+"""A teacher's scores in training rows: all layouts, and malformed rows."""
 
 import json
 

@@ -25,10 +25,10 @@ def test_slices_are_cut_and_brought_to_length_one(tmp_path, wide, make_spec, row
     ids, vectors = rows_of(make_spec(data_count=23))
     for dim in (2, 4):
         store = EmbeddingStore.open(tmp_path / "out" / f"L6-D{dim}")
-        own = vectors[:, :dim].astype(np.float64)
-        own /= np.linalg.norm(own, axis=1, keepdims=True)
+        expected = vectors[:, :dim].astype(np.float64)
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
         assert store.ids(np.arange(23)) == ids
-        assert np.abs(store.vectors(np.arange(23)) - own).max() < 1e-7
+        assert np.abs(store.vectors(np.arange(23)) - expected).max() < 1e-7
         store.verify()
         # Queries encoded at that very size are searched in it.
         check_same(make_spec(kind="queries", size=Size(6, dim), normalize=True, data_digest="q"), store.spec)

@@ -171,9 +171,9 @@ def test_vectors_that_are_held_are_the_same_and_read_once(tmp_path, make_spec, w
     assert halves.dtype == np.float16
     monkeypatch.setattr(store, "_shards", [])
     for rows, blocks in expected.items():
-        for (start, block), (own_start, own) in zip(blocks, store.blocks(rows, np.float32), strict=True):
-            assert start == own_start
-            assert np.array_equal(block, own)
+        for (start, block), (start_32, block_32) in zip(blocks, store.blocks(rows, np.float32), strict=True):
+            assert start == start_32
+            assert np.array_equal(block, block_32)
 
 
 def test_shards_that_are_kept_mapped_read_the_same(tmp_path, make_spec, write_store):
