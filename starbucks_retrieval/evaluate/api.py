@@ -94,29 +94,14 @@ def evaluate(
         _check_target(target)
     sets = open_sets(qrels, split, queries)
     paths = run_paths(runs, sets)
-    if label and not isinstance(label, str) and len(label) not in (1, len(paths)):  # before anything is scored
-        raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
-    named = [judged.name for judged in sets]
-    unknown = [name for name in without if name not in {*named, *sets_of_parts(named)}]
-    if unknown:
-        raise UserError(f"--without {unknown[0]}: no set has this name", f"the sets are {', '.join(named)}")
-    judged_sets = []
-    for judged in sets:
-        findings = preflight_qrels(judged.qrels)
-        _report(judged.name, findings)
-        judged_sets.append(SetResult(judged.name, judged.source, len(judged.qrels), findings))
+    _check_names(paths, sets, label, without)
+    judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
+    for judged_set in judged_sets:
+        _report(judged_set.name, judged_set.findings)
     by_set = {judged.name: given_measures or parse_measures(judged.measures) for judged in sets}
     used = set(chain.from_iterable(by_set.values()))
     parsed = given_measures or [measure for measure in parse_measures(TREC_MEASURES) if measure in used]
-    scored, identities, orders = [], [], {}
-    for path, name in zip(paths, run_names(path.path for path in paths)):
-        results, identity, orders[path.path] = _score(path, name, sets, by_set, remove_identical_ids)
-        scored.append(results)
-        identities.append(identity)
-    labels = run_labels(identities, label)
-    shown = dict(zip(orders, run_titles(labels, [identity.size for identity in identities])))
-    results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
-    results = [_with_other_runs(result, sets, orders, shown) for result in results]
+    results = _score_runs(paths, sets, by_set, label, remove_identical_ids)
     settings = {
         "runs": [path.path for path in paths],
         "qrels": [judged.source for judged in sets],
@@ -144,6 +129,37 @@ def evaluate(
     if output:
         write_results(output, evaluation.results())
     return evaluation
+
+
+def _check_names(
+    paths: Sequence[RunPath], sets: Sequence[JudgedSet], label: str | Sequence[str] | None, without: Sequence[str]
+) -> None:
+    """Raise UserError for a wrong number of labels or an unknown set, before anything is scored."""
+    if label and not isinstance(label, str) and len(label) not in (1, len(paths)):
+        raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
+    named = [judged.name for judged in sets]
+    unknown = [name for name in without if name not in {*named, *sets_of_parts(named)}]
+    if unknown:
+        raise UserError(f"--without {unknown[0]}: no set has this name", f"the sets are {', '.join(named)}")
+
+
+def _score_runs(
+    paths: Sequence[RunPath],
+    sets: Sequence[JudgedSet],
+    measures: Mapping[str, list],
+    label: str | Sequence[str] | None,
+    drop_identical: bool,
+) -> list[RunResult]:
+    """Score every run on its sets, label the results, and log their findings."""
+    scored, identities, orders = [], [], {}
+    for path, name in zip(paths, run_names(path.path for path in paths)):
+        results, identity, orders[path.path] = _score(path, name, sets, measures, drop_identical)
+        scored.append(results)
+        identities.append(identity)
+    labels = run_labels(identities, label)
+    shown = dict(zip(orders, run_titles(labels, [identity.size for identity in identities])))
+    results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
+    return [_with_other_runs(result, sets, orders, shown) for result in results]
 
 
 def _score(

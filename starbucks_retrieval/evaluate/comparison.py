@@ -186,22 +186,11 @@ def compare(
     comparisons = []
     for measure in measures:
         family = [one for one in found if one[3] == measure]
-        for (row, reference, dataset, _, outcome), p_value in zip(
-            family, adjust([one[4].p_value for one in family], correction)
-        ):
-            comparisons.append(
-                RunComparison(
-                    row.label,
-                    row.size,
-                    reference.title,
-                    dataset,
-                    measure,
-                    outcome.difference,
-                    outcome.p_value,
-                    p_value,
-                    p_value < alpha,
-                )
-            )
+        adjusted = adjust([one[4].p_value for one in family], correction)
+        for (row, reference, dataset, _, outcome), p_value in zip(family, adjusted):
+            cell = row.label, row.size, reference.title, dataset, measure
+            values = outcome.difference, outcome.p_value, p_value, p_value < alpha
+            comparisons.append(RunComparison(*cell, *values))
     return BaselineComparisons(baseline, test, correction, alpha, comparisons)
 
 

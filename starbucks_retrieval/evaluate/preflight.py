@@ -79,6 +79,7 @@ def preflight(
         >>> [(finding.kind, finding.sample) for finding in preflight(run, qrels)]
         [('truncated_run', ('q2',))]
     """
+    documents = documents or len({docid for lists in (run, qrels) for one in lists.values() for docid in one})
     # One more than the top ten: a tie across the cut decides who is in.
     tops = {query_id: trec_top(ranking, TOP + 1) for query_id, ranking in run.items()}
     found = [
@@ -88,7 +89,7 @@ def preflight(
         _tied(tops),
         _misranked(run, misranked),
         _scattered(run, scattered),
-        _hubs(tops, qrels, documents or len(_named_documents(run, qrels))),
+        _hubs(tops, qrels, documents),
         _identical(run, tops),
         _other_corpus(run, qrels),
     ]
@@ -211,10 +212,6 @@ def _scattered(run: Run, scattered: Sequence[str]) -> Finding | None:
     return Finding("scattered_queries", what, remedy, len(scattered), _sample(scattered), False)
 
 
-def _named_documents(run: Run, qrels: Qrels) -> set[str]:
-    return {docid for lists in (run, qrels) for one in lists.values() for docid in one}
-
-
 def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
     """Find documents that are in more top tens than chance and relevance explain.
 
@@ -238,14 +235,13 @@ def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
         return None
     from scipy.stats import binom
 
-    hubs = [docid for docid, n in over.items() if binom.sf(n - 1, len(tops), limit) * documents < HUB_CHANCE]
-    hubs.sort(key=lambda docid: -excess[docid])
+    likely = [docid for docid, n in over.items() if binom.sf(n - 1, len(tops), limit) * documents < HUB_CHANCE]
+    hubs = sorted(likely, key=lambda docid: -excess[docid])
     if not hubs:
         return None
-    worst = hubs[0]
     what = (
-        f"in more of the top tens than chance and relevance explain: {_list(hubs)}; {worst} alone in {counts[worst]} of "
-        f"{len(tops)} and judged relevant in {relevant[worst]} of those; up to {limit:.0%} is normal"
+        f"in more of the top tens than chance and relevance explain: {_list(hubs)}; {hubs[0]} alone in {counts[hubs[0]]} of "
+        f"{len(tops)} and judged relevant in {relevant[hubs[0]]} of those; up to {limit:.0%} is normal"
     )
     remedy = "read them: text without content (drop them from the corpus), or a size that was not trained"
     if any(score > 1.01 for top in tops.values() for score, _ in top[:1]):  # not cosines
@@ -254,17 +250,17 @@ def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
 
 
 def _identical(run: Run, tops: Tops) -> Finding | None:
-    own = [query_id for query_id, ranking in run.items() if query_id in ranking]
-    if not own:
+    same = [query_id for query_id, ranking in run.items() if query_id in ranking]
+    if not same:
         return None
-    what = f"{len(own)} of {len(run)} queries retrieve a document of their own id: {_list(own)}"
+    what = f"{len(same)} of {len(run)} queries retrieve a document of their own id: {_list(same)}"
     # A query that is a document finds itself first. Where both are only numbered from 1, that document may have any rank.
-    found_first = sum(any(docid == query_id for _, docid in tops[query_id][:SELF_RANK]) for query_id in own)
-    serious = len(own) >= COMMON * len(run) and 2 * found_first >= len(own)
+    found_first = sum(any(docid == query_id for _, docid in tops[query_id][:SELF_RANK]) for query_id in same)
+    serious = len(same) >= COMMON * len(run) and 2 * found_first >= len(same)
     remedy = "use --remove_identical_ids if queries are documents of the corpus (ArguAna, Quora)"
     if not serious:
         remedy += "; else nothing to do: the ids only coincide"
-    return Finding("identical_ids", what, remedy, len(own), _sample(own), serious)
+    return Finding("identical_ids", what, remedy, len(same), _sample(same), serious)
 
 
 def _other_corpus(run: Run, qrels: Qrels) -> Finding | None:
@@ -300,6 +296,5 @@ def _sample(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(list(ids)[:SAMPLE])
 
 
-def _list(ids: Iterable[str]) -> str:
-    ids = list(ids)
-    return ", ".join(ids[:SAMPLE]) + (", …" if len(ids) > SAMPLE else "")
+def _list(ids: Collection[str]) -> str:
+    return ", ".join(_sample(ids)) + (", …" if len(ids) > SAMPLE else "")

@@ -34,24 +34,17 @@ class MtebModel(SizedModel):
         except ImportError:
             raise UserError("the package mteb 2 is not installed", "pip install 'mteb>=2'") from None
         normalize = self.encoder.config.normalize
+        unknown = ("release_date", "languages", "memory_usage_mb", "license", "open_weights", "public_training_code")
         return ModelMeta(
-            loader=None,
+            **dict.fromkeys((*unknown, "public_training_data", "training_datasets", "loader")),
             name=f"starbucks/{Path(self.encoder.name).name or 'model'}",
             revision=self.encoder.fingerprint(self.size.layer),
-            release_date=None,
-            languages=None,
             n_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
-            memory_usage_mb=None,
             max_tokens=self.encoder.max_length(False),
             embed_dim=self.size.dim,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=ScoringFunction.COSINE if normalize else ScoringFunction.DOT_PRODUCT,
             use_instructions=bool(self.encoder.config.query_prefix or self.encoder.config.passage_prefix),
-            training_datasets=None,
             experiment_kwargs={"size": str(self.size)},
         )
 
