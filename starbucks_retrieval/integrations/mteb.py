@@ -34,9 +34,10 @@ class MtebModel(SizedModel):
         except ImportError:
             raise UserError("the package mteb 2 is not installed", "pip install 'mteb>=2'") from None
         normalize = self.encoder.config.normalize
-        unknown = ("release_date", "languages", "memory_usage_mb", "license", "open_weights", "public_training_code")
+        names = ("release_date", "languages", "memory_usage_mb", "license", "open_weights", "public_training_code")
+        unknown: dict[str, Any] = dict.fromkeys((*names, "public_training_data", "training_datasets", "loader"))
         return ModelMeta(
-            **dict.fromkeys((*unknown, "public_training_data", "training_datasets", "loader")),
+            **unknown,
             name=f"starbucks/{Path(self.encoder.name).name or 'model'}",
             revision=self.encoder.fingerprint(self.size.layer),
             n_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
