@@ -1,9 +1,39 @@
 """Score runs against relevance judgements, after a preflight that checks them for defects."""
 
-from starbucks_retrieval.evaluate.api import evaluate
-from starbucks_retrieval.evaluate.comparison import BaselineComparisons, RunComparison, RunResult
-from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels
-from starbucks_retrieval.evaluate.results import Evaluation, SetResult
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from starbucks_retrieval.data.run_reader import open_run
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.evaluate.comparison import (
+    BaselineComparisons,
+    RunComparison,
+    RunResult,
+    check_comparison_options,
+    compare,
+)
+from starbucks_retrieval.evaluate.inputs import (
+    TREC_MEASURES,
+    JudgedSet,
+    RunPath,
+    matching_sets,
+    open_sets,
+    run_names,
+    run_paths,
+)
+from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels, recognise_truncation
+from starbucks_retrieval.evaluate.results import Evaluation, SetResult, write_per_query
+from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
+from starbucks_retrieval.metrics.results import sets_of_parts, write_results
+from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
+from starbucks_retrieval.metrics.significance import Correction, Test
+from starbucks_retrieval.provenance import describe
 
 __all__ = [
     "BaselineComparisons",
@@ -16,3 +46,188 @@ __all__ = [
     "preflight",
     "preflight_qrels",
 ]
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    runs: str | Path | Sequence[str | Path],
+    qrels: str | Path | Sequence[str | Path],
+    measures: str | Sequence[str] | None = None,
+    *,
+    split: str = "test",
+    queries: str | Sequence[str] | None = None,
+    remove_identical_ids: bool = False,
+    label: str | Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    baseline: str | None = None,
+    test: Test = "t",
+    correction: Correction = "holm",
+    alpha: float = 0.05,
+    seed: int = 42,
+    per_query: str | Path | None = None,
+    output: str | Path | None = None,
+    strict: bool = False,
+) -> Evaluation:
+    """Score run files against one or more sets of judgements, after a preflight whose findings are logged.
+
+    Every judged query counts; a query without results scores 0.
+
+    Args:
+        runs: TREC run files. A run is scored on each set with which it shares a query; `name=path` ties it to one set.
+        qrels: Files, BEIR folders, `ir:` ids, short names or patterns of them; `name=source` names the set.
+        measures: Names of ir-measures. Default: RR@10, nDCG@10 and R@1000; on TREC DL 2019 and 2020 also RR(rel=2)@10 and
+            R(rel=2)@1000.
+        split: Split of a BEIR folder or short name.
+        queries: The queries that were searched. Their order shows whether a run was truncated; a BEIR folder has them.
+        remove_identical_ids: Drop results whose docid is the query's id, before anything else.
+        label: Name of the method in tables, one for all runs or one for each.
+        without: Sets that a further average leaves out.
+        baseline: Label or run that all others are tested against, query by query.
+        test: Paired test; see `metrics.significance.paired_test`.
+        correction: Correction over all comparisons of one measure; see `metrics.significance.adjust`.
+        alpha: Level of significance.
+        seed: Seed of the tests that resample.
+        per_query: tsv file to write, with the value of each query.
+        output: Result file to write, with findings and provenance.
+        strict: Raise UserError for a serious finding before anything is written.
+
+    Raises:
+        UserError: A bad file or name, a run that shares no query with any set, or a serious finding with `strict`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "qrels.txt").write_text("q1 0 d1 1\\nq2 0 d2 1\\n")
+        ...     _ = Path(folder, "bm25.trec").write_text("q1 Q0 d1 1 9.5 bm25\\nq2 Q0 d3 1 9 bm25\\nq2 Q0 d2 2 8 bm25\\n")
+        ...     print(evaluate(f"{folder}/bm25.trec", f"{folder}/qrels.txt", "RR@10 P@1").table())
+        run    RR@10     P@1
+        bm25  0.7500  0.5000
+    """
+    given_measures = (
+        None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
+    )
+    check_comparison_options(test, correction, alpha)
+    for target in (per_query, output):
+        _check_target(target)
+    sets = open_sets(qrels, split, queries)
+    paths = run_paths(runs, sets)
+    _check_names(paths, sets, label, without)
+    judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
+    for judged_set in judged_sets:
+        _report(judged_set.name, judged_set.findings)
+    by_set = {judged.name: given_measures or parse_measures(judged.measures) for judged in sets}
+    used = set(chain.from_iterable(by_set.values()))
+    parsed = given_measures or [measure for measure in parse_measures(TREC_MEASURES) if measure in used]
+    results = _score_runs(paths, sets, by_set, label, remove_identical_ids)
+    settings = {
+        "runs": [path.path for path in paths],
+        "qrels": [judged.source for judged in sets],
+        "split": split,
+        "measures": [str(measure) for measure in parsed],
+        "remove_identical_ids": remove_identical_ids,
+    }
+    evaluation = Evaluation(
+        [str(measure) for measure in parsed],
+        [str(measure) for measure in parsed if is_mean(measure)],
+        judged_sets,
+        results,
+        describe(settings),
+        list(without),
+        remove_identical_ids,
+    )
+    serious = sum(len(result.serious) for result in evaluation.runs)
+    if strict and serious:
+        raise UserError(f"serious findings in the preflight: {serious}", "fix what they name, or leave out --strict")
+    if baseline is not None:
+        comparisons = compare(evaluation.rows, evaluation.means, baseline, test, correction, alpha, seed)
+        evaluation = dataclasses.replace(evaluation, comparisons=comparisons)
+    if per_query:
+        write_per_query(per_query, evaluation)
+    if output:
+        write_results(output, evaluation.results())
+    return evaluation
+
+
+def _check_names(
+    paths: Sequence[RunPath], sets: Sequence[JudgedSet], label: str | Sequence[str] | None, without: Sequence[str]
+) -> None:
+    """Raise UserError for a wrong number of labels or an unknown set, before anything is scored."""
+    if label and not isinstance(label, str) and len(label) not in (1, len(paths)):
+        raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
+    named = [judged.name for judged in sets]
+    unknown = [name for name in without if name not in {*named, *sets_of_parts(named)}]
+    if unknown:
+        raise UserError(f"--without {unknown[0]}: no set has this name", f"the sets are {', '.join(named)}")
+
+
+def _score_runs(
+    paths: Sequence[RunPath],
+    sets: Sequence[JudgedSet],
+    measures: Mapping[str, list],
+    label: str | Sequence[str] | None,
+    drop_identical: bool,
+) -> list[RunResult]:
+    """Score every run on its sets, label the results, and log their findings."""
+    scored, identities, orders = [], [], {}
+    for path, name in zip(paths, run_names(path.path for path in paths)):
+        results, identity, orders[path.path] = _score(path, name, sets, measures, drop_identical)
+        scored.append(results)
+        identities.append(identity)
+    labels = run_labels(identities, label)
+    shown = dict(zip(orders, run_titles(labels, [identity.size for identity in identities])))
+    results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
+    return [_with_other_runs(result, sets, orders, shown) for result in results]
+
+
+def _score(
+    path: RunPath, name: str, sets: Sequence[JudgedSet], measures: Mapping[str, list], drop_identical: bool
+) -> tuple[list[RunResult], RunIdentity, list[str]]:
+    """Score one run on its sets. Return its results, without a label, its identity, and its query ids in file order."""
+    file = open_run(path.path)
+    run, removed = file.results, 0
+    if drop_identical:
+        run = remove_identical_ids(file.results)
+        removed = sum(map(len, file.results.values())) - sum(map(len, run.values()))
+    digest = file_digest(path.path)
+    found = []
+    matching = matching_sets(path, run, sets)
+    words = tuple(word for judged in matching for word in names_of_set(judged.name))
+    at_size = f"at {file.size} " if file.size else ""
+    cells = frozenset(f"{at_size}on {judged.name}" for judged in matching)
+    for judged in matching:
+        findings = preflight(run, judged.qrels, judged.order, misranked=file.misranked, scattered=file.scattered)
+        scores = score(judged.qrels, run, measures[judged.name])
+        found.append(
+            RunResult(name, path.path, digest, judged.name, "", file.size, scores, findings, removed, file.passage_size)
+        )
+    return found, RunIdentity(path.path, file.tag, file.size, words, cells, file.passage_size), list(run)
+
+
+def _with_other_runs(
+    result: RunResult, sets: Sequence[JudgedSet], orders: Mapping[str, list[str]], shown: Mapping[str, str]
+) -> RunResult:
+    """Refine the findings about a run by the query order of the other runs, and log them. `shown`: path → title."""
+    qrels = next(judged.qrels for judged in sets if judged.name == result.dataset)
+    others = {shown[path]: order for path, order in orders.items() if path != result.path}
+    findings = [recognise_truncation(finding, set(orders[result.path]), qrels, others) for finding in result.findings]
+    name = shown[result.path]
+    _report(f"{name} on {result.dataset}" if len(sets) > 1 else name, findings)
+    return dataclasses.replace(result, findings=findings)
+
+
+def _report(name: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        word = "serious" if finding.serious else "note"
+        level = logging.ERROR if finding.serious else logging.WARNING
+        log.log(level, "%s: %s: %s\n  try: %s", word, name, finding.what, finding.remedy)
+
+
+def _check_target(path: str | Path | None) -> None:
+    """Raise UserError for a file that cannot be written, before the work is done."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise UserError(f"{path} is a folder, not a file", "name a file in it")
+    if Path(path).parent.exists() and not Path(path).parent.is_dir():
+        raise UserError(f"{Path(path).parent} is a file, not a folder", "name a path in a folder")

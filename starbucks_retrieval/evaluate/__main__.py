@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
-from starbucks_retrieval.evaluate.api import evaluate
+from starbucks_retrieval.evaluate import evaluate
 
 
 @dataclass
