@@ -1,4 +1,8 @@
-"""The exception for errors that a user can correct."""
+"""The exception for errors that a user can correct, and a check of paths that raises it."""
+
+from __future__ import annotations
+
+import os
 
 
 class UserError(Exception):
@@ -18,3 +22,16 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n  {self.hint}" if self.hint else self.what
+
+
+def refuse_folder(path: str | os.PathLike[str] | None) -> None:
+    """Check the path of a file to write, before the work begins.
+
+    Args:
+        path: The path; None is no path.
+
+    Raises:
+        UserError: The path is a folder.
+    """
+    if path and os.path.isdir(path):
+        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")

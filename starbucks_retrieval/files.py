@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.errors import refuse_folder
 
 try:
     import fcntl
@@ -23,12 +23,6 @@ except ImportError:  # Windows
 
 _BUFFER = 1 << 20
 _DIGITS = 12  # of the random part of a temporary name
-
-
-def refuse_folder(path: str | os.PathLike[str] | None) -> None:
-    """Check the path of a file to write before the work begins; None is no path. Raises UserError if it is a folder."""
-    if path and Path(path).is_dir():
-        raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
 
 
 @contextlib.contextmanager

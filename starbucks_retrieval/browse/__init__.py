@@ -24,8 +24,8 @@ from starbucks_retrieval.data import Passage, open_corpus, open_queries
 from starbucks_retrieval.data.collection import Qrels, read_qrels
 from starbucks_retrieval.data.run_reader import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
-from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer, refuse_folder
+from starbucks_retrieval.errors import UserError, refuse_folder
+from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles

@@ -54,7 +54,14 @@ def truncated_views(pooled_layers: np.ndarray, dim: int, normalize: bool) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class RowsByDim:
-    """The best passages of the queries from `start` at `dim`: rows and scores, both [queries, depth], best first."""
+    """The best passages of a batch of queries at one dim.
+
+    Attributes:
+        dim: The dim.
+        start: The first query of the batch.
+        rows: int [queries, depth], rows of passages, best first.
+        scores: [queries, depth], their scores.
+    """
 
     dim: int
     start: int

@@ -39,7 +39,12 @@ _NOT_RECORDED = ("task", "data", *_FOLDERS, "max_memory", "device", "num_process
 
 @dataclasses.dataclass(frozen=True)
 class GridMeasurement:
-    """The results of a grid, and the seconds of each part of the work."""
+    """A measured grid.
+
+    Attributes:
+        results: The content of the result file.
+        seconds: Seconds of each part of the work: `encode`, `score`, `time`.
+    """
 
     results: Results
     seconds: dict[str, float]

@@ -41,8 +41,13 @@ def slowdown(repetitions: Sequence[Sequence[float]]) -> float:
 
 @dataclass(frozen=True)
 class Quiet:
-    """What is known about the machine while times were measured: `load` is the mean number of processes that want to
-    run in the last minute, None where the system does not tell."""
+    """The state of the machine while times were measured.
+
+    Attributes:
+        slowdown: The median ratio of a text's median time to its shortest.
+        load: The mean number of processes that want to run in the last minute; None where the system does not tell.
+        cores: Cores that this process may use.
+    """
 
     slowdown: float
     load: float | None

@@ -24,7 +24,12 @@ from starbucks_retrieval.store import EmbeddingStore, open_store
 
 
 class LayerStores(NamedTuple):
-    """Stores of the pooled outputs of one layer, at the widest dim of the grid."""
+    """Stores of the pooled outputs of one layer, at the widest dim of the grid.
+
+    Attributes:
+        queries: The store of the queries.
+        passages: The store of the passages.
+    """
 
     queries: EmbeddingStore
     passages: EmbeddingStore

@@ -16,8 +16,7 @@ from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.plan import plan_encoding
-from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import refuse_folder
+from starbucks_retrieval.errors import UserError, refuse_folder
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.layers import Scoring, encode_arguments, layer_jobs
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures

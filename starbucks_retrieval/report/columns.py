@@ -34,7 +34,7 @@ _MEASURES = {"spearmancosine": "spearman", "mrr@10": "rr@10"}
 
 
 class Column(NamedTuple):
-    """A data set and a measure."""
+    """A data set and a measure; `dataset` is `AVERAGE` for the mean over the data sets of the measure."""
 
     dataset: str
     measure: str
@@ -69,7 +69,13 @@ class Cost:
 
 @dataclass
 class MethodResults:
-    """All that was measured of one method: its cells by column and size, its costs by size."""
+    """All that was measured of one method.
+
+    Attributes:
+        label: Its name in tables.
+        cells: Its cells by column and size; None is the size of scores without one.
+        costs: Its costs by size.
+    """
 
     label: str
     cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)

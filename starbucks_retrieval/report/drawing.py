@@ -24,7 +24,13 @@ _DPI = 160
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """Colour and marker of the line of one method; published ones are hollow, thin and dashed."""
+    """The style of the line of one method.
+
+    Attributes:
+        colour: Hexadecimal, one of `COLOURS`.
+        marker: matplotlib's name of the marker.
+        published: Whether the line is hollow, thin and dashed.
+    """
 
     colour: str
     marker: str
@@ -38,7 +44,14 @@ class SeriesStyle:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: `draw` fills the axes, `alt` describes it in words, and the legend explains its `labels`."""
+    """One plot.
+
+    Attributes:
+        title: Its heading.
+        alt: Its description in words, for those who cannot see it.
+        draw: Fills the axes.
+        labels: The methods in it, which the legend explains.
+    """
 
     title: str
     alt: str
@@ -233,7 +246,15 @@ def line_options(style: SeriesStyle) -> dict[str, Any]:
 
 
 def annotate(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **options: Any) -> None:
-    """Write a text beside a point of the data, `offset` in typographic points; `options` are matplotlib's."""
+    """Write a text beside a point.
+
+    Args:
+        axes: The axes of a panel.
+        text: The text.
+        point: x and y, in data.
+        offset: From the point to the text, in typographic points.
+        options: Further options of matplotlib's `annotate`.
+    """
     axes.annotate(text, point, offset, textcoords="offset points", color=INK, **options)
 
 

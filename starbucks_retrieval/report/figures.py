@@ -221,7 +221,14 @@ def _heat_panel(title: str, cells: dict[Size, float], low: float, high: float, d
 
 @dataclass(frozen=True)
 class Kpi:
-    """One large number at the top of the page: what it measures, its value, the method it belongs to, and a remark."""
+    """One large number at the top of the page.
+
+    Attributes:
+        name: Data set and measure.
+        value: The number as text.
+        method: The method that it belongs to.
+        details: A remark.
+    """
 
     name: str
     value: str

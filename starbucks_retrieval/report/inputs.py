@@ -23,7 +23,14 @@ _SHOWN = 3  # sizes that the sentence about a finding names
 
 @dataclass(frozen=True)
 class Source:
-    """One result file: the label of its method, the stage that wrote it, its path and digest, and its other keys."""
+    """The scores of one method in a result file.
+
+    Attributes:
+        label: The method.
+        kind: The stage that wrote the file.
+        path, digest: The file, and its BLAKE2b digest.
+        more: Its keys besides the cells.
+    """
 
     label: str
     kind: str

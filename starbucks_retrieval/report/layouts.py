@@ -37,6 +37,10 @@ from starbucks_retrieval.sizes import Size
 _NO_SIZE = "†"
 CORRECTIONS = {"none": "no correction", "holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
 PAIRED, FISHER = "paired t-test", "Fisher's z"
+_TESTS = {
+    PAIRED: "two-tailed paired t-test over queries",
+    FISHER: "Fisher's z for independent correlations, two-tailed, as published",
+}
 _CORRELATIONS = ("spearman", "pearson")
 
 
@@ -54,12 +58,12 @@ def averages_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Pu
         sizes: Sequence[Size | None] = model_sizes.sizes if method.has_sizes else (None,)
         values = {column: mean_or_none([method.value(column, size) for size in sizes]) for column in inputs.columns}
         rows.append(TableRow(method.label, _cells(groups, values), note="" if method.has_sizes else _NO_SIZE))
-    block = Block("", (*mark_best(rows), *published.averages(groups)))
+    blocks = [Block("", (*mark_best(rows), *published.averages(groups)))]
     notes = [f"Means over the sizes {model_sizes}."]
     if any(row.note for row in rows):
         notes.append(f"{_NO_SIZE} The files of this method name no size; its figures are no means over sizes.")
-    notes += _missing_notes(block.rows, "A mean over sizes or data sets") + published.notes(block.rows, inputs.columns)
-    return Table("averages", "Averages over sizes", "", _headings(groups), (block,), notes)
+    notes += _notes(blocks, "A mean over sizes or data sets", inputs, published)
+    return Table("averages", "Averages over sizes", "", _headings(groups), tuple(blocks), notes)
 
 
 def by_size_table(
@@ -91,8 +95,7 @@ def by_size_table(
     notes = marker.notes()
     if marker.tests and any(group.averaged for group in groups):
         notes.append("Averages are not tested: a test needs a count of queries or pairs, which an average lacks.")
-    all_rows = [row for block in blocks for row in block.rows]
-    notes += _missing_notes(all_rows, "An average over data sets") + published.notes(all_rows, inputs.columns)
+    notes += _notes(blocks, "An average over data sets", inputs, published)
     return Table("by_size", "Every size", "size", _headings(groups), tuple(blocks), notes)
 
 
@@ -107,21 +110,16 @@ def ablation_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Pu
     blocks = []
     for group in group_columns(inputs.columns):
         for column in [*group.columns, *([Column(AVERAGE, group.measure)] if group.averaged else [])]:
-            series = [
-                (method, [column_score(method, group, column, size) for size in model_sizes])
-                for method in inputs.methods
-            ]
-            rows = [
-                TableRow(method.label, (*map(TableCell, values), TableCell(mean_or_none(values))))
-                for method, values in series
-                if any(value is not None for value in values)
-            ]
+            rows = []
+            for method in inputs.methods:
+                values = [column_score(method, group, column, size) for size in model_sizes]
+                if any(value is not None for value in values):
+                    rows.append(TableRow(method.label, tuple(map(TableCell, [*values, mean_or_none(values)]))))
             if rows:
                 title = f"{column.dataset} {measure_name(column.measure)}"
                 blocks.append(Block(title, (*mark_best(rows), *published.over_sizes(group, column, model_sizes))))
     headings = (*(Heading(model_sizes.name(size)) for size in model_sizes), Heading(AVERAGE, average=True))
-    all_rows = [row for block in blocks for row in block.rows]
-    notes = _missing_notes(all_rows, "A mean over sizes or data sets") + published.notes(all_rows, inputs.columns)
+    notes = _notes(blocks, "A mean over sizes or data sets", inputs, published)
     return Table("ablation", "Sizes side by side", "data set", headings, tuple(blocks), notes)
 
 
@@ -170,10 +168,12 @@ def _with_tests(
     return tuple(replace(cell, comparison=test) for cell, test in zip(cells, by_position, strict=True))
 
 
-def _missing_notes(rows: Sequence[TableRow], average: str) -> list[str]:
-    if all(cell.value is not None for row in rows if not row.published for cell in row.cells):
-        return []
-    return [f"{DASH} was not measured. {average} in which a figure is missing is missing too."]
+def _notes(blocks: Sequence[Block], average: str, inputs: ReportInputs, published: Published) -> list[str]:
+    """Return the notes about missing and published figures of a table."""
+    rows = [row for block in blocks for row in block.rows]
+    complete = all(cell.value is not None for row in rows if not row.published for cell in row.cells)
+    missing = [f"{DASH} was not measured. {average} in which a figure is missing is missing too."]
+    return ([] if complete else missing) + published.notes(rows, inputs.columns)
 
 
 class SignificanceMarks:
@@ -217,13 +217,7 @@ class SignificanceMarks:
             return ["No baseline was named (--baseline), so nothing was tested for significance."]
         notes = []
         if self.tests:
-            names_of_tests = {
-                PAIRED: "two-tailed paired t-test over queries",
-                FISHER: "Fisher's z for independent correlations, two-tailed, as published",
-            }
-            made = [
-                f"{text} ({self.tests[name]} comparisons)" for name, text in names_of_tests.items() if self.tests[name]
-            ]
+            made = [f"{text} ({self.tests[name]} comparisons)" for name, text in _TESTS.items() if self.tests[name]]
             notes.append(
                 f"* differs from {self.baseline.label} (p < {ALPHA}): {' and '.join(made)}; {CORRECTIONS[self.correction]}"
                 + (" over the methods compared on one data set at one size." if self.correction != "none" else ".")

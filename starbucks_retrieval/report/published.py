@@ -30,7 +30,13 @@ _TASKS: dict[str, Key] = {
 
 @dataclass(frozen=True)
 class PublishedMethod:
-    """One row of the paper: its scores by size (`sized`), and its averages over the six sizes."""
+    """One row of the paper.
+
+    Attributes:
+        label: Its name.
+        sized: Its scores by data set (or the data sets of an average), measure and size.
+        averages: Its averages over the six sizes.
+    """
 
     label: str
     sized: dict[tuple[Key, Size], float] = field(default_factory=dict)
@@ -39,7 +45,13 @@ class PublishedMethod:
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's methods (Tables 1 and 4, README's Table A2), ablations (Tables 2 and 3) and sizes."""
+    """The scores of the paper.
+
+    Attributes:
+        methods: Rows of Tables 1 and 4, and of README's Table A2.
+        ablations: Rows of Tables 2 and 3.
+        sizes: The six sizes, ascending.
+    """
 
     methods: tuple[PublishedMethod, ...] = ()
     ablations: tuple[PublishedMethod, ...] = ()

@@ -75,7 +75,13 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Heading:
-    """The name of a column, the measure (`group`) above it, and whether it holds averages over the measure's columns."""
+    """The heading of a column.
+
+    Attributes:
+        name: A data set or a size.
+        group: The measure above it.
+        average: Whether the column holds averages over others.
+    """
 
     name: str
     group: str = ""
@@ -89,7 +95,15 @@ class Heading:
 
 @dataclass(frozen=True)
 class TableRow:
-    """The scores of a method. `published` ones come from a paper; `note` is the sign of a footnote."""
+    """The scores of a method.
+
+    Attributes:
+        label: The method.
+        cells: One for each heading of the table.
+        published: Whether the scores come from a paper.
+        baseline: Whether the other methods are tested against this one.
+        note: The sign of a footnote.
+    """
 
     label: str
     cells: tuple[TableCell, ...]

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from starbucks_retrieval.cli import flag
-from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import refuse_folder
+from starbucks_retrieval.errors import UserError, refuse_folder
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, adjust, compare_correlations, fisher_z
 from starbucks_retrieval.provenance import describe

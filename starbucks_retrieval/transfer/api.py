@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from starbucks_retrieval.cli import flag
-from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import refuse_folder
+from starbucks_retrieval.errors import UserError, refuse_folder
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences import SentenceArguments
