@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +177,9 @@ def _read_file(spec: str) -> tuple[str, list[Results]]:
 
 def _shown_cells(part: Results) -> list[Cell]:
     """Return the cells of one size, and those of two sizes that are alone at the size of their queries."""
-    taken = {(cell.dataset, cell.measure, cell.size) for cell in part.cells if _of_one_size(cell)}
-
-    def is_shown(cell: Cell) -> bool:
-        alone = part.kind != "grid" and (cell.dataset, cell.measure, cell.size) not in taken
-        return _of_one_size(cell) or alone
-
-    return [cell for cell in part.cells if is_shown(cell)]
+    key = attrgetter("dataset", "measure", "size")
+    taken = {key(cell) for cell in part.cells if _of_one_size(cell)}
+    return [cell for cell in part.cells if _of_one_size(cell) or (part.kind != "grid" and key(cell) not in taken)]
 
 
 def _of_one_size(cell: Cell) -> bool:
