@@ -145,6 +145,9 @@ class PyseriniEngine:
 def bm25_engine(arguments: MineArguments) -> CandidateSource:
     """Return the BM25 engine of `--bm25_backend`; auto prefers Pyserini where its Java works.
 
+    Args:
+        arguments: The back end, the parameters of BM25, and the output, beside which Pyserini keeps its index.
+
     Raises:
         UserError: The package is not installed.
     """
