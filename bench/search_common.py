@@ -17,13 +17,13 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search.engines.base import (
+from starbucks_retrieval.search.engines import (
     CandidateGenerator,
     EngineOptions,
     choose_engine,
     make_candidate_generator,
 )
-from starbucks_retrieval.search.engines.faiss import import_faiss
+from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 

@@ -22,9 +22,9 @@ import numpy as np
 import search_common
 import torch
 
+from starbucks_retrieval.search.arguments import parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.engines.torch import TorchCandidateGenerator
-from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 

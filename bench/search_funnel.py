@@ -19,10 +19,10 @@ import common
 import numpy as np
 import search_common
 
+from starbucks_retrieval.search.arguments import parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 

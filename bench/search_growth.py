@@ -19,11 +19,11 @@ import common
 import numpy as np
 
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.arguments import parse_bytes
 from starbucks_retrieval.search.estimate import SearchEstimate, estimate
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.machine import MachineRates, measure_machine
-from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 

@@ -17,7 +17,7 @@ from starbucks_retrieval.integrations.base import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.search.__main__ import main as search
-from starbucks_retrieval.search.engines.base import EngineOptions
+from starbucks_retrieval.search.engines import EngineOptions
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
 from starbucks_retrieval.sts.__main__ import main as sts

@@ -62,7 +62,7 @@ def demo(
     Raises:
         UserError: A package is missing, or `output` holds something else.
     """
-    from starbucks_retrieval.search.engines.faiss import import_faiss
+    from starbucks_retrieval.search.engines.exact import import_faiss
 
     began = time.monotonic()
     import_package("matplotlib", "matplotlib")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.models.pooling import embedding
+from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search.engines import MemoryPlan, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
-from starbucks_retrieval.search.engines.torch import TopRows, float32_products
-from starbucks_retrieval.search.engines.torch_blocks import tensor_blocks
-from starbucks_retrieval.search.memory import MemoryPlan, parse_bytes, plan_memory
+from starbucks_retrieval.search.engines.torch import TopRows, float32_products, tensor_blocks
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.store import EmbeddingStore
@@ -98,8 +98,7 @@ def search_all_dims(
     Raises:
         UserError: As `exact_search`.
     """
-    queries = np.ascontiguousarray(queries, np.float32)
-    check_queries(queries, passages, depth, -1)
+    queries = check_queries(queries, passages, depth)
     memory = parse_bytes(max_memory)
     depth = min(depth, passages.count)
     plan = plan_memory(memory, -1, depth, passages.count, passages.spec.size.dim)

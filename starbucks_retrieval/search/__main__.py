@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.api import run_search
 from starbucks_retrieval.search.arguments import (
     FunnelArguments,
     IndexArguments,
@@ -18,6 +20,12 @@ from starbucks_retrieval.search.arguments import (
     QueryArguments,
     SearchArguments,
 )
+from starbucks_retrieval.search.dry_run import preview
+from starbucks_retrieval.search.estimate import estimate_searches
+from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
+from starbucks_retrieval.search.plan import check_flags, plan_searches
+from starbucks_retrieval.search.searcher import Hit, Searcher
+from starbucks_retrieval.sizes import Size, Sizes
 
 DESCRIPTION = "Find the nearest passages of every stored query and write a run; or answer a query given as text."
 EPILOG = (
@@ -36,49 +44,18 @@ def main(argv: Sequence[str]) -> None:
     )
     setup_logging(common)
     if plan_args.plan:
-        _estimate(args, funnel, index, query_args, plan_args, common)
-    elif query_args.query is not None or query_args.interactive:
-        _answer(args, funnel, query_args, common)
-    else:
-        _write_runs(args, funnel, index, milvus, dry_run_args, common)
-
-
-def _estimate(
-    args: SearchArguments,
-    funnel: FunnelArguments,
-    index: IndexArguments,
-    query_args: QueryArguments,
-    plan_args: PlanArguments,
-    common: CommonArguments,
-) -> None:
-    if index.approximate:
-        raise UserError(
-            "--plan estimates exact search and funnels, not approximate indexes",
-            "omit the index; time a search with --index and --measure_recall on a sample of the passages instead",
-        )
-    from starbucks_retrieval.search.estimate import estimate_searches
-
-    estimates = estimate_searches(args, plan_args, query_args.model_name_or_path, common.seed)
-    finish(common, str(estimates), estimates.to_json())
-
-
-def _write_runs(
-    args: SearchArguments,
-    funnel: FunnelArguments,
-    index: IndexArguments,
-    milvus: MilvusArguments,
-    dry_run_args: DryRunArguments,
-    common: CommonArguments,
-) -> None:
-    from starbucks_retrieval.search.api import choose_stored_funnel, run_search
-    from starbucks_retrieval.search.plan import check_flags, plan_searches
-
+        if index.approximate:
+            raise UserError(
+                "--plan estimates exact search and funnels, not approximate indexes",
+                "omit the index; time a search with --index and --measure_recall on a sample of the passages instead",
+            )
+        estimates = estimate_searches(args, plan_args, query_args.model_name_or_path, common.seed)
+        return finish(common, str(estimates), estimates.to_json())
+    if query_args.query is not None or query_args.interactive:
+        return _answer(args, funnel, query_args, common)
     check_flags(args, funnel, index)
     if dry_run_args.dry_run:
-        from starbucks_retrieval.search.dry_run import preview
-
-        preview(plan_searches(args, funnel, index, milvus, seed=common.seed), funnel).show(common)
-        return
+        return preview(plan_searches(args, funnel, index, milvus, seed=common.seed), funnel).show(common)
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
         choice = choose_stored_funnel(args, funnel)
@@ -86,7 +63,7 @@ def _write_runs(
         funnel = replace(funnel, funnel=str(choice.funnel))
     summaries = [run_search(plan) for plan in plan_searches(args, funnel, index, milvus, seed=common.seed)]
     runs = [summary.to_json() for summary in summaries]
-    finish(common, "\n".join(map(str, summaries)), {"runs": runs} if args.sizes else runs[0] | figures)
+    return finish(common, "\n".join(map(str, summaries)), {"runs": runs} if args.sizes else runs[0] | figures)
 
 
 def _answer(
@@ -100,9 +77,6 @@ def _answer(
         raise UserError("--funnel auto is chosen with stored queries", "choose it first, then name its steps here")
     if args.named_size is not None and funnel.funnel:
         raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
-    from starbucks_retrieval.search.interactive import converse, format_hits
-    from starbucks_retrieval.search.searcher import Searcher
-
     searcher = Searcher(
         query_args.model_name_or_path,
         args.passage_reps,
@@ -125,6 +99,110 @@ def _answer(
         )
     if query_args.interactive:
         converse(searcher, query_args.hits)
+
+
+_SNIPPET = 160
+_PROMPT = "query> "
+_HELP = """type a query, or
+  :size 2:32                    search exactly at this size, and the last query again
+  :funnel 2:32@1000,12:768      shortlist 1000 passages at 2:32, rank them at 12:768, and the last query again
+  :text 3                       the whole text of the third passage
+  :help                         show this
+an empty line ends"""
+
+
+def format_hits(hits: Iterable[Hit]) -> str:
+    """Return hits as text for a terminal: rank, score, docid and title on one line, the start of the text on the next.
+
+    Example:
+        >>> print(format_hits([Hit("d7", 0.5, "Hens", "Hens lay eggs.")]))
+          1.   0.5000  d7  Hens
+             Hens lay eggs.
+    """
+    lines = []
+    for rank, hit in enumerate(hits, 1):
+        lines.append(f"{rank:3}. {hit.score:8.4f}  {hit.docid}" + (f"  {hit.title}" if hit.title else ""))
+        text = " ".join(hit.text.split())
+        if text:
+            lines.append("     " + (text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"))
+    return "\n".join(lines)
+
+
+def converse(searcher: Searcher, k: int) -> int:
+    """Answer each line of standard input until an empty line or the end. Returns the number of answers.
+
+    Hits go to standard output, everything else to standard error. A line that starts with a colon is a command; an error
+    is printed, and the next line is read. After a change of size or funnel the last query is answered again.
+
+    Args:
+        searcher: Answers the queries.
+        k: Passages per query.
+    """
+    answered = 0
+    query: str | None = None
+    hits: list[Hit] = []
+    for line in _lines():
+        try:
+            if not line.startswith(":"):
+                query = line
+            elif not _run_colon_command(searcher, line, hits) or query is None:
+                continue
+            answer = searcher.answer(query, k)
+        except UserError as error:
+            _say(f"error: {error.what}" + (f"\n  try: {error.hint}" if error.hint else ""))
+            continue
+        hits = answer.hits
+        print(format_hits(hits), flush=True)
+        _say(f"encode {answer.encode_ms:.1f} ms, search {answer.search_ms:.1f} ms at {searcher.funnel}")
+        answered += 1
+    return answered
+
+
+def _run_colon_command(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
+    """Run a command such as `:size 2:32`. Returns whether size or funnel were changed."""
+    command, _, value = line[1:].partition(" ")
+    value = value.strip()
+    if command == "size":
+        searcher.use(size=Size.parse(value))
+    elif command == "funnel":
+        searcher.use(funnel=value)
+    elif command == "help":
+        _say(f"{_HELP}\nstored: {Sizes(searcher.stored_sizes)}, and smaller dims of each")
+        return False
+    elif command == "text":
+        if not (value.isdecimal() and 1 <= int(value) <= len(hits)):
+            raise UserError(
+                f"no passage {value or 'is named'}", f"the last answer has {len(hits)}; :text 1 is the first"
+            )
+        hit = hits[int(value) - 1]
+        print("\n".join(part for part in (hit.docid, hit.title, hit.text) if part), flush=True)
+        return False
+    else:
+        raise UserError(f"there is no command :{command}", ":help lists them")
+    _say(f"searching at {searcher.funnel}")
+    return True
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _lines() -> Iterator[str]:
+    terminal = sys.stdin.isatty()
+    edited = terminal and sys.stdout.isatty()
+    if edited:
+        with suppress(ImportError):
+            import readline  # noqa: F401 - gives input() arrow keys and a history
+    while True:
+        if terminal and not edited:  # input() would print its prompt among the hits
+            print(_PROMPT, end="", file=sys.stderr, flush=True)
+        try:
+            line = (input(_PROMPT) if edited else sys.stdin.readline()).strip()
+        except EOFError:
+            return
+        if not line:
+            return
+        yield line
 
 
 if __name__ == "__main__":

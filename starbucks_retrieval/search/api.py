@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,38 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.clock import now, seconds_since
-from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
-from starbucks_retrieval.search.engines.base import Retriever
-from starbucks_retrieval.search.funnel_choice import FunnelChoice, choose_funnel
+from starbucks_retrieval.search.arguments import (
+    FunnelArguments,
+    IndexArguments,
+    MilvusArguments,
+    SearchArguments,
+    check_parameters,
+    parse_parameters,
+)
+from starbucks_retrieval.search.engines import (
+    ENGINES,
+    RetrievedRows,
+    Retriever,
+    RetrieverEngine,
+    SearchRequest,
+    make_candidate_generator,
+)
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.indexes import (
+    RESCORE,
     IndexSummary,
     SavedIndex,
     build_index,
     open_index,
-    parse_parameters,
     recall,
     sample_rows,
 )
-from starbucks_retrieval.search.plan import DEPTH, SearchPlan, plan_searches, sizes_in_common
-from starbucks_retrieval.search.retrievers import make_retriever
-from starbucks_retrieval.search.stores import check_stores, open_pairs
+from starbucks_retrieval.search.indexes.vectors import make_index
+from starbucks_retrieval.search.plan import SearchPlan, plan_searches
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -144,15 +159,8 @@ def run_search(plan: SearchPlan) -> SearchSummary:
         if plan.index.measure_recall is not None and index is not None:
             queries = request.queries[request.last]
             sample = queries.vectors(sample_rows(queries.count, plan.index.measure_recall, 42)).astype(np.float32)
-            found = recall(
-                index,
-                sample,
-                plan.depth,
-                parameters=options.index_search,
-                rescore=plan.index.rescore,
-                max_memory=options.max_memory,
-                threads=options.threads,
-            )
+            values = {"parameters": options.index_search, "rescore": plan.index.rescore, **options.limits}
+            found = recall(index, sample, plan.depth, **values)
     return SearchSummary(
         queries=plan.query_count,
         passages=plan.count,
@@ -167,50 +175,23 @@ def run_search(plan: SearchPlan) -> SearchSummary:
     )
 
 
-def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments) -> FunnelChoice:
-    """Choose a funnel over the sizes that are stored for both queries and passages.
-
-    Args:
-        arguments: Stores, depth, memory and threads.
-        funnel: `qrels` of the queries, and the `target` share of the full size's nDCG@10 to keep.
-
-    Raises:
-        UserError: There is no such size, or `choose_funnel` refuses queries or judgements.
-    """
-    sizes = sizes_in_common(arguments)
-    if not sizes:
-        raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
-    queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes)
-    check_stores(queries, passages, arguments.override)
-    rows = np.arange(queries[sizes[-1]].count)
-    choice = choose_funnel(
-        {size: store.vectors(rows).astype(np.float32) for size, store in queries.items()},
-        queries[sizes[-1]].ids(rows),
-        passages,
-        read_qrels(funnel.qrels or ""),
-        target=funnel.target,
-        depth=DEPTH if arguments.depth is None else arguments.depth,
-        max_memory=arguments.memory_bytes,
-        threads=arguments.threads,
-    )
-    log.info("%s", choice)
-    return choice
-
-
 def _open_or_build_index(plan: SearchPlan, temporary: Path) -> tuple[SavedIndex, IndexSummary | None]:
     index, store, built = plan.index, plan.request.passages[plan.request.first], None
     folder = Path(index.load_index or index.save_index or temporary / "index")
     if not index.load_index:
+        factory, values = index.index or "", parse_parameters(index.index_build)
+        empty = make_index(factory, store.spec.size.dim, plan.seed, values)
+        # Building takes long: parameters of search are checked before.
+        check_parameters(plan.request.options.index_search, empty.search_parameters, factory, "search")
         built = build_index(
             store,
-            index.index or "",
+            factory,
             folder,
-            parameters=parse_parameters(index.index_build),
+            parameters=values,
             train_sample=index.train_sample,
             seed=plan.seed,
-            threads=plan.arguments.threads,
-            max_memory=plan.request.options.max_memory,
             overwrite=index.overwrite,
+            **plan.request.options.limits,
         )
         log.info("%s", built)
     return open_index(folder, store, checksum=not index.skip_index_checksum), built
@@ -234,3 +215,42 @@ def _results(
             for query_id, line_ids, line_scores in zip(query_ids, np.split(docids, edges), scores):
                 yield query_id, zip(line_ids.tolist(), line_scores)
             done += len(rows)
+
+
+def make_retriever(
+    engine: str, request: SearchRequest, index: SavedIndex | None = None, rescore: int = RESCORE
+) -> Retriever:
+    """Return the retriever of a search; its owner closes it.
+
+    Args:
+        engine: A name of `ENGINES`. One that only generates candidates serves exact search, an approximate index or a
+            funnel; a `RetrieverEngine` retrieves by itself.
+        request: Stores, depth, funnel and options.
+        index: An approximate index over the passages of `request.first`.
+        rescore: Rows of the index to score again, as a multiple of the depth.
+
+    Raises:
+        UserError: The engine cannot meet the options.
+    """
+    made = ENGINES[engine]()
+    if isinstance(made, RetrieverEngine):
+        return made.retriever(request)
+    options, funnel, last, first = request.options, request.funnel, request.last, request.passages[request.first]
+    shortlister = None
+    if index is not None:
+        find: Any = partial(index.search, parameters=options.index_search, **options.limits)
+        if funnel is None:
+            return Retriever(
+                (last,), first, lambda queries, label: [find(queries[last], request.depth, rescore=rescore)]
+            )
+        shortlister = partial(find, rescore=0)  # the next steps score again
+    limits = options.limits | {"batch_size": options.batch_size}
+    limits["generator"] = make_candidate_generator(engine, options, first.spec.size.dim)
+
+    def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
+        if funnel is None:
+            return exact_search(queries[last], first, request.depth, label=label, **limits)
+        return funnel_search(queries, request.passages, funnel, first=shortlister, label=label, **limits)
+
+    sizes = (last,) if funnel is None else tuple(funnel.sizes)
+    return Retriever(sizes, request.passages[last], retrieve)

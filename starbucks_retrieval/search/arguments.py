@@ -1,16 +1,32 @@
-"""The flags of `search`."""
+"""The flags of `search`, and reading amounts of memory and parameters of an index."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import ENGINES
-from starbucks_retrieval.search.memory import parse_bytes
 from starbucks_retrieval.sizes import Size
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return the number of bytes of an amount of memory. Raises UserError for text that is none.
+
+    Example:
+        >>> parse_bytes("4GB"), parse_bytes("512MiB"), parse_bytes(1000)
+        (4000000000, 536870912, 1000)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(text).upper())
+    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
+        raise UserError(f"cannot read {text!r} as an amount of memory", "write a number with a unit, for example 4GB")
+    return max(1, int(float(match[1]) * _UNITS[match[2]]))
 
 
 @dataclass
@@ -102,6 +118,14 @@ class IndexArguments:
     def __post_init__(self) -> None:
         if self.index and self.load_index:
             raise UserError("--index builds an index and --load_index opens one", "give one of the two")
+        if self.rescore < 0:
+            raise UserError(
+                f"--rescore {self.rescore} is below 0", "give a factor such as 4, or 0 for the scores of FAISS"
+            )
+        if self.measure_recall is not None and self.measure_recall < 1:
+            raise UserError(
+                f"--measure_recall {self.measure_recall} is below 1", "give a number of queries, such as 100"
+            )
 
     @property
     def approximate(self) -> bool:
@@ -155,3 +179,63 @@ class PlanArguments:
     def batches(self) -> tuple[int, ...]:
         """The numbers of queries at once that are shown."""
         return (1, 64) if self.plan_batch is None else (self.plan_batch,)
+
+
+def parse_parameters(text: str | None) -> dict[str, float]:
+    """Read `nprobe=16,efSearch=64`; whole numbers become ints. Raises UserError for anything else.
+
+    Example:
+        >>> parse_parameters("nprobe=16, k_factor=1.5")
+        {'nprobe': 16, 'k_factor': 1.5}
+    """
+    values: dict[str, float] = {}
+    for part in (text or "").split(","):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if not (name and equals and abs(value) < 2**31) or name in values:
+            raise UserError(f"cannot read {part.strip()!r} as a parameter of an index", "write nprobe=16,efSearch=64")
+        values[name] = int(value) if value == int(value) else value
+    return values
+
+
+def check_parameters(
+    values: Mapping[str, float] | None, fitting: Mapping[str, float], factory: str, what: str
+) -> dict[str, float]:
+    """Return `fitting` updated by `values`.
+
+    Args:
+        values: What the user gives, by name; None: nothing.
+        fitting: The parameters that the index takes, with their defaults. Where the default is an int, only whole
+            numbers are accepted.
+        factory: The factory string, for the message.
+        what: What they are for, for the message: `building` or `search`.
+
+    Returns:
+        A new dict with the names of `fitting`.
+
+    Raises:
+        UserError: A name is not in `fitting`, or a number is below 1 (`max_codes`: below 0), at least 2^31, or not
+            whole where it must be.
+
+    Example:
+        >>> check_parameters({"nprobe": 16}, {"nprobe": 1, "max_codes": 0}, "IVF4096,Flat", "search")
+        {'nprobe': 16, 'max_codes': 0}
+    """
+    for name, value in (values or {}).items():
+        if name not in fitting:
+            listed = ", ".join(f"{known} ({now:g})" for known, now in fitting.items())
+            raise UserError(
+                f"{factory} takes no parameter {name} for {what}",
+                f"it takes {listed}" if listed else "it takes none: omit them",
+            )
+        least = 0 if name == "max_codes" else 1  # 0 there: no limit
+        whole = isinstance(fitting[name], int)
+        if not least <= value < 2**31 or (whole and value != int(value)):
+            kind = "a whole number" if whole else "a number"
+            raise UserError(f"{name}={value:g} is out of range", f"give {kind} of {least} or more")
+    return {**fitting, **(values or {})}

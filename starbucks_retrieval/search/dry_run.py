@@ -11,11 +11,9 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import FunnelArguments, SearchArguments
-from starbucks_retrieval.search.engines import ENGINES
-from starbucks_retrieval.search.engines.base import CandidateEngine
+from starbucks_retrieval.search.engines import ENGINES, CandidateEngine, plan_memory
 from starbucks_retrieval.search.estimate import estimate
 from starbucks_retrieval.search.machine import measure_machine
-from starbucks_retrieval.search.memory import plan_memory
 from starbucks_retrieval.search.plan import SearchPlan
 from starbucks_retrieval.sizes import pair_name
 from starbucks_retrieval.store import EmbeddingStore

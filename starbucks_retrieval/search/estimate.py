@@ -15,7 +15,7 @@ data, and an earlier model was wrong by a factor of two to three.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,9 +23,9 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.arguments import PlanArguments, SearchArguments
-from starbucks_retrieval.search.funnel import Funnel, FunnelStep, grows
+from starbucks_retrieval.search.engines import MAX_MEMORY, MemoryPlan, plan_memory
+from starbucks_retrieval.search.funnel import Funnel, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.machine import MachineRates, kept_of, measure_machine
-from starbucks_retrieval.search.memory import MAX_MEMORY, MemoryPlan, plan_memory
 from starbucks_retrieval.search.stores import stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import open_store
@@ -144,9 +144,6 @@ class SearchEstimates:
     estimates: list[SearchEstimate]
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         machine, batches = self.machine, list(self.machine.rates)
         rows = [("size", "search", "on disk", "in memory", "at least", "fetched", *(f"ms at {one}" for one in batches))]
         for row in self.estimates:
@@ -154,12 +151,17 @@ class SearchEstimates:
             times = (f"{row.milliseconds[one]:,.{0 if row.milliseconds[one] >= 100 else 2}f}" for one in batches)
             sizes = (readable(row.disk), memory, readable(row.least_memory), str(row.fetched))
             rows.append((str(row.size), row.search, *sizes, *times))
-        yield f"{self.passages:,} passages in {machine.store_dtype}, {machine.depth} results a query; measured: {machine}"
-        yield from align_columns(rows, "llr")
-        yield "in memory: what must stay there for these times; at least: what a search works with, reading the rest"
-        yield "fetched: stored vectors that a query reads; ms at B: milliseconds of a query when B are searched at once"
+        remarks = [
+            "in memory: what must stay there for these times; at least: what a search works with, reading the rest",
+            "fetched: stored vectors that a query reads; ms at B: milliseconds of a query when B are searched at once",
+        ]
         if not all(row.fits for row in self.estimates):
-            yield f"*: more than the {readable(machine.memory)} of this machine; times assume that it had as much"
+            remarks.append(
+                f"*: more than the {readable(machine.memory)} of this machine; times assume that it had as much"
+            )
+        stored = f"{self.passages:,} passages in {machine.store_dtype}"
+        title = f"{stored}, {machine.depth} results a query; measured: {machine}"
+        return "\n".join([title, *align_columns(rows, "llr"), *remarks])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
@@ -182,9 +184,7 @@ def estimate_searches(
         UserError: Sizes or the number of passages are given nowhere, or the depth is below 1.
     """
     sizes = planned_sizes(arguments.sizes or arguments.size, arguments.passage_reps, model_name_or_path)
-    depth = 1000 if arguments.depth is None else arguments.depth
-    if depth < 1:
-        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    depth = check_depth(1000 if arguments.depth is None else arguments.depth)
     passages = plan.passages
     if passages is None:
         if not arguments.passage_reps:
@@ -200,7 +200,13 @@ def estimate_searches(
 def planned_sizes(text: str | None, passage_reps: str | None = None, model_name_or_path: str | None = None) -> Sizes:
     """Return the sizes to plan for: `2:32,12:768`, or `all` (the default) that are stored or that a model names.
 
-    Raises UserError for text that cannot be read, and for `all` or an alias when there is neither store nor model.
+    Args:
+        text: Sizes, aliases or `all`; None stands for `all`.
+        passage_reps: Where passages are stored.
+        model_name_or_path: A model, read where no passages are named.
+
+    Raises:
+        UserError: The text cannot be read, or it needs a store or a model and there is neither.
     """
     try:
         return Sizes.parse(text or "all")
@@ -208,17 +214,8 @@ def planned_sizes(text: str | None, passage_reps: str | None = None, model_name_
         if not passage_reps and not model_name_or_path:
             hint = "name the sizes, such as 2:32,6:128,12:768, or give --passage_reps or --model_name_or_path"
             raise UserError(error.what, hint) from None
-    known = Sizes(stored_sizes(passage_reps)) if passage_reps else _sizes_of_model(model_name_or_path or "")
-    return Sizes.parse(text or "all", known)
+    if passage_reps:
+        return Sizes.parse(text or "all", Sizes(stored_sizes(passage_reps)))
+    from starbucks_retrieval.models.info import model_info
 
-
-def _sizes_of_model(name_or_path: str) -> Sizes:
-    from transformers import AutoConfig
-
-    from starbucks_retrieval.models.config import find_config
-    from starbucks_retrieval.models.loading import explain_load_errors
-
-    with explain_load_errors(name_or_path):
-        config = AutoConfig.from_pretrained(name_or_path)
-    layers, width = int(config.num_hidden_layers), int(config.hidden_size)
-    return find_config(name_or_path, layers, width).sizes or Sizes([Size(layers, width)])
+    return Sizes.parse(text or "all", model_info(model_name_or_path or "").sizes)

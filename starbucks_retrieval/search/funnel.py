@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
@@ -116,9 +117,7 @@ class Funnel:
             UserError: The depth is below 1 or contradicts the funnel.
         """
         named = self.depth
-        if depth is not None and depth < 1:
-            raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
-        if depth is not None and named is not None and depth != named:
+        if depth is not None and check_depth(depth) != (named or depth):
             raise UserError(
                 f"--depth {depth} contradicts the funnel {self}, which ends with @{named}", "give one of them"
             )
@@ -130,6 +129,13 @@ class Funnel:
         return Funnel((*self.steps[:-1], replace(self.steps[-1], keep=wanted)))
 
 
+def check_depth(depth: int) -> int:
+    """Return the number of passages per query. Raises UserError if it is below 1."""
+    if depth < 1:
+        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    return depth
+
+
 def grows(first: Size, second: Size) -> bool:
     """Return whether a funnel may go from one size to another: more layers or dims, and fewer of neither.
 
@@ -138,3 +144,51 @@ def grows(first: Size, second: Size) -> bool:
         (True, False, False)
     """
     return first != second and first.layer <= second.layer and first.dim <= second.dim
+
+
+@dataclass(frozen=True)
+class FunnelChoice:
+    """The chosen funnel and the figures it was chosen by.
+
+    Args:
+        funnel: The funnel with the fewest multiplications that keeps the target.
+        full: The full size.
+        target: Share of the full size's nDCG@10 to keep.
+        score: nDCG@10 of the funnel over the judged queries.
+        full_score: nDCG@10 of the full size alone.
+        cost_ratio: How many times fewer numbers the funnel multiplies than the full size.
+        milliseconds: Measured time of a query through the funnel.
+        full_milliseconds: Measured time of a query at the full size.
+        queries: Judged queries.
+        tried: Funnels that were compared.
+    """
+
+    funnel: Funnel
+    full: Size
+    target: float
+    score: float
+    full_score: float
+    cost_ratio: float
+    milliseconds: float
+    full_milliseconds: float
+    queries: int
+    tried: int
+
+    def __str__(self) -> str:
+        if self.funnel.sizes[0] == self.full:
+            return (
+                f"none of {self.tried} funnels is cheaper than {self.full} alone and keeps {self.target:.1%} of its "
+                f"nDCG@10 {self.full_score:.4f}; searching at {self.full}"
+            )
+        # With many queries at once, scanning few passages is faster than fetching rows one by one.
+        slower = self.milliseconds >= self.full_milliseconds
+        return (
+            f"{self.funnel}: nDCG@10 {self.score:.4f} of {self.full_score:.4f} at {self.full} "
+            f"({self.score / self.full_score:.1%}), {self.cost_ratio:.1f} times fewer numbers to multiply, "
+            f"{self.milliseconds:.2f} ms a query instead of {self.full_milliseconds:.2f}"
+            + (f"; with so few passages {self.full} alone is faster" if slower else "")
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return vars(self) | {"funnel": str(self.funnel), "full": str(self.full)}

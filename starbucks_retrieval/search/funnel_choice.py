@@ -1,28 +1,29 @@
 """Choosing a funnel: the one with the fewest multiplications that keeps a share of the full size's nDCG@10.
 
-Every funnel over the stored sizes and a grid of list lengths is compared, without a search of its own. One exact search
+Every funnel over the stored sizes and a grid of list lengths is compared, without searching through it. One exact search
 for each size finds the longest shortlists, which begin with the shorter ones; every shortlisted passage is scored once
 at each size; the results of a funnel then follow from ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.base import CandidateGenerator, SearchResults
+from starbucks_retrieval.search.arguments import FunnelArguments, SearchArguments
+from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.funnel import Funnel, FunnelStep, grows
+from starbucks_retrieval.search.funnel import Funnel, FunnelChoice, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.memory import MAX_MEMORY, plan_memory
+from starbucks_retrieval.search.plan import DEPTH, sizes_in_common
 from starbucks_retrieval.search.scores import best, score_candidates
-from starbucks_retrieval.search.stores import check_together
+from starbucks_retrieval.search.stores import check_stores, check_together, open_pairs
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -33,54 +34,6 @@ CUTOFF = 10  # of nDCG
 FETCH_COST = 14
 
 Qrels = Mapping[str, Mapping[str, int]]
-
-
-@dataclass(frozen=True)
-class FunnelChoice:
-    """The chosen funnel and the figures it was chosen by.
-
-    Args:
-        funnel: The funnel with the fewest multiplications that keeps the target.
-        full: The full size.
-        target: Share of the full size's nDCG@10 to keep.
-        score: nDCG@10 of the funnel over the judged queries.
-        full_score: nDCG@10 of the full size alone.
-        cost_ratio: How many times fewer numbers the funnel multiplies than the full size.
-        milliseconds: Measured time of a query through the funnel.
-        full_milliseconds: Measured time of a query at the full size.
-        queries: Judged queries.
-        tried: Funnels that were compared.
-    """
-
-    funnel: Funnel
-    full: Size
-    target: float
-    score: float
-    full_score: float
-    cost_ratio: float
-    milliseconds: float
-    full_milliseconds: float
-    queries: int
-    tried: int
-
-    def __str__(self) -> str:
-        if self.funnel.sizes[0] == self.full:
-            return (
-                f"none of {self.tried} funnels is cheaper than {self.full} alone and keeps {self.target:.1%} of its "
-                f"nDCG@10 {self.full_score:.4f}; searching at {self.full}"
-            )
-        # With many queries at once, scanning few passages is faster than fetching rows one by one.
-        slower = self.milliseconds >= self.full_milliseconds
-        return (
-            f"{self.funnel}: nDCG@10 {self.score:.4f} of {self.full_score:.4f} at {self.full} "
-            f"({self.score / self.full_score:.1%}), {self.cost_ratio:.1f} times fewer numbers to multiply, "
-            f"{self.milliseconds:.2f} ms a query instead of {self.full_milliseconds:.2f}"
-            + (f"; with so few passages {self.full} alone is faster" if slower else "")
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return vars(self) | {"funnel": str(self.funnel), "full": str(self.full)}
 
 
 def choose_funnel(
@@ -121,8 +74,7 @@ def choose_funnel(
     """
     if not 0 < target <= 1:
         raise UserError(f"--target {target:g} is not a share of the full size's nDCG@10", "give a share such as 0.99")
-    if depth < 1:
-        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    check_depth(depth)
     sizes = sorted(stores)
     if len(sizes) < 2:
         raise UserError(
@@ -150,13 +102,13 @@ def choose_funnel(
     longest = {
         size: min(count, max(grid, default=depth) if size in with_successor else max(depth, CUTOFF)) for size in sizes
     }
-    at_once = _queries_at_once(max_memory, longest, count)
+    at_once = max(1, max_memory // 2 // (min(count, sum(longest.values())) * (48 + 16 * len(longest))))
     starts = range(0, len(judged), at_once)
     for start in progress(starts, len(starts), "batches", "choosing a funnel"):
         batch = slice(start, start + at_once)
         vectors = {size: of_size[batch] for size, of_size in judged_queries.items()}
-        found = [_all_rows(exact_search(vectors[size], stores[size], longest[size], **options)) for size in sizes]
-        pool = _pool(found, count)
+        found = [exact_search(vectors[size], stores[size], longest[size], **options) for size in sizes]
+        pool = _pool([np.concatenate([rows for rows, _ in of_size]) for of_size in found], count)
         order = {size: _order(vectors[size], pool, stores[size], max_memory) for size in sizes}
         for funnel, scores in _outcomes(order, grades.gains(pool, start), grid, depth, max_steps, count):
             totals[funnel] = totals.get(funnel, 0.0) + float((scores * grades.scale[batch]).sum())
@@ -167,7 +119,14 @@ def choose_funnel(
         raise UserError(f"at {full} no relevant passage is among the first {CUTOFF}", "check qrels and model")
     good = [funnel for funnel, mean in means.items() if mean >= target * means[alone] * (1 - 1e-12)]
     chosen = min(good, key=lambda funnel: (cost(funnel, count), -means[funnel], str(funnel)))
-    full_ms = _milliseconds(lambda: funnel_search(judged_queries, stores, alone, **options), len(judged))
+
+    def milliseconds(funnel: Funnel) -> float:
+        began = now()
+        for _ in funnel_search(judged_queries, stores, funnel, **options):
+            pass
+        return seconds_since(began) * 1000 / len(judged)
+
+    full_ms = milliseconds(alone)
     return FunnelChoice(
         funnel=chosen,
         full=full,
@@ -175,9 +134,7 @@ def choose_funnel(
         score=means[chosen],
         full_score=means[alone],
         cost_ratio=cost(alone, count) / cost(chosen, count),
-        milliseconds=full_ms
-        if chosen == alone
-        else _milliseconds(lambda: funnel_search(judged_queries, stores, chosen, **options), len(judged)),
+        milliseconds=full_ms if chosen == alone else milliseconds(chosen),
         full_milliseconds=full_ms,
         queries=len(judged),
         tried=len(means),
@@ -185,9 +142,16 @@ def choose_funnel(
 
 
 def cost(funnel: Funnel, count: int) -> float:
-    """Return the cost of a query, in numbers scanned: all `count` passages at the first size, then the shortlists.
+    """Return the cost of a query: all passages at the first size, then the shortlists.
 
     The passages that the first step keeps are scored exactly at its size too.
+
+    Args:
+        funnel: The steps.
+        count: Passages of the corpus.
+
+    Returns:
+        The time in units of scanning one number in order.
     """
     dims = [step.size.dim for step in funnel.steps]
     keeps = [funnel.steps[0].keep, *(step.keep for step in funnel.steps[:-1])]
@@ -263,11 +227,6 @@ def _outcomes(
     yield from after((), None)
 
 
-def _queries_at_once(memory: int, longest: Mapping[Size, int], count: int) -> int:
-    pool = min(count, sum(longest.values()))
-    return max(1, memory // 2 // (pool * (48 + 16 * len(longest))))
-
-
 def _pool(found: list[np.ndarray], count: int) -> np.ndarray:
     """Return for each query the distinct rows that any size found, ascending: [queries, pool].
 
@@ -288,16 +247,35 @@ def _order(queries: np.ndarray, pool: np.ndarray, store: EmbeddingStore, memory:
     return np.stack([np.searchsorted(line, ranked) for line, ranked in zip(pool, rows)])
 
 
-def _all_rows(found: Iterable[SearchResults]) -> np.ndarray:
-    return np.concatenate([rows for rows, _ in found])
-
-
-def _milliseconds(search: Callable[[], Iterable[SearchResults]], queries: int) -> float:
-    began = now()
-    for _ in search():
-        pass
-    return seconds_since(began) * 1000 / queries
-
-
 def _example(names: Iterable[str]) -> str:
     return repr(next(iter(names), ""))
+
+
+def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments) -> FunnelChoice:
+    """Choose a funnel over the sizes that are stored for both queries and passages.
+
+    Args:
+        arguments: Stores, depth, memory and threads.
+        funnel: `qrels` of the queries, and the `target` share of the full size's nDCG@10 to keep.
+
+    Raises:
+        UserError: There is no such size, or `choose_funnel` refuses queries or judgements.
+    """
+    sizes = sizes_in_common(arguments)
+    if not sizes:
+        raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
+    queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes)
+    check_stores(queries, passages, arguments.override)
+    rows = np.arange(queries[sizes[-1]].count)
+    choice = choose_funnel(
+        {size: store.vectors(rows).astype(np.float32) for size, store in queries.items()},
+        queries[sizes[-1]].ids(rows),
+        passages,
+        read_qrels(funnel.qrels or ""),
+        target=funnel.target,
+        depth=DEPTH if arguments.depth is None else arguments.depth,
+        max_memory=arguments.memory_bytes,
+        threads=arguments.threads,
+    )
+    log.info("%s", choice)
+    return choice

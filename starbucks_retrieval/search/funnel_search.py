@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.base import CandidateGenerator, SearchResults
+from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, SearchResults, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
-from starbucks_retrieval.search.memory import MAX_MEMORY, plan_memory
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
@@ -23,12 +22,9 @@ from starbucks_retrieval.store.layout import to_float32
 _READ_AT_ONCE = 2**23  # numbers of the vectors that are read together
 
 
-class Shortlister(Protocol):
-    """Replaces exact search in the first step: an index over the store of the first size."""
-
-    def search(self, queries: np.ndarray, depth: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
-        """Return up to `depth` distinct rows and their scores for each query; a row of -1 stands for none."""
-        ...
+# Replaces exact search in the first step: takes queries [queries, dim] and a depth, and returns up to `depth` distinct
+# rows and their scores for each query; a row of -1 stands for none.
+Shortlister = Callable[[np.ndarray, int], tuple[Sequence[np.ndarray], Sequence[np.ndarray]]]
 
 
 def funnel_search(
@@ -53,7 +49,7 @@ def funnel_search(
         queries: For each size of the funnel the same queries in the same order, [queries, dim].
         stores: The passages at each size of the funnel.
         funnel: The steps.
-        first: An index over the store of the first size.
+        first: Searches an index over the store of the first size, as `SavedIndex.search` does.
         batch_size: Queries per pass over the passages of the first step; -1: as many as fit in memory.
         max_memory: Bytes for vectors and result lists.
         threads: CPU threads; None: all.
@@ -92,10 +88,10 @@ def funnel_search(
     assert keep is not None
     if first is not None:
         shortlists = _shortlists(first, vectors[size], stores[size], keep, batch_size, max_memory)
-        # The scores of an index that is the only step are its own; results have exact ones.
+        # An index that is the only step gives approximate scores: the passages are scored again, exactly.
         return _rescored(shortlists, vectors, stores, funnel.steps[1:] or funnel.steps, max_memory, threads)
-    options = {"batch_size": batch_size, "max_memory": max_memory, "threads": threads}
-    shortlists = exact_search(vectors[size], stores[size], keep, **options, generator=generator, label=label)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"batch_size": batch_size, "max_memory": max_memory, "threads": threads}
+    shortlists = exact_search(vectors[size], stores[size], keep, generator=generator, label=label, **options)
     return _rescored(shortlists, vectors, stores, funnel.steps[1:], max_memory, threads)
 
 
@@ -175,9 +171,7 @@ def _query_vectors(
 ) -> np.ndarray:
     if size not in queries:
         raise UserError(f"there are no queries of size {size}", f"there is {', '.join(map(str, queries)) or 'none'}")
-    vectors = np.ascontiguousarray(queries[size], np.float32)
-    check_queries(vectors, store, 1, batch_size)
-    return vectors
+    return check_queries(queries[size], store, 1, batch_size)
 
 
 def _rescored(
@@ -206,7 +200,7 @@ def _shortlists(
     keep = min(keep, store.count)
     batch = plan_memory(memory, batch_size, keep, store.count, store.spec.size.dim).batch
     for start in range(0, len(queries), batch):
-        lines, _ = first.search(queries[start : start + batch], keep)
+        lines, _ = first(queries[start : start + batch], keep)
         rows = np.empty((len(lines), keep), np.int64)
         for i, line in enumerate(lines):
             found = np.asarray(line, np.int64)

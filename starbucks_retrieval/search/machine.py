@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.clock import now, seconds_since
-from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.engines.faiss import import_faiss
+from starbucks_retrieval.search.engines import plan_memory
+from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.funnel_search import rescore
-from starbucks_retrieval.search.memory import plan_memory
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.search.stores import write_vectors
 from starbucks_retrieval.store import EmbeddingStore
@@ -50,7 +49,12 @@ class LinearCost:
 
 @dataclass(frozen=True)
 class ScanRates:
-    """Seconds per query at one batch size. `scan`: one passage, by dim; `choose`: one that enters the list of the best."""
+    """Seconds per query at one batch size.
+
+    Attributes:
+        scan: For one passage, by dim.
+        choose: For one passage that enters the list of the best.
+    """
 
     scan: LinearCost
     choose: float
@@ -118,7 +122,7 @@ def measure_machine(
     table_bytes: int = 64 << 20,
     seed: int = 42,
 ) -> MachineRates:
-    """Time the parts of a search on this machine; each time is the best of some runs.
+    """Time the parts of a search on this machine; each time is the best of several runs.
 
     Args:
         seconds: Time to spend, about; making the vectors takes half as long again.
@@ -190,7 +194,7 @@ def _scan_rates(
 
 
 def _fetching(timer: Timer, stores: Mapping[int, EmbeddingStore], opening: float, score: Scoring) -> LinearCost:
-    """A line through the seconds per passage of eight queries that score passages of their own from one shard."""
+    """A line through the seconds per passage of eight queries that score different passages of one shard."""
     measured = []
     for dim, store in stores.items():
         rng, count = np.random.default_rng(dim), min(_FETCHED, store.count)

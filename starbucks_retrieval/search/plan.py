@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import FunnelArguments, IndexArguments, MilvusArguments, SearchArguments
-from starbucks_retrieval.search.engines import ENGINES
-from starbucks_retrieval.search.engines.base import EngineOptions, RetrieverEngine, SearchRequest, choose_engine
-from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.indexes import parse_parameters
+from starbucks_retrieval.search.arguments import (
+    FunnelArguments,
+    IndexArguments,
+    MilvusArguments,
+    SearchArguments,
+    parse_parameters,
+)
+from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest, choose_engine
+from starbucks_retrieval.search.funnel import Funnel, check_depth
 from starbucks_retrieval.search.stores import check_stores, open_pair, open_pairs, searchable_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 from starbucks_retrieval.store import size_folder
@@ -161,22 +165,13 @@ def _plan_one(
         query_stores, passage_stores = open_pairs(queries, passages, steps.sizes)
     check_stores(query_stores, passage_stores, arguments.override)
     requested = steps.depth if steps is not None else arguments.depth
-    depth = DEPTH if requested is None else requested
-    if depth < 1:
-        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    depth = check_depth(DEPTH if requested is None else requested)
+    same = ("device", "dtype", "threads", "batch_size", "ray_workers", "ray_address")
     options = EngineOptions(
-        device=arguments.device,
-        dtype=arguments.dtype,
-        threads=arguments.threads,
-        batch_size=arguments.batch_size,
         max_memory=arguments.memory_bytes,
         index_search=parse_parameters(index.index_search),
-        ray_workers=arguments.ray_workers,
-        ray_address=arguments.ray_address,
-        uri=milvus.uri,
-        collection=milvus.collection,
-        milvus_index=milvus.milvus_index,
-        milvus_token=milvus.milvus_token,
+        **{name: getattr(arguments, name) for name in same},
+        **vars(milvus),
     )
     request = SearchRequest(query_stores, passage_stores, depth, steps, index.approximate, passages, options)
     plan = SearchPlan(request, arguments.engine, arguments, index, output, seed)
@@ -187,4 +182,4 @@ def _plan_one(
         made.check(request)
     if depth > plan.count:
         log.warning("depth %d is more than the %d passages: each query gets all", depth, plan.count)
-    return SearchPlan(request, engine, arguments, index, output, seed)
+    return replace(plan, engine=engine)

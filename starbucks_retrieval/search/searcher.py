@@ -16,10 +16,10 @@ import numpy as np
 
 from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.faiss import import_faiss
+from starbucks_retrieval.search.engines import MAX_MEMORY
+from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.memory import MAX_MEMORY
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, open_store
@@ -38,7 +38,7 @@ class QueryEncoder(Protocol):
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found. `title` and `text` are empty without a corpus."""
+    """A passage that was found, and its inner product with the query. `title` and `text` are empty without a corpus."""
 
     docid: str
     score: float
@@ -120,7 +120,6 @@ class Searcher:
         self._model, self._reps, self._device = model, passage_reps, device
         self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
         self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
-        self._setup: _Setup | None = None
         if size is None and funnel is None:
             size = self._only_size()
         self.use(size, funnel)
@@ -129,7 +128,7 @@ class Searcher:
     @property
     def funnel(self) -> Funnel:
         """The steps of a search; one for exact search."""
-        return self._current.funnel
+        return self._setup.funnel
 
     @property
     def size(self) -> Size:
@@ -139,7 +138,7 @@ class Searcher:
     @property
     def store(self) -> EmbeddingStore:
         """The passages at that size."""
-        return self._current.stores[self.size]
+        return self._setup.stores[self.size]
 
     @property
     def stored_sizes(self) -> list[Size]:
@@ -149,10 +148,14 @@ class Searcher:
     @property
     def encoder(self) -> QueryEncoder:
         """The model."""
-        return self._current.encoder
+        return self._setup.encoder
 
     def use(self, size: Size | None = None, funnel: Funnel | str | None = None) -> None:
-        """Search from now on at `size`, or through `funnel`. Raises UserError, and changes nothing, for missing sizes."""
+        """Search from now on at `size`, or through `funnel`.
+
+        Raises:
+            UserError: A size is not stored, or not exactly one of the two is given; nothing changes.
+        """
         if (size is None) == (funnel is None):
             raise UserError("a search needs either a size or a funnel", "give --size or --funnel")
         steps = Funnel((FunnelStep(size),)) if size is not None else funnel
@@ -169,14 +172,22 @@ class Searcher:
         self._setup = _Setup(steps, stores, encoder)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
-        """Return the `k` best passages of one query, best first; fewer when the store or the last step has fewer."""
+        """Return the best passages of one query, best first.
+
+        Args:
+            text: The query, without the model's prefix for queries.
+            k: Passages to return; fewer when the store or the last step of the funnel has fewer.
+
+        Raises:
+            UserError: `k` is below 1, or the corpus is not the one that was encoded.
+        """
         return self.answer(text, k).hits
 
     def answer(self, text: str, k: int = 10) -> SearchResult:
         """Return what `search` finds and the time it took."""
         if k < 1:
             raise UserError(f"--hits {k} is below 1", "give at least 1")
-        setup = self._current
+        setup = self._setup
         began = time.perf_counter()
         with self._encoding:
             encoded = setup.encoder.encode([text], setup.funnel.sizes, is_query=True)
@@ -204,11 +215,6 @@ class Searcher:
 
     def _query_sizes(self, encoder: QueryEncoder) -> list[Size]:
         return sorted(size for stored in stored_sizes(self._reps) for size in encoder.config.query_sizes(stored))
-
-    @property
-    def _current(self) -> _Setup:
-        assert self._setup is not None
-        return self._setup
 
     def _encoder(self, layer: int) -> QueryEncoder:
         """Return the model up to `layer` at least; a loaded model also serves the layers below."""

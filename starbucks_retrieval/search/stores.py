@@ -1,4 +1,4 @@
-"""The stores that a search reads: queries and passages of sizes that belong together, some seen through a slice."""
+"""The stores that a search reads: queries and passages of sizes that belong together, as stored or cut from wider ones."""
 
 from __future__ import annotations
 

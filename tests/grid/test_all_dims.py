@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_stores import write_store
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import search_all_dims
 from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
+from starbucks_retrieval.store import EmbeddingStore
 
 DIMS = [3, 8, 24]
 
 
 def write(folder, vectors, **changes) -> EmbeddingStore:
     ids = [f"d{i:04d}" for i in np.random.default_rng(1).permutation(len(vectors))]
-    values = {
-        "kind": "passages",
-        "size": Size(6, vectors.shape[1]),
-        "pooling": "cls",
-        "normalize": False,
-        "prefix": "",
-        "separator": " ",
-        "max_length": 196,
-        "fingerprint": "f00d",
-        "compute_dtype": "fp32",
-        "store_dtype": "float32",
-        "data_digest": "da7a",
-        "data_count": len(ids),
-        "shard_size": 100,
-    }
-    spec = StoreSpec(**(values | changes))
-    with StoreWriter.open(folder, spec) as writer:
-        for shard in writer.missing_shards():
-            start, stop = spec.shard_rows(shard)
-            writer.write_shard(shard, ids[start:stop], vectors[start:stop])
-        writer.finish()
-    return EmbeddingStore.open(folder)
+    return EmbeddingStore.open(write_store(folder, ids, vectors, shard_size=100, **changes))
 
 
 def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:

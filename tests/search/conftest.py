@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_stores
 
-from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter
+from starbucks_retrieval.store import EmbeddingStore
 
 
 @pytest.fixture(autouse=True)
@@ -19,36 +19,13 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def write_store() -> Callable[..., Path]:
     """Write ids and vectors as a finished store."""
-
-    def write(folder: Path, ids: list[str], vectors: np.ndarray, **changes: object) -> Path:
-        values: dict = {
-            "kind": "passages",
-            "size": Size(6, vectors.shape[1]),
-            "pooling": "cls",
-            "normalize": False,
-            "prefix": "",
-            "separator": " ",
-            "max_length": 196,
-            "fingerprint": "f00d",
-            "compute_dtype": "fp32",
-            "store_dtype": "float32",
-            "data_digest": "da7a",
-            "data_count": len(ids),
-            "shard_size": 64,
-        }
-        spec = StoreSpec(**(values | changes))
-        with StoreWriter.open(folder, spec) as writer:
-            for shard in writer.missing_shards():
-                start, stop = (spec.first_row + row for row in spec.shard_rows(shard))
-                writer.write_shard(shard, ids[start:stop], vectors[start:stop])
-            writer.finish()
-        return folder
-
-    return write
+    return small_stores.write_store
 
 
 @pytest.fixture
 def open_written(tmp_path: Path, write_store: Callable) -> Callable[..., EmbeddingStore]:
+    """Write ids and vectors as a finished store, and open it."""
+
     def write(ids: list[str], vectors: np.ndarray, name: str = "passages", **changes: object) -> EmbeddingStore:
         return EmbeddingStore.open(write_store(tmp_path / name, ids, vectors, **changes))
 

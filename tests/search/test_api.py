@@ -8,10 +8,11 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import FunnelArguments, SearchArguments, retrievers
+from starbucks_retrieval.search import FunnelArguments, SearchArguments
+from starbucks_retrieval.search import api as api_module
+from starbucks_retrieval.search import engines as engines_module
 from starbucks_retrieval.search import search as run_search
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.engines import base
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import open_store, output_folder, size_folder
 
@@ -53,7 +54,7 @@ def test_run_is_brute_force(tmp_path, stores, brute_force, size):
         assert [(docid, np.float32(score)) for docid, score in run[query_id].items()] == own
 
 
-def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
+def test_runs_do_not_depend_on_batch_size_and_memory(tmp_path, stores):
     runs = set()
     for batch_size, max_memory in [(1024, "2GB"), (1, "2GB"), (4, "10KB"), (-1, "1")]:
         search(
@@ -65,18 +66,18 @@ def test_runs_are_the_same_bytes_whatever_the_pieces(tmp_path, stores):
 
 def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
     engines = []
-    real = base.make_candidate_generator
+    real = engines_module.make_candidate_generator
     monkeypatch.setattr(
-        retrievers, "make_candidate_generator", lambda engine, *args: engines.append(engine) or real(engine, *args)
+        api_module, "make_candidate_generator", lambda engine, *args: engines.append(engine) or real(engine, *args)
     )
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
-        monkeypatch.setattr(base, "_MANY_PRODUCTS", much or base._MANY_PRODUCTS)
+        monkeypatch.setattr(engines_module, "_MANY_PRODUCTS", much or engines_module._MANY_PRODUCTS)
         for funnel in (None, "2:4@50,6:16"):
             search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
             runs.add((funnel, (tmp_path / "run").read_bytes()))
     assert engines == ["faiss"] * 4 and len(runs) == 2  # few queries go to FAISS, however many passages there are
-    monkeypatch.setattr(base, "FEW", 9)
+    monkeypatch.setattr(engines_module, "FEW", 9)
     for funnel in (None, "2:4@50,6:16"):
         search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
         runs.add((funnel, (tmp_path / "run").read_bytes()))
@@ -94,8 +95,8 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
         ("milvus", None, "auto", "milvus"),
     ],
 )
-def test_what_auto_takes_for_little(tmp_path, stores, engine, device, dtype, expected):
-    assert base.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
+def test_auto_takes_faiss_for_small_searches(tmp_path, stores, engine, device, dtype, expected):
+    assert engines_module.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):
@@ -134,7 +135,7 @@ def test_other_formats(tmp_path, stores):
         ({"kind": "passages"}, "--query_reps holds passages: they were encoded without --encode_is_query"),
     ],
 )
-def test_queries_of_another_space(tmp_path, stores, write_store, changes, what):
+def test_queries_of_another_model_or_size(tmp_path, stores, write_store, changes, what):
     _, _, query_ids, queries = stores
     write_store(tmp_path / "other", query_ids, queries, **({"kind": "queries"} | changes))
     with pytest.raises(UserError, match=what):
@@ -219,7 +220,7 @@ def test_the_command(tmp_path, stores, capsys, ticking):
         assert f"error: {what}" in capsys.readouterr().err
 
 
-def test_help_needs_no_heavy_library():
+def test_help_imports_no_heavy_library():
     code = (
         "import sys; from starbucks_retrieval.search.__main__ import main\n"
         "try: main(['--help'])\n"

@@ -38,7 +38,7 @@ def previewed(capsys, *argv):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_run_has_the_lines_and_about_the_bytes_it_says(stores, capsys):
+def test_dry_run_states_lines_and_bytes_of_the_run(stores, capsys):
     told = previewed(capsys, "--size", "6:16", "--depth", "20")
     (one,) = told["searches"]
     assert (one["queries"], one["passages"], one["depth"], one["lines"], one["passes"]) == (9, 300, 20, 180, 1)
@@ -90,7 +90,7 @@ def test_funnels_indexes_several_sizes_and_other_engines(stores, capsys):
         (["--size", "6:16", "--query_reps", "passages", "--passage_reps", "queries"], "swap"),
     ],
 )
-def test_what_search_refuses_is_refused(stores, capsys, argv, what):
+def test_dry_run_refuses_what_search_refuses(stores, capsys, argv, what):
     for more in (["--dry_run"], []):
         assert run_command(main, [*FLAGS, *argv, *more]) == 2
         assert what in capsys.readouterr().err

@@ -5,8 +5,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator
 from starbucks_retrieval.search.engines import exact as exact_module
-from starbucks_retrieval.search.engines.base import EngineOptions, make_candidate_generator
 
 
 def named(store, found):
@@ -76,7 +76,7 @@ def test_near_ties_that_single_precision_cannot_tell_apart(open_written, brute_f
 
 
 @pytest.mark.parametrize("corpus", ["tied", "random"])
-def test_results_are_the_same_bits_whatever_the_pieces(tmp_path, open_written, corpus):
+def test_results_do_not_depend_on_batch_size_and_memory(tmp_path, open_written, corpus):
     if corpus == "tied":
         ids, vectors, queries = tied_corpus()
     else:
@@ -182,7 +182,7 @@ def test_missing_faiss_says_how_to_get_it(open_written, monkeypatch):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("engine", [("faiss", None, "auto"), ("torch", "cpu", "fp32"), ("torch", "cpu", "bf16")])
 @pytest.mark.parametrize("max_memory", [2 * 10**9, 10_000])
-def test_damaged_passages_are_told(open_written, store_dtype, value, engine, max_memory):
+def test_damaged_passages_are_refused(open_written, store_dtype, value, engine, max_memory):
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((300, 8)).astype(np.float32)
     store = open_written([f"d{i}" for i in range(300)], vectors, store_dtype=store_dtype)

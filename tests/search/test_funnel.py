@@ -88,7 +88,7 @@ def test_a_first_step_that_keeps_everything_is_exact_search_at_the_last_size(ope
         )
 
 
-def test_the_pieces_of_work_change_nothing(corpus, queries):
+def test_results_do_not_depend_on_batch_size_and_memory(corpus, queries):
     _, _, stores = corpus
     funnel = Funnel.parse("2:4@90,4:8@40,6:24@15")
     whole = list(funnel_search(queries, stores, funnel))
@@ -129,7 +129,7 @@ class Index:
     def __init__(self, rows):
         self.rows = rows
 
-    def search(self, queries, depth):
+    def __call__(self, queries, depth):
         assert depth == self.rows.shape[1]
         return self.rows[: len(queries)], np.zeros(self.rows[: len(queries)].shape, np.float32)
 
@@ -147,13 +147,11 @@ def test_an_index_may_take_the_first_step(corpus, queries):
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_an_index_that_finds_too_little_is_helped_out(corpus, queries, padded):
+def test_short_lists_of_an_index_are_completed(corpus, queries, padded):
     _, _, stores = corpus
     rows = np.full((25, 40), -1)
     rows[:, :2] = [[3, 500]]
-    index = Index(rows)
-    if not padded:
-        index.search = lambda queries, depth: ([line[:2] for line in rows], [line[:2] for line in rows])
+    index = Index(rows) if padded else lambda queries, depth: ([line[:2] for line in rows], [line[:2] for line in rows])
     [(found, scores)] = funnel_search(queries, stores, Funnel.parse("2:4@40,6:24@40"), first=index)
     assert {tuple(sorted(line)) for line in found.tolist()} == {(*range(39), 500)}
     assert np.isfinite(scores).all()
@@ -189,7 +187,7 @@ def test_reading_and_writing_a_funnel():
         ("2:64@100,6:32", "shrinks from 2:64 to 6:32"),
     ],
 )
-def test_what_is_no_funnel(text, what):
+def test_invalid_funnels_are_refused(text, what):
     with pytest.raises(UserError) as caught:
         Funnel.parse(text)
     assert what in caught.value.what

@@ -23,14 +23,14 @@ class Problem:
         self.ids = [f"d{number}" for number in rng.permutation(COUNT)]
         full = rng.standard_normal((COUNT, 64)).astype(np.float32)
         targets = rng.integers(0, COUNT, queries)
-        asked = full[targets] + 0.7 * rng.standard_normal((queries, 64)).astype(np.float32)
+        vectors = full[targets] + 0.7 * rng.standard_normal((queries, 64)).astype(np.float32)
         self.query_ids = [f"q{i}" for i in range(queries)]
         self.queries, self.vectors, self.stores = {}, {}, {}
         for size in (SMALL, MIDDLE, FULL):
             project = np.linalg.qr(rng.standard_normal((64, 64)))[0][:, : size.dim].astype(np.float32)
             noise = blur[size] * rng.standard_normal((COUNT, size.dim)).astype(np.float32)
             self.vectors[size] = full @ project + noise
-            self.queries[size] = asked @ project
+            self.queries[size] = vectors @ project
             self.stores[size] = open_written(
                 self.ids, self.vectors[size], f"p{size.layer}", size=size, fingerprint=f"f{size.layer}"
             )
@@ -82,7 +82,7 @@ def test_no_cheaper_funnel_is_as_good(problem, target):
     assert choice.cost_ratio == cost(Funnel.parse(f"{FULL}@10"), COUNT) / cost(choice.funnel, COUNT)
 
 
-def test_more_is_asked_more_is_paid(problem):
+def test_a_higher_target_costs_more(problem):
     ratios = [problem.choose(target=target, keeps=GRID).cost_ratio for target in (0.3, 0.6, 0.9, 0.999)]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > 2 * ratios[-1]
@@ -131,7 +131,7 @@ def test_steps_keep_the_depth_of_the_run(problem):
     assert choice.score == pytest.approx(problem.ndcg(choice.funnel, 120), abs=1e-9)
 
 
-def test_pieces_of_work_change_nothing(problem):
+def test_the_choice_does_not_depend_on_memory(problem):
     def outcome(**options):
         values = problem.choose(target=0.9, keeps=GRID, **options).to_json()
         return {name: value for name, value in values.items() if "milliseconds" not in name}
@@ -145,7 +145,7 @@ def test_steps_can_be_limited(problem):
     assert tried[0] < tried[1] < tried[2]
 
 
-def test_what_is_told(problem, ticking):
+def test_the_summary_names_figures(problem, ticking):
     choice = problem.choose(target=0.9, keeps=GRID)
     figures = json.loads(json.dumps(choice.to_json()))
     assert Funnel.parse(figures["funnel"]) == choice.funnel
@@ -153,9 +153,9 @@ def test_what_is_told(problem, ticking):
     assert choice.milliseconds == choice.full_milliseconds == pytest.approx(1000 / 30)
     assert str(choice).startswith(f"{choice.funnel}: nDCG@10 ")
     assert f"{choice.cost_ratio:.1f} times fewer numbers to multiply" in str(choice)
-    for milliseconds, told in ((1.0, False), (3.0, True)):
+    for milliseconds, remark in ((1.0, False), (3.0, True)):
         measured = replace(choice, milliseconds=milliseconds, full_milliseconds=2.0)
-        assert str(measured).endswith("with so few passages 6:64 alone is faster") == told
+        assert str(measured).endswith("with so few passages 6:64 alone is faster") == remark
 
 
 def test_queries_without_judgements_do_not_count(problem):
@@ -176,7 +176,7 @@ def test_refusals(problem):
         with pytest.raises(UserError, match=what):
             problem.choose(**options)
     arguments = [problem.queries, problem.query_ids, problem.stores, problem.qrels]
-    for place, value, what in [
+    for position, value, what in [
         (2, {FULL: problem.stores[FULL]}, "several sizes, stored: 6:64"),
         (2, {}, "several sizes, stored: none"),
         (
@@ -188,7 +188,7 @@ def test_refusals(problem):
         (3, {"q0": {"d1": 0}}, "none of the 0 relevant"),
     ]:
         with pytest.raises(UserError, match=what):
-            choose_funnel(*arguments[:place], value, *arguments[place + 1 :])
+            choose_funnel(*arguments[:position], value, *arguments[position + 1 :])
     far = problem.queries[FULL] @ problem.vectors[FULL].T
     lowest = {query_id: {problem.ids[row]: 1} for query_id, row in zip(problem.query_ids, far.argmin(axis=1))}
     with pytest.raises(UserError, match="at 6:64 no relevant passage is among the first 10"):

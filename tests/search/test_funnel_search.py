@@ -28,7 +28,7 @@ def corpora():
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("store_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", list(corpora()))
-def test_the_short_way_is_the_long_way(open_written, name, store_dtype, mapped, monkeypatch):
+def test_rescore_equals_scoring_all_rows(open_written, name, store_dtype, mapped, monkeypatch):
     ids = [f"d{i}" for i in np.random.default_rng(1).permutation(COUNT)]
     store = open_written(ids, corpora()[name], store_dtype=store_dtype)
     if mapped:

@@ -5,7 +5,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.indexes import build_index, open_index, parse_parameters, recall, sample_rows
+from starbucks_retrieval.search.arguments import parse_parameters
+from starbucks_retrieval.search.indexes import build_index, open_index, recall, sample_rows
 
 pytest.importorskip("faiss")
 
@@ -86,9 +87,9 @@ FACTORIES = {  # what the rescored 10 best must share with the exact ones, at th
 def test_every_kind_is_built_kept_and_searched(store, queries, saved, factory):
     index = saved(factory, train_sample=600)
     wide = {"nprobe": 16, "efSearch": 200}
-    own = {name: value for name, value in wide.items() if name in index.parameters}
-    rows, scores = index.search(queries, 10, parameters=own, rescore=5)
-    assert recall(index, queries, 10, parameters=own, rescore=5)["recall@10"] >= FACTORIES[factory]
+    given = {name: value for name, value in wide.items() if name in index.parameters}
+    rows, scores = index.search(queries, 10, parameters=given, rescore=5)
+    assert recall(index, queries, 10, parameters=given, rescore=5)["recall@10"] >= FACTORIES[factory]
     vectors = store.vectors(np.arange(COUNT)).astype(np.float64)
     for line, line_scores, query in zip(rows, scores, queries.astype(np.float64)):
         assert len(set(line.tolist())) == len(line) == 10
@@ -125,7 +126,7 @@ def test_bits_are_signs_around_the_medians(tmp_path, open_written):
         assert line_scores.tolist() == right[order].tolist()
 
 
-def test_recall_grows_with_what_is_looked_at(store, queries, saved):
+def test_recall_grows_with_nprobe(store, queries, saved):
     rows, _ = exact(queries, store, 20)
     index = saved("IVF32,Flat")
     found = [recall(index, queries, 20, at=(10,), exact=rows, parameters={"nprobe": n}) for n in (1, 4, 32)]
@@ -149,14 +150,14 @@ def test_recall_is_what_its_name_says(store, queries, saved):
     right, _ = exact(queries, store, 100)
     rows, _ = index.search(queries, 100)
     for k in (10, 100):
-        counted = [len(set(own[:k].tolist()) & set(best[:k].tolist())) / k for own, best in zip(rows, right)]
+        counted = [len(set(given[:k].tolist()) & set(best[:k].tolist())) / k for given, best in zip(rows, right)]
         assert shares[f"recall@{k}"] == pytest.approx(np.mean(counted))
     assert 0 < shares["recall@100"] < shares["recall@10"] < 1
     assert list(recall(index, queries, 3)) == ["recall@3"]
 
 
 @pytest.mark.parametrize("rescore", [4, 1, 0, None])
-def test_rows_that_are_not_there_are_never_told(tmp_path, open_written, saved, queries, rescore, caplog):
+def test_missing_rows_are_dropped(tmp_path, open_written, rescore, caplog):
     """One list of three has five passages; one is empty, for its centre has lost all of them."""
     vectors = np.zeros((40, DIM), np.float32)
     vectors[:5, 0], vectors[5:, 1] = 1, 1
@@ -164,15 +165,15 @@ def test_rows_that_are_not_there_are_never_told(tmp_path, open_written, saved, q
     store = open_written([f"d{i}" for i in range(40)], vectors, name="few")
     build_index(store, "IVF2,Flat", tmp_path / "few-index", threads=1)
     index = open_index(tmp_path / "few-index", store)
-    asked = np.eye(DIM, dtype=np.float32)[:2]
-    rows, scores = index.search(asked, 1000, rescore=rescore)
+    queries = np.eye(DIM, dtype=np.float32)[:2]
+    rows, scores = index.search(queries, 1000, rescore=rescore)
     assert sorted(rows[0].tolist()) == list(range(5)) and sorted(rows[1].tolist()) == list(range(5, 40))
     assert [len(line) for line in scores] == [5, 35]
     assert all(np.isfinite(line).all() for line in scores)
     assert "2 of 2 queries found fewer than 40 passages: raise nprobe" in caplog.text
-    both, _ = index.search(asked, 1000, rescore=rescore, parameters={"nprobe": 2})
+    both, _ = index.search(queries, 1000, rescore=rescore, parameters={"nprobe": 2})
     assert [sorted(line.tolist()) for line in both] == [list(range(40))] * 2
-    assert recall(index, asked, 40, at=(40,), rescore=rescore)["recall@40"] == 0.5
+    assert recall(index, queries, 40, at=(40,), rescore=rescore)["recall@40"] == 0.5
 
 
 def test_queries_that_find_nothing(tmp_path, open_written):

@@ -1,16 +1,16 @@
 """Against Milvus Lite where it is installed, and against the server that STARBUCKS_MILVUS_URI names."""
 
 import os
-from pathlib import Path
+import sys
 
 import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.engines import milvus as milvus_module
 from starbucks_retrieval.search.engines.milvus import MilvusCollection, load_stores, milvus_funnel, milvus_search
 from starbucks_retrieval.search.engines.milvus import connection as connection_module
-from starbucks_retrieval.search.engines.milvus import loading as load_module
 from starbucks_retrieval.search.engines.milvus.collections import CollectionMetadata
 from starbucks_retrieval.search.engines.milvus.connection import Connection
 from starbucks_retrieval.search.funnel import Funnel
@@ -132,10 +132,10 @@ def test_a_load_that_was_killed_goes_on(uri, stores, monkeypatch):
     collection.close()
 
 
-def test_calls_carried_out_twice_are_mended(uri, stores, monkeypatch):
+def test_calls_that_were_repeated_do_not_duplicate_rows(uri, stores, monkeypatch):
     """A row too many in one partition: what an answer that was lost leaves behind."""
     stores = {LARGE: stores[0][LARGE]}
-    real = load_module._rows
+    real = milvus_module._rows
     extra = []
 
     def twice(stores, start, stop, batch_rows):
@@ -145,7 +145,7 @@ def test_calls_carried_out_twice_are_mended(uri, stores, monkeypatch):
                 yield [rows[0] | {"row": 10_000}]
             yield rows
 
-    monkeypatch.setattr(load_module, "_rows", twice)
+    monkeypatch.setattr(milvus_module, "_rows", twice)
     assert load_stores(stores, uri, "starbucks_test").loaded == 300 + 64
     collection = MilvusCollection(uri, "starbucks_test")
     assert collection.at(LARGE).vectors(np.arange(300)).tobytes() == stores[LARGE].vectors(np.arange(300)).tobytes()
@@ -177,7 +177,7 @@ def test_another_index(uri, stores):
     assert "create_index" not in calls
 
 
-def test_what_is_there_is_not_mixed_with_something_else(uri, stores, open_written):
+def test_other_passages_do_not_enter_a_collection(uri, stores, open_written):
     stores, _ = stores
     load_stores({SMALL: stores[SMALL]}, uri, "starbucks_test")
     other = open_written(stores[SMALL].ids(np.arange(300)), stores[LARGE].vectors(np.arange(300))[:, 8:16], "other",
@@ -200,7 +200,7 @@ def test_what_is_there_is_not_mixed_with_something_else(uri, stores, open_writte
         MilvusCollection(uri, "nothing")
 
 
-def test_a_collection_of_others_is_left_alone(uri, stores):
+def test_a_foreign_collection_is_left_alone(uri, stores):
     connection = Connection(uri)
     schema = connection.schema()
     from pymilvus import DataType
@@ -217,7 +217,7 @@ def test_a_collection_of_others_is_left_alone(uri, stores):
             action()
 
 
-def test_bad_questions(uri, stores):
+def test_invalid_queries_are_refused(uri, stores):
     stores, queries = {SMALL: stores[0][SMALL]}, stores[1][SMALL]
     load_stores(stores, uri, "starbucks_test")
     collection = MilvusCollection(uri, "starbucks_test")
@@ -289,16 +289,14 @@ def test_a_connection_that_is_lost_is_made_again(stores, tmp_path, monkeypatch):
     assert waits == [0.5, 1.0]
 
 
-def test_a_card_reads_back(stores):
-    card = CollectionMetadata.of(stores[0])
-    assert CollectionMetadata.loads({"starbucks": card.dumps()}, "") == card
-    assert card.id_bytes == len("dok-é299".encode())
-    assert [stop for _, _, stop in card.partitions()] == [64, 128, 192, 256, 300]
+def test_metadata_reads_back(stores):
+    metadata = CollectionMetadata.of(stores[0])
+    assert CollectionMetadata.loads({"starbucks": metadata.dumps()}, "") == metadata
+    assert metadata.id_bytes == len("dok-é299".encode())
+    assert [stop for _, _, stop in metadata.partitions()] == [64, 128, 192, 256, 300]
 
 
 def test_pymilvus_missing(stores, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(UserError, match="needs pymilvus"):
-        load_stores(stores[0], str(Path("milvus.db")), "c")
+        load_stores(stores[0], "milvus.db", "c")

@@ -5,7 +5,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines.base import EngineOptions
+from starbucks_retrieval.search.engines import EngineOptions
 from starbucks_retrieval.search.engines.ray import RaySearch, RowRangeView, _shares
 
 ray = pytest.importorskip("ray")
@@ -66,8 +66,8 @@ def test_rows_of_a_store(open_written, corpus):
     assert np.array_equal(np.concatenate([block for _, block in rows.blocks(100)]), vectors[100:612])
     with pytest.raises(IndexError):
         rows.vectors(np.array([512]))
-    own = open_written(ids[100:612], vectors[100:612], "own")
-    for one, other in zip(exact_search(queries, rows, 50), exact_search(queries, own, 50)):
+    alone = open_written(ids[100:612], vectors[100:612], "alone")
+    for one, other in zip(exact_search(queries, rows, 50), exact_search(queries, alone, 50)):
         assert [array.tobytes() for array in one] == [array.tobytes() for array in other]
 
 

@@ -3,7 +3,8 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import scores as scores_module
-from starbucks_retrieval.search.memory import parse_bytes, plan_memory
+from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search.engines import plan_memory
 from starbucks_retrieval.search.scores import double_error, inner_products, single_error
 
 
@@ -20,7 +21,7 @@ def test_errors_bound_what_libraries_do(dim):
     assert (off <= double_error(queries, largest)).all()
 
 
-def test_scores_do_not_depend_on_the_company():
+def test_scores_do_not_depend_on_other_rows():
     """One score for a pair of vectors, alone or among others, however the library sums, doubtful or not."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((400, 37)).astype(np.float32).astype(np.float64)
@@ -32,7 +33,7 @@ def test_scores_do_not_depend_on_the_company():
     assert together.tolist() == alone == all_doubtful.tolist()
 
 
-def test_a_sum_on_the_edge_between_two_floats_is_settled_in_our_order():
+def test_a_sum_between_two_floats_is_summed_in_a_fixed_order():
     """1 + 2^-24 lies half-way between two float32: a hair of rounding decides, so it must not be the library's."""
     tiny = 2.0**-60
     vectors = np.array([[1.0, 2.0**-24, tiny, -tiny], [1.0, 2.0**-24, -tiny, tiny]])
@@ -40,7 +41,7 @@ def test_a_sum_on_the_edge_between_two_floats_is_settled_in_our_order():
     assert scores[0] == scores[1] == np.float32(1)
 
 
-def test_doubt_reaches_twice_the_error_to_both_sides(monkeypatch):
+def test_rounding_is_checked_to_twice_the_error(monkeypatch):
     """Our order and the library's may each be off by the error, in opposite directions."""
     monkeypatch.setattr(scores_module, "_fixed_order", lambda vectors, query: np.full(len(vectors), 42))
     edge, error = 1 + 2.0**-24, 1e-12
@@ -63,12 +64,12 @@ def test_amounts_of_memory(text, count):
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "0", "4XB", "4 GB RAM", "1e9", "4I"])
-def test_what_is_no_amount_of_memory(text):
+def test_invalid_amounts_of_memory(text):
     with pytest.raises(UserError, match="amount of memory"):
         parse_bytes(text)
 
 
-def test_plans_respect_the_limit_and_never_stall():
+def test_memory_plans_respect_the_limit():
     for memory in (1, 10**6, 10**9, 10**12):
         plan = plan_memory(memory, -1, 1000, 8_841_823, 768)
         assert min(plan.batch, plan.block, plan.gathered, plan.rescanned) >= 1

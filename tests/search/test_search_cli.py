@@ -1,4 +1,4 @@
-"""Every way of the door to search: engines that find the same, indexes, funnels, several sizes."""
+"""The search command: engines that find the same, indexes, funnels, several sizes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def stores(tmp_path, write_store):
     queries = vectors[:9] + 0.1 * rng.standard_normal((9, 16)).astype(np.float32)
     ids, query_ids = [f"d{i}" for i in range(400)], [f"q{i}" for i in range(9)]
     for size in SIZES:
-        own = {"size": size, "fingerprint": f"layer {size.layer}"}
-        write_store(tmp_path / "p" / size_folder(size), ids, vectors[:, : size.dim], **own)
-        own |= {"kind": "queries", "data_digest": "q"}
-        write_store(tmp_path / "q" / size_folder(size), query_ids, queries[:, : size.dim], **own)
+        spec = {"size": size, "fingerprint": f"layer {size.layer}"}
+        write_store(tmp_path / "p" / size_folder(size), ids, vectors[:, : size.dim], **spec)
+        spec |= {"kind": "queries", "data_digest": "q"}
+        write_store(tmp_path / "q" / size_folder(size), query_ids, queries[:, : size.dim], **spec)
     (tmp_path / "qrels.txt").write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(9)))
     return tmp_path
 
@@ -115,8 +115,8 @@ def test_milvus_finds_the_same(stores):
     ranked(stores, "--size", "6:16")
     exact = read_run(stores / "run.trec")
     ranked(stores, "--size", "6:16", *milvus)  # its scores are Milvus' own, in single precision
-    assert {query: list(own) for query, own in read_run(stores / "run.trec").items()} == {
-        query: list(own) for query, own in exact.items()
+    assert {query: list(scores) for query, scores in read_run(stores / "run.trec").items()} == {
+        query: list(scores) for query, scores in exact.items()
     }
     funnel = ("--funnel", "2:4@100,6:16")
     assert ranked(stores, *funnel) == ranked(stores, *funnel, *milvus)
@@ -137,7 +137,27 @@ def test_milvus_finds_the_same(stores):
         (("--size", "6:16", "--index", "Sausage"), "Sausage"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_written(stores, capfd, more, what):
+def test_contradicting_flags_are_refused_and_nothing_written(stores, capfd, more, what):
     assert run_command(main, run(stores, *more)) == 2
     assert what in capfd.readouterr().err
     assert not (stores / "run.trec").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (("--index_search", "nprobe=3"), "takes no parameter nprobe"),
+        (("--index_search", "efSearch=0"), "efSearch=0 is out of range"),
+        (("--rescore", "-1"), "--rescore -1 is below 0"),
+        (("--measure_recall", "0"), "--measure_recall 0 is below 1"),
+    ],
+)
+def test_flags_of_search_are_checked_before_an_index_is_built(stores, capfd, more, what):
+    assert (
+        run_command(
+            main, run(stores, "--size", "6:16", "--index", "HNSW8", "--save_index", str(stores / "index"), *more)
+        )
+        == 2
+    )
+    assert what in capfd.readouterr().err
+    assert not (stores / "index").exists()

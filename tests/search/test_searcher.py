@@ -16,8 +16,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search import searcher as searcher_module
+from starbucks_retrieval.search.__main__ import converse, format_hits
 from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.interactive import converse, format_hits
 from starbucks_retrieval.sizes import Size
 
 WORDS = ("coffee", "tea", "milk", "water")
@@ -108,14 +108,16 @@ def test_a_part_shows_its_own_texts(tmp_path, write_store, corpus):
 def test_conversation(reps, corpus, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("tea\nmilk\n\nnever read\n"))
     assert converse(Searcher(FakeEncoder(), reps / "L2-D4", corpus), 1) == 2
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
         "  1.   1.0000  d  D",
         "     tea with milk and milk",
         "  1.   2.0000  d  D",
         "     tea with milk and milk",
     ]
-    timings = [re.fullmatch(r"encode (\d+\.\d) ms, search (\d+\.\d) ms at 2:4", line) for line in told.err.splitlines()]
+    timings = [
+        re.fullmatch(r"encode (\d+\.\d) ms, search (\d+\.\d) ms at 2:4", line) for line in printed.err.splitlines()
+    ]
     assert len(timings) == 2 and all(timings)
     assert format_hits([]) == ""
 
@@ -126,11 +128,11 @@ def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, *wrong, "", "never read"])))
     searcher = Searcher(FakeEncoder(), reps, corpus, size=Size(2, 4))
     assert converse(searcher, 1) == 4
-    told = capsys.readouterr()
-    shown = told.out.splitlines()
+    printed = capsys.readouterr()
+    shown = printed.out.splitlines()
     assert [shown[i].split()[2] for i in (0, 2, 4, 9)] == ["a", "a", "d", "d"]  # coffee, and again, milk, tea
     assert shown[6:9] == ["d", "D", "tea with milk and milk"]
-    said = re.sub(r"\d+\.\d ms", "… ms", told.err)
+    said = re.sub(r"\d+\.\d ms", "… ms", printed.err)
     assert said.startswith(
         "error: no passage 1\n  try: the last answer has 0; :text 1 is the first\n"
         "searching at 1:2\nencode … ms, search … ms at 1:2\n"
@@ -153,13 +155,13 @@ def test_commands_in_a_conversation(reps, corpus, monkeypatch, capsys):
 
 AT_A_TERMINAL = """
 from types import SimpleNamespace
-from starbucks_retrieval.search.interactive import converse
+from starbucks_retrieval.search.__main__ import converse
 
 class Searcher:
     funnel = "2:4"
 
     def answer(self, query, k):
-        print("asked for", query)
+        print("searched for", query)
         return SimpleNamespace(hits=[], encode_ms=0.0, search_ms=0.0)
 
 print("answers:", converse(Searcher(), 1))
@@ -184,7 +186,7 @@ def test_at_a_terminal_the_arrow_key_brings_lines_back():
                 shown += os.read(ours, 1024).decode()
             os.write(ours, keys.encode())
     os.close(ours)
-    assert shown.count("asked for tea\r\n") == 2  # a letter was taken back, then the line came back whole
+    assert shown.count("searched for tea\r\n") == 2  # a letter was taken back, then the line came back whole
 
 
 def test_a_funnel_encodes_once_and_scores_at_its_last_size(reps, corpus):

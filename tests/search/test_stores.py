@@ -95,7 +95,7 @@ def test_memory_of_blocks_is_that_of_a_block(open_written):
     assert peak < 4 * 10_000 * 16 * 4
 
 
-def test_what_is_stored(tmp_path, write_store):
+def test_stored_sizes(tmp_path, write_store):
     ids = list("abc")
     for layer, dim in [(2, 4), (6, 8), (6, 16)]:
         write_store(tmp_path / "p" / f"L{layer}-D{dim}", ids, np.ones((3, dim), "f4"), size=Size(layer, dim))

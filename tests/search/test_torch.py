@@ -4,11 +4,10 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, plan_memory
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
-from starbucks_retrieval.search.engines.base import EngineOptions, make_candidate_generator
-from starbucks_retrieval.search.engines.faiss import FaissCandidateGenerator
-from starbucks_retrieval.search.memory import plan_memory
+from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = [
@@ -65,7 +64,7 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_second_looks_are_for_the_close_ones(open_written, monkeypatch, dtype):
+def test_only_close_queries_are_scanned_again(open_written, monkeypatch, dtype):
     calls = []
     real = exact_module._rescan
     monkeypatch.setattr(exact_module, "_rescan", lambda *args: calls.append(len(args[0])) or real(*args))
@@ -85,9 +84,9 @@ def test_nothing_outside_exceeds_the_ceiling(open_written, dtype):
     rows, ceiling = torch_generator("cpu", dtype).generate(queries, store, plan, 30, "")
     assert 30 <= rows.shape[1] <= plan.candidates
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
-    for line, own, highest in zip(exact, rows, ceiling):
-        assert len(set(own)) == len(own)
-        outside = np.delete(line, own).max()
+    for line, found, highest in zip(exact, rows, ceiling):
+        assert len(set(found)) == len(found)
+        outside = np.delete(line, found).max()
         assert outside <= highest <= outside + (1 if dtype == "bf16" else 0.1) * np.ptp(np.sort(line)[-100:])
 
 

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.base import CandidateGenerator, SearchResults
-from starbucks_retrieval.search.engines.faiss import FaissCandidateGenerator
-from starbucks_retrieval.search.memory import MAX_MEMORY, MemoryPlan, plan_memory
+from starbucks_retrieval.search.engines import (
+    MAX_MEMORY,
+    CandidateEngine,
+    CandidateGenerator,
+    EngineOptions,
+    MemoryPlan,
+    SearchResults,
+    blocks_with_progress,
+    plan_memory,
+)
+from starbucks_retrieval.search.funnel import check_depth
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
+
+
+def import_faiss() -> Any:
+    """Return the module faiss. Raises UserError with the command that installs it where it is missing."""
+    try:
+        import faiss
+    except ImportError:
+        raise UserError(
+            "search needs FAISS, which is not installed",
+            "pip install faiss-cpu (or faiss-gpu on a CUDA machine; never both)",
+        ) from None
+    return faiss
 
 
 def exact_search(
@@ -57,8 +79,7 @@ def exact_search(
         ...     store.ids(rows[0]), scores[0].tolist()
         (['b', 'c'], [1.0, 0.5])
     """
-    queries = np.ascontiguousarray(queries, np.float32)
-    check_queries(queries, store, depth, batch_size)
+    queries = check_queries(queries, store, depth, batch_size)
     depth = min(depth, store.count)
     generator = generator or FaissCandidateGenerator(threads)
     candidates = min(depth * generator.overfetch, store.count)
@@ -66,11 +87,11 @@ def exact_search(
     return _batches(queries, store, depth, plan, generator, label)
 
 
-def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int) -> None:
-    """Check queries and flags before a search starts.
+def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int = -1) -> np.ndarray:
+    """Check queries and flags before a search starts, and return the queries as contiguous float32.
 
     Args:
-        queries: [queries, dim] float32.
+        queries: [queries, dim].
         store: The passages.
         depth: Passages per query.
         batch_size: Queries per pass over the passages; -1: as many as fit in memory.
@@ -79,11 +100,24 @@ def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_
         UserError: The queries have another shape or dim, NaN or infinity, or are so long that scores may exceed
             float32; the depth is below 1; the batch size is neither -1 nor 1 or more.
     """
-    if depth < 1:
-        raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
+    check_depth(depth)
     if batch_size < 1 and batch_size != -1:
         raise UserError(f"--batch_size {batch_size} is not a number of queries", "give 1 or more, or -1 for all")
-    dim = store.spec.size.dim
+    return check_vectors(queries, store.spec.size.dim, store.largest_norm)
+
+
+def check_vectors(queries: np.ndarray, dim: int, largest_norm: float) -> np.ndarray:
+    """Check the values of queries, and return them as contiguous float32.
+
+    Args:
+        queries: [queries, dim].
+        dim: Dimensions of the passages.
+        largest_norm: A length that no passage exceeds.
+
+    Raises:
+        UserError: The queries have another shape or dim, NaN or infinity, or are so long that scores may exceed float32.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise UserError(
             f"queries of shape {queries.shape} do not fit passages of {dim} dimensions",
@@ -95,8 +129,9 @@ def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_
             f"the embedding of query {bad[0]} (from 0) has NaN or infinity", "check the model and its dtype"
         )
     longest = float(np.sqrt(np.square(queries.astype(np.float64)).sum(axis=1).max(initial=0)))
-    if longest * store.largest_norm > float(np.finfo(np.float32).max) / 2:
+    if longest * largest_norm > float(np.finfo(np.float32).max) / 2:
         raise UserError("these embeddings are so long that scores do not fit single precision", "encode normalised")
+    return queries
 
 
 def _batches(
@@ -144,3 +179,77 @@ def _rescan(
             if len(rows[i]) == depth:
                 floor[i] = max(floor[i], scores[i][-1])
     return np.stack(rows), np.stack(scores)
+
+
+class FaissEngine(CandidateEngine):
+    """`--engine faiss`: the CPU unless `--device cuda` is given."""
+
+    def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
+        """Return a generator for the device. Raises UserError for bf16 and for a device that is not there."""
+        if options.dtype not in ("auto", "fp32"):
+            raise UserError(f"FAISS does not multiply in {options.dtype}", "use --engine torch")
+        if options.device is None or options.device == "cpu":
+            return FaissCandidateGenerator(options.threads)
+        match = re.fullmatch(r"cuda(?::(\d+))?", options.device)
+        if match is None:
+            raise UserError(f"no device {options.device}", "use --device cpu, cuda or cuda:1")
+        return GpuFaissCandidateGenerator(int(match[1] or 0))
+
+
+class FaissCandidateGenerator:
+    """Generates the `plan.candidates` best rows of each query by FAISS on CPUs."""
+
+    overfetch = 1
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.faiss = import_faiss()
+        if threads is not None:
+            self.faiss.omp_set_num_threads(threads)
+
+    def generate(
+        self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scan the store once, as `CandidateGenerator.generate` says."""
+        scores = np.empty((len(queries), 0), np.float32)
+        rows = np.empty((len(queries), 0), np.int64)
+        size = plan.block_for(len(queries), store.spec.size.dim)
+        for start, block in blocks_with_progress(store, size, np.float32, label):
+            count = min(plan.candidates, len(block))
+            block_scores, block_rows = self.knn(queries, block, count)
+            scores = np.concatenate([scores, block_scores], axis=1)
+            rows = np.concatenate([rows, block_rows + start], axis=1)
+            if scores.shape[1] > plan.candidates:
+                kept = np.argpartition(-scores, plan.candidates - 1, axis=1)[:, : plan.candidates]
+                scores, rows = np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
+        return rows, scores.min(axis=1) + single_error(queries, store.largest_norm)
+
+    def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and rows of the `count` best rows of a block: both [queries, count]."""
+        return self.faiss.knn(queries, block, count, metric=self.faiss.METRIC_INNER_PRODUCT)
+
+
+class GpuFaissCandidateGenerator(FaissCandidateGenerator):
+    """The same on a GPU by faiss-gpu, whose products are in single precision too. `index`: number of the GPU."""
+
+    largest_count = 2048  # rows that its selection can keep
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        gpus = self.faiss.get_num_gpus() if hasattr(self.faiss, "get_num_gpus") else 0
+        if index >= gpus:
+            raise UserError(
+                f"FAISS sees {gpus} GPUs, --device asks for number {index}",
+                "pip install faiss-gpu, or use --device cpu",
+            )
+        self.index = index
+        self.resources = self.faiss.StandardGpuResources()
+
+    def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As on a CPU. Raises UserError for more rows than FAISS can keep on a GPU."""
+        if count > self.largest_count:
+            raise UserError(
+                f"FAISS keeps at most {self.largest_count} candidates on a GPU, this depth needs {count}",
+                "lower --depth, or use --engine torch",
+            )
+        metric = self.faiss.METRIC_INNER_PRODUCT
+        return self.faiss.knn_gpu(self.resources, queries, block, count, metric=metric, device=self.index)

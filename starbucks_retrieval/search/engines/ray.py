@@ -15,7 +15,7 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.ray_cluster import cluster, import_ray, user_error
-from starbucks_retrieval.search.engines.base import (
+from starbucks_retrieval.search.engines import (
     CandidateGenerator,
     EngineOptions,
     RetrievedRows,
@@ -78,7 +78,7 @@ class RaySearch:
 
     def search(self, queries: np.ndarray) -> Iterator[SearchResults]:
         """Find the best passages of queries [queries, dim], as `exact_search`; the first call starts the workers."""
-        queries = self.check(queries)
+        queries = check_queries(queries, self.store, self.depth, self.options.batch_size)
         if not self._workers:
             self._start()
         at_once = self.options.batch_size if self.options.batch_size > 0 else len(queries)
@@ -92,12 +92,6 @@ class RaySearch:
                 yield best(rows, scores, min(self.depth, self.store.count), self.store)
         except self._ray.exceptions.RayError as error:
             raise user_error(error) or error from None
-
-    def check(self, queries: np.ndarray) -> np.ndarray:
-        """Return the queries as they are sent to workers. Raises UserError as `check_queries`."""
-        queries = np.ascontiguousarray(queries, np.float32)
-        check_queries(queries, self.store, self.depth, self.options.batch_size)
-        return queries
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""

@@ -11,9 +11,13 @@ from torch import Tensor
 
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.base import CandidateEngine, CandidateGenerator, EngineOptions
-from starbucks_retrieval.search.engines.torch_blocks import tensor_blocks
-from starbucks_retrieval.search.memory import MemoryPlan
+from starbucks_retrieval.search.engines import (
+    CandidateEngine,
+    CandidateGenerator,
+    EngineOptions,
+    MemoryPlan,
+    blocks_with_progress,
+)
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -114,9 +118,7 @@ class TopRows:
         if self.floor is None:
             self._take_best(start, scores)
             return
-        query, row = _nonzero(
-            scores > self.floor.to(scores.dtype)
-        )  # the floor is a score of this dtype: the cast is exact
+        query, row = _nonzero(scores > self.floor.to(scores.dtype))  # a score of this dtype: the cast is exact
         per_query = torch.bincount(query, minlength=len(scores))
         most = int(per_query.max())
         if most > self.count:
@@ -202,3 +204,80 @@ def _bf16_is_fast(device: torch.device, dim: int) -> bool:
     capabilities = torch.cpu.get_capabilities()
     # Without AMX the products save less than rounding costs, unless vectors are long (bench/search_exact.py).
     return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and dim >= _LONG_VECTOR))
+
+
+_CACHED = 2**20  # bytes of float32 that stay in the CPU cache between conversion, rounding and comparison
+
+TensorBlock = tuple[int, Tensor, float]
+
+
+def tensor_blocks(
+    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str
+) -> Iterator[TensorBlock]:
+    """Iterate over all vectors of a store, in order.
+
+    Args:
+        store: The passages.
+        rows: Vectors per block.
+        device: Where the tensors are needed.
+        dtype: float32 or bfloat16.
+        label: Shown with the progress; empty for none.
+
+    Returns:
+        An iterator over (first row, tensor [rows, dim], distance): no vector is farther than `distance` from the stored
+        one. A tensor is overwritten by the next.
+    """
+    if device.type == "cuda":
+        yield from _on_gpu(store, rows, device, dtype, label)
+        return
+    dim = store.spec.size.dim
+    chunk = max(16, _CACHED // (4 * dim))
+    # torch converts in a tenth of the time that NumPy takes, but refuses read-only memory, such as a mapped file.
+    copy = torch.from_numpy(np.empty((chunk, dim), store.dtype))
+    single, vectors = torch.empty(chunk, dim), torch.empty(rows, dim, dtype=dtype)
+    for start, block in blocks_with_progress(store, rows, store.dtype, label):
+        distance = 0.0
+        for low in range(0, len(block), chunk):
+            part = block[low : low + chunk]
+            stored, before, near = copy[: len(part)], single[: len(part)], vectors[low : low + len(part)]
+            stored.numpy()[:] = part
+            if dtype == torch.float32:
+                near.copy_(stored)
+            else:
+                before.copy_(stored)
+                distance = max(distance, _round(before, near))
+        yield start, vectors[: len(block)], distance
+
+
+def _on_gpu(
+    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str
+) -> Iterator[TensorBlock]:
+    """Copy the next block while the caller works on this one."""
+    kind = torch.from_numpy(np.empty(0, store.dtype)).dtype
+    pinned = [torch.empty(rows, store.spec.size.dim, dtype=kind, pin_memory=True) for _ in range(2)]
+    pending: tuple[int, Tensor] | None = None
+
+    def converted(start: int, vectors: Tensor) -> TensorBlock:
+        single = vectors.float()
+        if dtype == torch.float32:
+            return start, single, 0.0
+        near = torch.empty_like(single, dtype=dtype)
+        return start, near, _round(single, near)
+
+    for number, (start, block) in enumerate(blocks_with_progress(store, rows, store.dtype, label)):
+        # The block that this buffer held two rounds ago has arrived: its scores have been read back.
+        buffer = pinned[number % 2][: len(block)]
+        buffer.numpy()[:] = block
+        copied = start, buffer.to(device, non_blocking=True)
+        if pending is not None:
+            yield converted(*pending)
+        pending = copied
+    if pending is not None:
+        yield converted(*pending)
+
+
+def _round(single: Tensor, near: Tensor) -> float:
+    """Round `single`, which is overwritten, into `near`; return a bound on the distance between their rows."""
+    near.copy_(single)
+    single -= near  # exact: the rounding error is a float32
+    return float(torch.linalg.vector_norm(single, dim=1).max()) * 1.001

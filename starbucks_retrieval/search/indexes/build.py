@@ -14,7 +14,8 @@ from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, temporaries, write_json
-from starbucks_retrieval.search.engines.faiss import import_faiss
+from starbucks_retrieval.search.engines import MAX_MEMORY
+from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.indexes.manifest import (
     INDEX,
     MANIFEST,
@@ -23,9 +24,7 @@ from starbucks_retrieval.search.indexes.manifest import (
     is_index_manifest,
     read_manifest,
 )
-from starbucks_retrieval.search.indexes.saved import sample_rows
-from starbucks_retrieval.search.indexes.vectors import BitIndex, VectorIndex, make_index
-from starbucks_retrieval.search.memory import MAX_MEMORY
+from starbucks_retrieval.search.indexes.vectors import VectorIndex, make_index
 from starbucks_retrieval.store import EmbeddingStore
 
 # The links of a graph depend on the block size, so it does not depend on memory, unless there is too little.
@@ -37,7 +36,12 @@ _FEW = 39  # passages for each cluster, below which FAISS warns too
 class IndexSummary:
     """What building an index did.
 
-    `built`: False where the same index existed already; `train_seconds`: training alone; `seconds`: all, with reading.
+    Attributes:
+        folder: The folder of the index.
+        manifest: How it was built, and over which store.
+        built: False where the same index existed already.
+        train_seconds: Time of training alone.
+        seconds: Time of all, with reading.
     """
 
     folder: str
@@ -145,7 +149,7 @@ def build_index(
     return IndexSummary(str(folder), manifest, True, train_seconds, seconds_since(began))
 
 
-def _sample_size(index: VectorIndex | BitIndex, store: EmbeddingStore, requested: int | None, memory: int) -> int:
+def _sample_size(index: VectorIndex, store: EmbeddingStore, requested: int | None, memory: int) -> int:
     if index.smallest_sample > store.count:
         raise UserError(
             f"--index {index.factory} needs at least {index.smallest_sample} passages to learn from; the store has {store.count}",
@@ -217,7 +221,7 @@ def _is_foreign(folder: Path) -> bool:
         return not (folder / INDEX).exists()
 
 
-def _write(folder: Path, index: VectorIndex | BitIndex, wanted: IndexManifest) -> IndexManifest:
+def _write(folder: Path, index: VectorIndex, wanted: IndexManifest) -> IndexManifest:
     for left in (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST)):  # by a build that was killed
         left.unlink(missing_ok=True)
     with atomic_path(folder / INDEX) as temporary:
@@ -234,3 +238,30 @@ def _write(folder: Path, index: VectorIndex | BitIndex, wanted: IndexManifest) -
     manifest = IndexManifest(**values)
     write_json(folder / MANIFEST, manifest.to_json())
     return manifest
+
+
+def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
+    """Draw `size` of `count` rows without replacement, or all where there are no more.
+
+    Args:
+        count: Rows to draw from: 0 to count - 1.
+        size: Rows to draw.
+        seed: The same seed draws the same rows.
+
+    Returns:
+        Distinct rows, ascending: [min(size, count)].
+
+    Raises:
+        UserError: The size is below 1.
+
+    Example:
+        >>> sample_rows(3, 10, seed=42)
+        array([0, 1, 2])
+        >>> len(sample_rows(1_000_000, 10, seed=42))
+        10
+    """
+    if size < 1:
+        raise UserError(f"a sample of {size} is empty", "give 1 or more")
+    if size >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, size, replace=False, shuffle=False))

@@ -87,7 +87,12 @@ class IndexManifest:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def problem(self, folder: Path, checksum: bool = True) -> str | None:
-        """Return what is wrong with index.faiss, or None. Without `checksum` only its length is compared."""
+        """Return what is wrong with index.faiss, or None.
+
+        Args:
+            folder: The folder of the index.
+            checksum: Read the whole file; otherwise only its length is compared.
+        """
         path = folder / INDEX
         if not path.is_file():
             return f"{path} is missing"
@@ -184,17 +189,12 @@ def check_store(manifest: IndexManifest, store: EmbeddingStore, folder: Path) ->
     here = identity(store)
     for name in _GEOMETRY:
         if not agree(name, str(manifest.store.get(name)), str(here[name])):
-            # Model names are shown, not compared: one path can be written in several ways.
-            model = name == "fingerprint"
-            theirs, ours = (
-                f"{title or 'unnamed'} ({value})" if model else str(value)
-                for title, value in (
-                    (manifest.model_name, manifest.store.get(name)),
-                    (store.spec.model_name, here[name]),
-                )
-            )
+            what, theirs, ours = name, manifest.store.get(name), here[name]
+            if name == "fingerprint":  # model names are shown, not compared: one path can be written in several ways
+                what, theirs = "model", f"{manifest.model_name or 'unnamed'} ({theirs})"
+                ours = f"{store.spec.model_name or 'unnamed'} ({ours})"
             raise UserError(
-                f"the index in {folder} is of another {'model' if model else name}: {theirs}, the store has {ours}",
+                f"the index in {folder} is of another {what}: {theirs}, the store has {ours}",
                 "name the index of this store, or build one with --save_index",
             )
     for name, value in here.items():

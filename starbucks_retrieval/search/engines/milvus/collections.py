@@ -30,17 +30,21 @@ class FieldMetadata:
     fingerprint: str
     largest_norm: float
 
-    def agrees(self, other: FieldMetadata) -> bool:
-        """Return whether both describe the same vectors, as far as their fingerprints tell."""
-        return same_fingerprint(self.fingerprint, other.fingerprint) and self.largest_norm == other.largest_norm
-
 
 @dataclass(frozen=True)
 class CollectionMetadata:
     """The passages of a collection and how they were encoded; stored in its properties.
 
-    `fields`: one for each size; `first_row`: row of the corpus with which the `count` rows begin; `chunk`: rows of a
-    partition; `id_bytes`: length of the longest docid.
+    Attributes:
+        fields: One for each size.
+        pooling: How the passages were pooled.
+        normalize: Whether they were normalised.
+        data_digest: Digest of the corpus.
+        data_count: Passages of the corpus.
+        first_row: Row of the corpus with which the rows begin.
+        count: Rows.
+        chunk: Rows of a partition.
+        id_bytes: Length of the longest docid.
     """
 
     fields: dict[Size, FieldMetadata]
@@ -89,9 +93,7 @@ class CollectionMetadata:
 
     def check(self, queries: StoreSpec) -> None:
         """Raise UserError unless the queries were encoded as the passages were."""
-        field = self.fields.get(queries.size)
-        if field is None:
-            raise UserError(f"the collection has no size {queries.size}", f"it has {_listed(self.fields)}")
+        field = self.fields[queries.size]
         for name, loaded, given in [
             ("fingerprint", field.fingerprint, queries.fingerprint),
             ("pooling", self.pooling, queries.pooling),
@@ -110,9 +112,11 @@ class CollectionMetadata:
             if entry.name == "fields":
                 if set(ours) != set(theirs):
                     return f"its sizes are {_listed(ours)}, not {_listed(theirs)}"
-                changed = [size for size in ours if not ours[size].agrees(theirs[size])]
-                if changed:
-                    return f"at {changed[0]} its model is {ours[changed[0]]}, not {theirs[changed[0]]}"
+                for size, field in ours.items():
+                    other_field = theirs[size]
+                    same = same_fingerprint(field.fingerprint, other_field.fingerprint)
+                    if not same or field.largest_norm != other_field.largest_norm:
+                        return f"at {size} its model is {field}, not {other_field}"
             elif ours != theirs:
                 return f"its {entry.name} is {ours!r}, not {theirs!r}"
         return None
@@ -236,21 +240,6 @@ def make_collections(connection: Connection, collection: str, metadata: Collecti
             )
     by_name = {existing.name: existing for existing in found}
     return [by_name.get(name) or _create(connection, name, described) for name, described in wanted.items()]
-
-
-def mark_complete(connection: Connection, collection: Collection, index: str) -> None:
-    """Record in the properties that the collection can be searched, and by which index.
-
-    Args:
-        connection: The Milvus that holds the collection.
-        collection: A collection whose rows are loaded and indexed; nothing is sent if it already records this index.
-        index: Type and parameters of the index in one line, such as `HNSW M=16 efConstruction=200`.
-
-    Raises:
-        UserError: Milvus refuses the call or does not answer.
-    """
-    if collection.index != index:
-        connection.call("alter_collection_properties", collection.name, properties={INDEX: index})
 
 
 def _read(connection: Connection, name: str) -> Collection:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines.base import SearchResults
+from starbucks_retrieval.search.engines import SearchResults
+from starbucks_retrieval.search.engines.exact import check_vectors
 from starbucks_retrieval.search.engines.milvus.collections import (
     DOCID,
     Collection,
@@ -17,7 +18,7 @@ from starbucks_retrieval.search.engines.milvus.collections import (
     find_collections,
 )
 from starbucks_retrieval.search.engines.milvus.connection import Connection
-from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel import Funnel, check_depth
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec
@@ -63,7 +64,15 @@ class MilvusCollection:
         self.count = found[0].metadata.count
 
     def at(self, size: Size, params: Mapping[str, Any] | None = None) -> MilvusField:
-        """Return the field of a size. `params`: of the index, such as nprobe or ef. Raises UserError for a missing size."""
+        """Return the vector field of a size.
+
+        Args:
+            size: One of `sizes`.
+            params: Search parameters of the index, such as nprobe or ef.
+
+        Raises:
+            UserError: The collection does not have the size.
+        """
         if size not in self._collections:
             raise UserError(f"the collection has no size {size}", f"it has {', '.join(map(str, self.sizes))}")
         return MilvusField(self.connection, self._collections[size], size, params or {})
@@ -157,22 +166,9 @@ class MilvusField:
         return found
 
     def _checked(self, queries: np.ndarray, depth: int) -> np.ndarray:
-        if depth < 1:
-            raise UserError(f"--depth {depth} is below 1", "give at least 1 passage per query")
-        if min(depth, self.count) > LARGEST_DEPTH:
+        if min(check_depth(depth), self.count) > LARGEST_DEPTH:
             raise UserError(f"Milvus returns at most {LARGEST_DEPTH} passages per query, not {depth}", "lower --depth")
-        queries = np.ascontiguousarray(queries, np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.size.dim:
-            raise UserError(
-                f"queries of shape {queries.shape} do not fit passages of {self.size.dim} dimensions",
-                "use queries and passages of one size",
-            )
-        bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
-        if len(bad):
-            raise UserError(
-                f"the embedding of query {bad[0]} (from 0) has NaN or infinity", "check the model and its dtype"
-            )
-        return queries
+        return check_vectors(queries, self.size.dim, self.largest_norm)
 
 
 def milvus_search(
