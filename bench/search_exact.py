@@ -22,7 +22,7 @@ import numpy as np
 import search_common
 import torch
 
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.engines.torch import TorchCandidateGenerator
 from starbucks_retrieval.sizes import Sizes

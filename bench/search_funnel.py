@@ -19,7 +19,7 @@ import common
 import numpy as np
 import search_common
 
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search

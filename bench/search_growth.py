@@ -18,8 +18,7 @@ from typing import Any
 import common
 import numpy as np
 
-from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import exact_search, parse_bytes
 from starbucks_retrieval.search.estimate import SearchEstimate, estimate
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search

@@ -18,7 +18,7 @@ import common
 import numpy as np
 import search_common
 
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.indexes import SavedIndex, build_index, open_index, recall
 from starbucks_retrieval.sizes import Sizes

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.models.pooling import embedding
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MemoryPlan, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.engines.torch import TopRows, float32_products, tensor_blocks

@@ -23,7 +23,7 @@ from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.models.info import check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
-from starbucks_retrieval.search.arguments import parse_bytes
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.sentences import grid_axes
 from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sts import StsArguments

@@ -11,8 +11,7 @@ from typing import Any
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.api import run_search
-from starbucks_retrieval.search.arguments import (
+from starbucks_retrieval.search import (
     FunnelArguments,
     IndexArguments,
     MilvusArguments,
@@ -20,6 +19,7 @@ from starbucks_retrieval.search.arguments import (
     QueryArguments,
     SearchArguments,
 )
+from starbucks_retrieval.search.api import run_search
 from starbucks_retrieval.search.dry_run import preview
 from starbucks_retrieval.search.estimate import estimate_searches
 from starbucks_retrieval.search.funnel_choice import choose_stored_funnel

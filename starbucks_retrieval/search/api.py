@@ -15,7 +15,7 @@ from starbucks_retrieval.cli import log
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import (
+from starbucks_retrieval.search import (
     FunnelArguments,
     IndexArguments,
     MilvusArguments,

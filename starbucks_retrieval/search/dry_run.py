@@ -10,7 +10,7 @@ import numpy as np
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import FunnelArguments, SearchArguments
+from starbucks_retrieval.search import FunnelArguments, SearchArguments
 from starbucks_retrieval.search.engines import ENGINES, CandidateEngine, plan_memory
 from starbucks_retrieval.search.estimate import estimate
 from starbucks_retrieval.search.machine import measure_machine

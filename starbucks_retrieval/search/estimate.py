@@ -22,7 +22,7 @@ from typing import Any
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import PlanArguments, SearchArguments
+from starbucks_retrieval.search import PlanArguments, SearchArguments
 from starbucks_retrieval.search.engines import MAX_MEMORY, MemoryPlan, plan_memory
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.machine import MachineRates, kept_of, measure_machine

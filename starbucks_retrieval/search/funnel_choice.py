@@ -16,7 +16,7 @@ from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import FunnelArguments, SearchArguments
+from starbucks_retrieval.search import FunnelArguments, SearchArguments
 from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelChoice, FunnelStep, check_depth, grows

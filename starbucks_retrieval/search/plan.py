@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import (
+from starbucks_retrieval.search import (
     FunnelArguments,
     IndexArguments,
     MilvusArguments,

@@ -10,10 +10,9 @@ import pytest
 from starbucks_retrieval.cli import parse_flags, run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.search import SearchArguments
+from starbucks_retrieval.search import PlanArguments, SearchArguments
 from starbucks_retrieval.search import estimate as estimate_module
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.arguments import PlanArguments
 from starbucks_retrieval.search.estimate import estimate, estimate_searches, planned_sizes
 from starbucks_retrieval.search.machine import LinearCost, MachineRates, ScanRates
 from starbucks_retrieval.sizes import Size, Sizes

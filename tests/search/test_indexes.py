@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.arguments import parse_parameters
+from starbucks_retrieval.search import exact_search, parse_parameters
 from starbucks_retrieval.search.indexes import build_index, open_index, recall, sample_rows
 
 pytest.importorskip("faiss")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search import scores as scores_module
-from starbucks_retrieval.search.arguments import parse_bytes
 from starbucks_retrieval.search.engines import plan_memory
 from starbucks_retrieval.search.scores import double_error, inner_products, single_error
 

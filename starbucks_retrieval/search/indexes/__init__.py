@@ -9,7 +9,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import check_parameters
+from starbucks_retrieval.search import check_parameters
 from starbucks_retrieval.search.engines import MAX_MEMORY, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search, import_faiss
 from starbucks_retrieval.search.indexes.build import IndexSummary, build_index, sample_rows

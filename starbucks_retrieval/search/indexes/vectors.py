@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.arguments import check_parameters
+from starbucks_retrieval.search import check_parameters
 from starbucks_retrieval.search.engines.exact import import_faiss
 
 BINARY = "Binary"
