@@ -12,20 +12,28 @@ from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
-from starbucks_retrieval.pretrain.arguments import PretrainArguments
+from starbucks_retrieval.pretrain import PretrainOptions, visited_sizes
 from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.masks import Masking
-from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes
-from starbucks_retrieval.trainer.checkpoints import check_resume_config, locked_output_dir
+from starbucks_retrieval.trainer import check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
-from starbucks_retrieval.trainer.settings import dry_run_figures, fixed_settings, has_flag, parse_settings
+from starbucks_retrieval.trainer.settings import (
+    dry_run_figures,
+    dry_run_lines,
+    fixed_settings,
+    has_flag,
+    parse_settings,
+    recipe_of,
+    rows_per_step,
+)
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.models.info import ModelInfo
+    from starbucks_retrieval.pretrain import PretrainArguments
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +43,12 @@ _NOT_RESUMED = ("overwrite_output_dir", "override", "max_skipped_steps", "size_b
 DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
 
 
-def pretraining_settings(argv: list[str], common: CommonArguments) -> TrainingArguments:
+def settings_of(argv: list[str], arguments: PretrainArguments, common: CommonArguments) -> TrainingArguments:
     """Return transformers' TrainingArguments from the remaining flags, with our defaults.
 
     Args:
         argv: The words of the command line that are no flags of this package.
+        arguments: Flags of `pretrain`.
         common: The flags of every command; the seed comes from them.
 
     Raises:
@@ -47,7 +56,7 @@ def pretraining_settings(argv: list[str], common: CommonArguments) -> TrainingAr
     """
     if has_flag(argv, "deepspeed") or has_flag(argv, "fsdp"):
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
-    settings = parse_settings(argv, common, DEFAULTS, PretrainArguments)
+    settings = parse_settings(argv, common, DEFAULTS, type(arguments))
     if settings.max_steps < 1:
         raise UserError("a stream of text has no end", "give the number of steps with --max_steps")
     return settings
@@ -82,7 +91,7 @@ class PretrainPlan:
         arguments, settings, model = self.arguments, self.settings, self.model
         parameters = model.parameters(model.num_layers)
         shared = dry_run_figures(settings, parameters, int(settings.max_steps), arguments.overwrite_output_dir)
-        steps, rows, checkpoints = shared["steps"], shared["rows_per_step"], shared["checkpoints"]
+        steps, rows = shared["steps"], shared["rows_per_step"]
         figures: dict[str, Any] = {
             "model": arguments.model_name_or_path,
             "objective": arguments.objective,
@@ -95,19 +104,12 @@ class PretrainPlan:
             **shared,
         }
         sequences = f"{rows} sequences of up to {self.max_length} tokens"
-        saved = f"{checkpoints} checkpoints beside the backbone" if checkpoints else "no checkpoints"
-        output = f"to {figures['output_dir']} ({figures['state']}); {readable(figures['free_bytes'] or 0)} free there"
         lines = [
             ("model", f"{figures['model']}: {model.num_layers} layers, {parameters / 1e6:.1f} M parameters"),
             ("sizes", f"{self.sizes} by {arguments.objective}"),
             ("text", ", ".join(arguments.collections)),
             ("steps", f"{steps:,} of {sequences}, up to {figures['tokens'] / 1e6:,.1f} M tokens"),
-            ("device", f"{settings.device}, {settings.world_size} processes"),
-            ("writes", f"about {readable(figures['bytes'])} with {saved}, {output}"),
-            (
-                "memory",
-                f"{readable(figures['memory'])} for weights, gradients and optimizer, plus heads and activations",
-            ),
+            *dry_run_lines(figures, "backbone", "heads and activations"),
             ("time", "not estimated: see the first logged steps"),
         ]
         return Preview(lines, figures)
@@ -118,7 +120,7 @@ def plan_pretraining(arguments: PretrainArguments, settings: TrainingArguments) 
 
     Args:
         arguments: Flags of `pretrain`.
-        settings: Flags of transformers, from `pretraining_settings`.
+        settings: Flags of transformers, from `settings_of`.
 
     Returns:
         The plan. Its sizes are those of `--sizes`, else those that the backbone stores, else the default ones; its
@@ -182,10 +184,9 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.pretrain.card import write_pretraining_card
     from starbucks_retrieval.pretrain.data import PretrainingData
     from starbucks_retrieval.pretrain.module import PretrainingModule
-    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_text_position
+    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_text_position, write_card
     from starbucks_retrieval.trainer.trainer import train_and_save
 
     arguments, settings = plan.arguments, plan.settings
@@ -240,8 +241,19 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
         write_json(output / "training.json", content)
 
     def card(done: Any) -> None:
-        write_pretraining_card(
-            output, module, arguments, plan.masking, settings, figures(done), trainer.state.log_history
-        )
+        recipe = _recipe(plan, figures(done))
+        write_card(output, arguments, module, recipe, trainer.state.log_history)
 
     return figures(train_and_save(trainer, resume, record, card))
+
+
+def _recipe(plan: PretrainPlan, figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "sizes": figures["sizes"],
+        "steps": figures["steps"],
+        "steps skipped for NaN or infinite gradients": figures["skipped_steps"],
+        "tokens": figures["tokens"],
+        "sequences per step": rows_per_step(plan.settings),
+        **recipe_of(plan.settings),
+        **{f"mask {name}": value for name, value in dataclasses.asdict(plan.masking).items()},
+    }

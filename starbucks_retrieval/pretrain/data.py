@@ -13,8 +13,8 @@ from torch import Tensor
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain.documents import DocumentStream
-from starbucks_retrieval.pretrain.losses import IGNORED
 from starbucks_retrieval.pretrain.masks import (
+    IGNORED,
     Masking,
     choose_words,
     draw_visibility,

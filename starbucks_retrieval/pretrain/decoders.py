@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config, layers_of, truncated_view
-from starbucks_retrieval.pretrain.losses import IGNORED
-from starbucks_retrieval.pretrain.options import PretrainOptions
+from starbucks_retrieval.pretrain import PretrainOptions
+from starbucks_retrieval.pretrain.masks import IGNORED
 
 _BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 FAMILIES = (*_BERT_LIKE, "distilbert")

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.pretrain.losses import IGNORED
+
+IGNORED = -100  # the label of tokens that are not predicted, as in transformers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from starbucks_retrieval.losses.functional import span_contrast, weighted_cross_entropy
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.architectures import layout_of
+from starbucks_retrieval.pretrain import PretrainOptions, visited_sizes
 from starbucks_retrieval.pretrain.decoders import Decoder, DecoderRows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.heads import (
     embedded,
@@ -22,10 +25,45 @@ from starbucks_retrieval.pretrain.heads import (
     position_embeddings,
     widened,
 )
-from starbucks_retrieval.pretrain.losses import IGNORED, Term, mean_cross_entropies, span_contrast
-from starbucks_retrieval.pretrain.options import PretrainOptions, visited_sizes
+from starbucks_retrieval.pretrain.masks import IGNORED
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """One mean of the loss.
+
+    Attributes:
+        name: In logs, such as `enc/2:32`.
+        rows: [targets, width], vectors that are multiplied with the vocabulary.
+        targets: int64 [targets], tokens to predict.
+        weight: Of this mean in the loss.
+    """
+
+    name: str
+    rows: Tensor
+    targets: Tensor
+    weight: float
+
+
+def mean_cross_entropies(
+    terms: Sequence[Term], vocabulary: nn.Linear, max_logits: int | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the weighted sum of the terms' mean cross-entropies, and each term's mean by name; 0 without targets.
+
+    Args:
+        terms: All terms are multiplied with the vocabulary together.
+        vocabulary: The output layer of the language-modelling head.
+        max_logits: Logits in memory at once; a default for the device if None.
+    """
+    rows, targets = torch.cat([term.rows for term in terms]), torch.cat([term.targets for term in terms])
+    counts = [len(term.targets) for term in terms]
+    shares = torch.tensor([term.weight / max(count, 1) for term, count in zip(terms, counts)], dtype=torch.float64)
+    weights = shares.repeat_interleave(torch.tensor(counts)).to(rows.device)
+    total, losses = weighted_cross_entropy(rows, targets, weights, vocabulary.weight, vocabulary.bias, max_logits)
+    means = [part.sum() / max(len(part), 1) for part in losses.split(counts)]
+    return total, {term.name: mean for term, mean in zip(terms, means)}
 
 
 class PretrainingModule(GradientCheckpointing):

@@ -1,21 +1,28 @@
-"""Pre-training with transformers' Trainer: an endless stream, resumable checkpoints, skipped steps, and saving."""
+"""Pre-training with transformers' Trainer: an endless stream, checkpoints, skipped steps, saving, and the model card."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, umask_permissions, write_json
 from starbucks_retrieval.models.loading import quiet_transformers
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.trainer.trainer import PartsTrainer
+from starbucks_retrieval.trainer.trainer import ModelCard, PartsTrainer
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.pretrain import PretrainArguments
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +53,49 @@ def save_backbone(module: PretrainingModule, folder: Path, state: dict[str, Tens
     if module.tokenizer is not None:
         module.tokenizer.save_pretrained(folder)
     module.encoder_config.save(folder)
+
+
+def write_card(
+    folder: Path,
+    arguments: PretrainArguments,
+    module: PretrainingModule,
+    recipe: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+) -> None:
+    """Write README.md: the method, the first and last losses, how to fine-tune the backbone, and how it was trained.
+
+    Args:
+        folder: The model folder.
+        arguments: Flags of `pretrain`.
+        module: The pre-trained module.
+        recipe: Further entries of the section on training.
+        history: The log of transformers' Trainer, whose first and last losses are shown.
+    """
+    about = (
+        f"A masked language model pre-trained by {PRETRAIN_OBJECTIVES[arguments.objective].title}, to be fine-tuned "
+        "before its embeddings are useful. Only a resumed run reads the folder `decoder`."
+    )
+    use = f"starbucks train --model_name_or_path {folder.name} --dataset_path my-training-groups --output_dir my-model"
+    options = {f"option {name}": value for name, value in dataclasses.asdict(module.options).items()}
+    ModelCard(
+        library="transformers",
+        task="fill-mask",
+        tags=["starbucks"],
+        title=f"{folder.name}, a backbone for embeddings of many sizes",
+        about=[about, *_losses(history)],
+        use=["```bash", use, "```"],
+        data=("Text", arguments.collections),
+        recipe=recipe | options,
+    ).write(folder, arguments.model_name_or_path)
+
+
+def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
+    logged = [entry for entry in history if "loss" in entry]
+    if not logged:
+        return []
+    names = [name for name in logged[0] if name.startswith(("enc/", "dec/", "ctr"))]
+    values = [[name, f"{logged[0][name]:.4f}", f"{logged[-1].get(name, float('nan')):.4f}"] for name in names]
+    return ["", *markdown_table([["loss", "first logged", "last logged"], *values])]
 
 
 def load_backbone_and_decoder(module: PretrainingModule, folder: Path) -> None:

@@ -16,7 +16,7 @@ from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.plan import TrainPlan, open_collection, open_dev_set, plan_training
-from starbucks_retrieval.trainer.checkpoints import CACHE, check_resume_config, locked_output_dir
+from starbucks_retrieval.trainer import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings, recipe_of, rows_per_step
 
@@ -102,8 +102,8 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.train.card import write_card
     from starbucks_retrieval.train.data import Collator
+    from starbucks_retrieval.train.save import write_card
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
 
@@ -126,7 +126,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
 
     def card(_: Any) -> None:
         recipe = _recipe(arguments, settings, plan, len(data), trainer.state.global_step)
-        write_card(output, encoder, arguments, options, recipe, trainer.state.log_history)
+        write_card(output, arguments, trainer.model, recipe, trainer.state.log_history)
 
     try:
         data = _training_set(arguments, settings, plan, cache)

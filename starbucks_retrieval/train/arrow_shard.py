@@ -13,7 +13,6 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.checks import check_first, check_inline, unknown_document
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,3 +212,62 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label:
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def check_first(name: str, first: Group | None, corpus: Records[Passage] | None) -> Group:
+    """Check that a collection has groups, and texts for them.
+
+    Args:
+        name: The collection, for messages.
+        first: Its first group, or None if it is empty.
+        corpus: The texts of groups that hold ids, or None.
+
+    Returns:
+        `first`.
+
+    Raises:
+        UserError: There is no group, or it holds ids and there is no corpus.
+    """
+    if first is None:
+        raise UserError(f"{name} holds no training groups", "check the path and the split")
+    if first.passages is None and corpus is None:
+        raise UserError(f"the groups of {name} hold ids without texts", "name the corpus with --corpus_path")
+    return first
+
+
+def check_inline(name: str, group: Group) -> dict[str, Passage]:
+    """Return the texts of a group in a collection whose first group has texts.
+
+    Args:
+        name: The collection, for messages.
+        group: Any group of it.
+
+    Returns:
+        The passages by docid.
+
+    Raises:
+        UserError: The group holds ids only.
+    """
+    if group.passages is None:
+        raise UserError(
+            f"{name}: query {group.query_id} holds ids, the first rows hold texts",
+            "put rows with texts and rows with ids in separate files",
+        )
+    return group.passages
+
+
+def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) -> UserError:
+    """Return the error for an id that is not in the corpus.
+
+    Args:
+        group: The group that names the document.
+        docid: The document's id.
+        corpus: The corpus, whose name is in the message.
+
+    Returns:
+        The error, which the caller raises.
+    """
+    return UserError(
+        f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks",
+        "give the corpus that the training groups or qrels were made for",
+    )

@@ -16,12 +16,47 @@ from torch import Tensor
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.train.arrow_shard import ArrowShard, PassageRow, write_groups, write_pairs
-from starbucks_retrieval.train.checks import MissingCounts, check_rows
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MissingCounts:
+    """Counts of a collection's rows, of rows without hard negatives, and of rows without a teacher's scores."""
+
+    rows: int
+    negatives: int
+    scores: int
+
+
+def check_rows(name: str, missing: MissingCounts, group_size: int, with_scores: bool, complete: bool = True) -> None:
+    """Check that a collection has the negatives and the scores that training needs.
+
+    Args:
+        name: The collection, for messages.
+        missing: The counts of its rows.
+        group_size: Passages per query.
+        with_scores: Whether training needs a teacher's scores.
+        complete: Whether all rows were counted; if not, later rows may have negatives.
+
+    Raises:
+        UserError: No row has negatives, or some row has no scores.
+    """
+    wanted = group_size - 1
+    if complete and wanted and missing.negatives == missing.rows:
+        raise UserError(
+            f"--train_group_size {group_size} needs {wanted} hard negatives per query, but {name} has none",
+            "set --train_group_size 1 (in-batch negatives only), or give groups with negatives",
+        )
+    if with_scores and (missing.scores or (wanted and missing.negatives)):
+        raise UserError(
+            f"distillation needs a teacher's scores, and {max(missing.scores, missing.negatives)} "
+            f"queries of {name} lack them",
+            "give rows with positive_scores and negative_scores, as mine --save_scores true writes them",
+        )
 
 
 @dataclass(frozen=True)

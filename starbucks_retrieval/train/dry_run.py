@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +15,10 @@ from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_reco
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.checks import (
-    MissingCounts,
-    check_first,
-    check_inline,
-    check_rows,
-    unknown_document,
-)
+from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
+from starbucks_retrieval.train.data import MissingCounts, check_rows
 from starbucks_retrieval.train.plan import TrainPlan, open_collection, open_dev_set, plan_training
-from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures
+from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -199,17 +194,13 @@ def _seconds_per_token(
 
 
 def _lines(
-    figures: Mapping[str, Any], arguments: TrainArguments, plan: TrainPlan, rows: RecordCount, unsure: list[str]
+    figures: dict[str, Any], arguments: TrainArguments, plan: TrainPlan, rows: RecordCount, unsure: list[str]
 ) -> list[tuple[str, str]]:
     config = plan.config
     steps = "an unknown number of" if figures["steps"] is None else f"{figures['steps']:,}"
-    free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
-    processes = f" in {figures['processes']} processes" if figures["processes"] > 1 else ""
     tokens = f"{figures['mean_query_tokens']:.0f} and {figures['mean_passage_tokens']:.0f} tokens on average"
     score = f"{'cosine' if config.normalize else 'dot product'}, temperature {config.temperature:g}"
-    saved = f"{figures['checkpoints']} checkpoints beside the model" if figures["checkpoints"] else "no checkpoints"
     batch = f"{figures['rows_per_step']} queries with {figures['group_size']} passages each"
-    output = f"to {figures['output_dir']} ({figures['state']}){free}"
     return [
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         ("sizes", f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {score}"),
@@ -219,8 +210,6 @@ def _lines(
             for name in unsure
         ),
         ("steps", f"{steps} of {batch}, about {figures['tokens_per_step']:,} tokens a step"),
-        ("device", f"{figures['device']}{processes}"),
-        ("writes", f"about {readable(figures['bytes'])} with {saved}, {output}"),
-        ("memory", f"{readable(figures['memory'])} for weights, gradients and optimizer; activations come on top"),
+        *dry_run_lines(figures, "model", "activations"),
         ("time", f"{duration(figures['seconds'])}, {format_number(figures['seconds_per_step'], 2)} s a step"),
     ]

@@ -1,16 +1,23 @@
-"""Saving and loading a training module, with LoRA adapters merged into the saved model."""
+"""Saving and loading a training module, with LoRA adapters merged into the saved model, and the model card."""
 
 from __future__ import annotations
 
-import importlib.util
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
+from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
+from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
+from starbucks_retrieval.trainer.trainer import ModelCard
 
 FOLDER = "adapter"
 _NAME = "default"
@@ -29,9 +36,8 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
         targets: Module names separated by commas, or `all-linear`.
 
     Raises:
-        UserError: peft is not installed, or no module has such a name.
+        UserError: No module has such a name.
     """
-    require_peft()
     from peft import LoraConfig, inject_adapter_in_model
 
     modules: Any = targets if targets == "all-linear" else targets.split(",")
@@ -42,12 +48,6 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
         raise UserError(f"--lora_target_modules {targets}: {error}", "name linear modules of the backbone") from None
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_("lora_" in name)
-
-
-def require_peft() -> None:
-    """Raise UserError if peft is not installed."""
-    if not importlib.util.find_spec("peft"):
-        raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'")
 
 
 def has_lora(backbone: nn.Module) -> bool:
@@ -132,3 +132,84 @@ def _copy(weights: dict[str, Tensor], backbone: nn.Module, strict: bool = True) 
 
     # FSDP: each process keeps its shard of the weights.
     set_model_state_dict(backbone, weights, options=StateDictOptions(full_state_dict=True, strict=strict))
+
+
+def write_card(
+    folder: Path, arguments: TrainArguments, module: TrainingModule, recipe: dict[str, Any], history: Sequence[dict]
+) -> None:
+    """Write README.md: the model, its sizes with dev scores before and after training, its use and its recipe.
+
+    Args:
+        folder: The model folder.
+        arguments: The flags of the run.
+        module: The trained module.
+        recipe: Further entries of the section on training.
+        history: The log of the run; its first and last dev scores are shown.
+    """
+    encoder, options = module.encoder, module.objective.options
+    config, sizes = encoder.config, encoder.sizes
+    scored = [entry for entry in history if any(key.startswith("eval_") for key in entry)]
+    score = "cosine" if config.normalize else "dot product"
+    about = (
+        f"A text encoder trained with {LOSSES[arguments.objective].title}: its embedding can be taken "
+        f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}."
+    )
+    use = f"""```python
+from starbucks_retrieval import NestedEncoder
+
+encoder = NestedEncoder.from_pretrained("{folder.name}", layers={sizes[0].layer})
+vectors = encoder.encode(["some text"], sizes="{sizes[0]}")
+```"""
+    ModelCard(
+        library="starbucks_retrieval",
+        task="sentence-similarity",
+        tags=["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
+        title=f"{Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
+        about=[about, "", *_size_table(encoder, sizes, scored), *_depths(encoder, sizes)],
+        use=[use],
+        data=("Data", arguments.collections),
+        recipe={
+            "objective": f"{arguments.objective} {arguments.variant or ''}".strip(),
+            **recipe,
+            **{f"objective {name}": value for name, value in dataclasses.asdict(options).items()},
+            "lengths": f"queries {config.query_max_len}, passages {config.passage_max_len} tokens",
+        },
+    ).write(folder, arguments.model_name_or_path)
+
+
+def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str, Any]]) -> list[str]:
+    measures = [key[5:].split("/")[0] for key in scored[0] if key.endswith(f"/{sizes[0]}")] if scored else []
+    columns = [f"{measure} {when}" for measure in measures for when in ("before", "after")]
+    head = ["size", "parameters", "bytes per passage (float16)", *columns]
+    rows = [head]
+    for size in sizes:
+        cells = [str(size), f"{parameters(encoder, size):,}", str(2 * size.dim)]
+        for measure in measures:
+            key = f"eval_{measure}/{size}"
+            cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
+        rows.append(cells)
+    return markdown_table(rows)
+
+
+def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
+    """Return a sentence about passages that are encoded at other layers than their queries."""
+    pairs = [pair_name(size, encoder.config.passage_size(size)) for size in sizes]
+    deeper = [pair for pair in pairs if "/" in pair]
+    return [
+        "",
+        f"Sizes are those of queries; passages use other layers (queries/passages): {', '.join(deeper)}.",
+    ] * bool(deeper)
+
+
+def parameters(encoder: NestedEncoder, size: Size) -> int:
+    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
+
+    Args:
+        encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
+        size: The size, of which only the layer matters.
+    """
+    return sum(
+        getattr(weight, "ds_numel", weight.numel())  # the size of a weight that ZeRO 3 shards
+        for name, weight in encoder.backbone.named_parameters()
+        if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
+    )

@@ -19,7 +19,8 @@ from starbucks_retrieval.cli.dry_run import Preview, free_bytes
 from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.trainer.checkpoints import complete_checkpoints
+from starbucks_retrieval.store.info import readable
+from starbucks_retrieval.trainer import complete_checkpoints
 from starbucks_retrieval.trainer.distributed import shutdown
 
 if TYPE_CHECKING:
@@ -229,6 +230,29 @@ def dry_run_figures(settings: TrainingArguments, parameters: int, steps: int | N
         "state": _output_state(settings, overwrite),
         "free_bytes": free_bytes(output),
     }
+
+
+def dry_run_lines(figures: dict[str, Any], model: str, more: str) -> list[tuple[str, str]]:
+    """Return the lines of a dry run about the figures of `dry_run_figures`.
+
+    Args:
+        figures: The figures.
+        model: The word for what is trained, as "model".
+        more: What needs memory besides weights, gradients and the optimizer.
+
+    Returns:
+        Pairs of a heading and a text: the device, the bytes on the disk, and the memory.
+    """
+    processes = f" in {figures['processes']} processes" if figures["processes"] > 1 else ""
+    saved = f"{figures['checkpoints']} checkpoints beside the {model}" if figures["checkpoints"] else "no checkpoints"
+    free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
+    output = f"to {figures['output_dir']} ({figures['state']}){free}"
+    memory = f"{readable(figures['memory'])} for weights, gradients and optimizer; {more} come on top"
+    return [
+        ("device", f"{figures['device']}{processes}"),
+        ("writes", f"about {readable(figures['bytes'])} with {saved}, {output}"),
+        ("memory", memory),
+    ]
 
 
 def _count_checkpoints(settings: TrainingArguments, steps: int | None) -> int:

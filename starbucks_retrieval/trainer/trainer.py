@@ -1,21 +1,24 @@
-"""transformers' Trainer with a log of the parts of the loss, and saving at the end of a run."""
+"""transformers' Trainer with a log of the parts of the loss; saving, and the model card, at the end of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.trainer.checkpoints import NOT_UPLOADED
+from starbucks_retrieval.models.info import base_model, base_model_text
+from starbucks_retrieval.trainer import NOT_UPLOADED
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
@@ -166,6 +169,48 @@ def _warn_on_error(problem: str, hint: str) -> Iterator[None]:
     except Exception as error:
         log.warning("%s: %s: %s\n  try: %s", problem, type(error).__name__, " ".join(str(error).split()), hint)
         log.debug("traceback:", exc_info=True)
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """The README.md of a trained model.
+
+    Attributes:
+        library: The library that loads the model.
+        task: The model's task, in the hub's words.
+        tags: Tags on the hub.
+        title: The heading.
+        about: Lines about the model, above the section on its use.
+        use: Lines of Markdown that show its use.
+        data: The kind of the training data, such as "Text", and the collections' names.
+        recipe: The entries of the section on training.
+    """
+
+    library: str
+    task: str
+    tags: Sequence[str]
+    title: str
+    about: Sequence[str]
+    use: Sequence[str]
+    data: tuple[str, Sequence[str]]
+    recipe: Mapping[str, Any]
+
+    def write(self, folder: Path, base: str) -> None:
+        """Write the card.
+
+        Args:
+            folder: The model folder.
+            base: The model that training began with: a folder, or a name on the hub.
+        """
+        head = {"library_name": self.library, "pipeline_tag": self.task, **base_model(base), "tags": list(self.tags)}
+        kind, names = self.data
+        lines = [
+            *("---", yaml.safe_dump(head, sort_keys=False).strip(), "---"),
+            *(f"# {self.title}", "", *self.about, "", "## Use", "", *self.use, "", "## Training", ""),
+            f"Base model: {base_model_text(base)}. {kind}: {', '.join(f'`{Path(name).name}`' for name in names)}.",
+            *("", *(f"- {name}: {value}" for name, value in self.recipe.items()), ""),
+        ]
+        (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 class GradientCheckpointing(nn.Module):

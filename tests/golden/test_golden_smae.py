@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from starbucks_retrieval.pretrain.decoders import AttentionLayer, two_stream_attention
 from starbucks_retrieval.pretrain.heads import Head
-from starbucks_retrieval.pretrain.losses import Term, mean_cross_entropies
+from starbucks_retrieval.pretrain.module import Term, mean_cross_entropies
 
 
 def linear(weight, bias=None) -> nn.Linear:

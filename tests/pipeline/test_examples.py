@@ -79,7 +79,7 @@ def test_every_flag_in_the_scripts_is_one_of_its_stage(known_flags):
 
 
 def test_every_preset_in_the_scripts_is_one():
-    from starbucks_retrieval.pretrain.arguments import PRESETS as PRETRAINING
+    from starbucks_retrieval.pretrain.__main__ import PRESETS as PRETRAINING
     from starbucks_retrieval.train.presets import PRESETS
 
     texts = [script.read_text("utf-8") for script in SCRIPTS]

@@ -13,10 +13,8 @@ from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
-from starbucks_retrieval.pretrain.__main__ import main
-from starbucks_retrieval.pretrain.arguments import PRESETS
-from starbucks_retrieval.pretrain.options import PretrainObjective, PretrainOptions
+from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES, PretrainObjective, PretrainOptions
+from starbucks_retrieval.pretrain.__main__ import PRESETS, main
 
 
 @pytest.fixture(scope="module")

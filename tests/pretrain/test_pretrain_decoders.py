@@ -8,10 +8,9 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import layers_of, layout_of
-from starbucks_retrieval.pretrain import decoders
+from starbucks_retrieval.pretrain import PretrainOptions, decoders
 from starbucks_retrieval.pretrain.decoders import DecoderRows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.heads import embedded, position_embeddings
-from starbucks_retrieval.pretrain.options import PretrainOptions
 
 from .conftest import MASKED, TWO_STREAM, masked_batch, masked_lm
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.pretrain.losses import IGNORED
 from starbucks_retrieval.pretrain.masks import (
+    IGNORED,
     Masking,
     budgets,
     choose_words,

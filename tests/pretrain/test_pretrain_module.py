@@ -8,10 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.losses.functional import span_contrast
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.pretrain.losses import span_contrast
+from starbucks_retrieval.pretrain import PretrainOptions
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.pretrain.options import PretrainOptions
 from starbucks_retrieval.sizes import Sizes
 
 from . import published

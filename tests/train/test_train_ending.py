@@ -36,7 +36,7 @@ def stage(request, tiny_bert, tmp_path):
     run.name = request.param
     package = f"starbucks_retrieval.{request.param}"
     pretrains = request.param == "pretrain"
-    run.card_writer = f"{package}.card.{'write_pretraining_card' if pretrains else 'write_card'}"
+    run.card_writer = f"{package}.{'trainer' if pretrains else 'save'}.write_card"
     run.weights_writer = f"{package}.trainer.{'save_backbone' if pretrains else 'save_model'}"
     return run
 

@@ -131,7 +131,7 @@ def test_similarity_from_triples_with_a_dev_set(tiny_bert, data, tmp_path):
 def test_spearman_of_the_dev_set(tiny_bert, data):
     from scipy.stats import rankdata
 
-    from starbucks_retrieval.train.dev import DevPairs
+    from starbucks_retrieval.train.trainer import DevPairs
 
     encoder = NestedEncoder.from_pretrained(tiny_bert)
     found = DevPairs(str(data / "pairs.tsv"), "dev").score(encoder, encoder.sizes)

@@ -15,7 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
 from starbucks_retrieval.train.__main__ import main as train_main
-from starbucks_retrieval.trainer.checkpoints import CACHE, LOCK
+from starbucks_retrieval.trainer import CACHE, LOCK
 
 
 @pytest.fixture(params=["train", "pretrain"])
