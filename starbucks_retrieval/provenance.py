@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import platform
@@ -13,25 +14,21 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
 
+# The libraries that results depend on.
 _PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "faiss-cpu",
-    "faiss-gpu",
-    "ir-measures",
-    "pytrec_eval-terrier",
-    "accelerate",
-    "peft",
-    "deepspeed",
-    "bm25s",
-    "onnxruntime",
-    "openvino",
-    "nncf",
-    "pyserini",
-    "scipy",
-    "scikit-learn",
+    *("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "ir-measures", "pytrec_eval-terrier"),
+    *(
+        "accelerate",
+        "peft",
+        "deepspeed",
+        "bm25s",
+        "onnxruntime",
+        "openvino",
+        "nncf",
+        "pyserini",
+        "scipy",
+        "scikit-learn",
+    ),
 )
 
 
@@ -47,10 +44,9 @@ def describe(configuration: Any = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions(),
     }
-    if configuration is not None:
-        as_dict = dataclasses.asdict(configuration) if dataclasses.is_dataclass(configuration) else dict(configuration)  # type: ignore[arg-type]
-        record["configuration"] = as_dict
-    return record
+    if dataclasses.is_dataclass(configuration):
+        configuration = dataclasses.asdict(configuration)  # type: ignore[arg-type]
+    return record if configuration is None else record | {"configuration": dict(configuration)}
 
 
 @cache
@@ -58,10 +54,8 @@ def versions() -> dict[str, str]:
     """Return the installed versions of the packages that results depend on."""
     installed = {}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 

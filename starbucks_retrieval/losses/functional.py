@@ -108,28 +108,17 @@ def kl_rows(teacher: Tensor, student: Tensor) -> Tensor:
 
 
 def score_kl(teacher: Tensor, student: Tensor, temperature: float, excluded: Tensor | None = None) -> Tensor:
-    """Return the KL divergence between two score distributions over the passages.
+    """Return the KL divergence between two score distributions over the passages, or over the coordinates of embeddings.
 
-    Source: Starbucks (arXiv 2410.13230), eq. 5.
+    Sources: Starbucks (arXiv 2410.13230), eq. 5; coordinates: its released STS code.
 
     Args:
-        teacher: Scores at the size that teaches, [queries, passages].
-        student: Scores at the size that learns, of the same shape.
+        teacher: Scores [queries, passages], or embeddings [texts, dim], of the size that teaches.
+        student: The same of the size that learns.
         temperature: Divides both.
         excluded: Bool [queries, passages], cells that neither distribution covers.
     """
     return kl_rows(exclude(teacher / temperature, excluded), exclude(student / temperature, excluded))
-
-
-def coordinate_kl(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """Return the KL divergence between softmaxes over the coordinates of embeddings, as in the released STS code.
-
-    Args:
-        teacher: Embeddings [texts, dim] of the size that teaches.
-        student: Embeddings of the same shape.
-        temperature: Divides both.
-    """
-    return kl_rows(teacher / temperature, student / temperature)
 
 
 @torch.no_grad()

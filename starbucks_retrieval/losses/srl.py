@@ -11,7 +11,7 @@ from torch import Tensor
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.base import Method, Objective, Options, check_temperatures, size_loss
 from starbucks_retrieval.losses.batch import BatchViews, Loss
-from starbucks_retrieval.losses.functional import coordinate_kl, score_kl
+from starbucks_retrieval.losses.functional import score_kl
 from starbucks_retrieval.sizes import Size, Sizes
 
 
@@ -147,12 +147,11 @@ class SRL(Objective[SRLOptions]):
         options = self.options
         temperature = options.kl_temperature or options.temperature
         if options.kl_space == "coords":
-            teacher, student = views.texts(Size(self.largest.layer, size.dim)), views.texts(size)
-            kl = coordinate_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature)
+            same_dim = Size(self.largest.layer, size.dim)
+            teacher, student, excluded = views.texts(same_dim), views.texts(size), None
         else:
-            teacher, student = views.scores(self.largest), views.scores(size)
-            teacher = teacher.detach() if options.detach_teacher else teacher
-            kl = score_kl(teacher, student, temperature, views.excluded)
+            teacher, student, excluded = views.scores(self.largest), views.scores(size), views.excluded
+        kl = score_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature, excluded)
         return kl * temperature**2 if options.kl_rescale else kl
 
 

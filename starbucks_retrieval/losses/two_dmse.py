@@ -12,7 +12,7 @@ from torch import Tensor
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.base import Method, Objective, Options, check_temperatures, size_loss
 from starbucks_retrieval.losses.batch import BatchViews, Loss
-from starbucks_retrieval.losses.functional import coordinate_kl, score_kl
+from starbucks_retrieval.losses.functional import score_kl
 from starbucks_retrieval.sizes import Size, Sizes
 
 
@@ -110,14 +110,10 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
                 f"2dmse samples layers from 1 to {full.layer - 1}, not {list(self._layers)}", "see --train_layers"
             )
         below = tuple(8 * 2**i for i in range(20) if 8 * 2**i < full.dim)
-        if options.dims:
-            self._dims = options.dims
-        else:
-            self._dims = below if options.always_full else (*(size.dim for size in sizes), full.dim)
-        self._dims = tuple(sorted(set(self._dims)))
+        default = below if options.always_full else (*(size.dim for size in sizes), full.dim)
+        self._dims = tuple(sorted(set(options.dims or default)))
         if not self._dims or self._dims[-1] > full.dim:
             raise UserError(f"2dmse samples dims up to {full.dim}, not {list(self._dims)}", "see --train_dims")
-
         self.check_dims(self._dims)
 
     def draw(self, rng: np.random.Generator) -> Draw:
@@ -157,11 +153,10 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         last, sampled = Size(self.full.layer, dim), Size(layer, dim)
         temperature = options.kl_temperature or options.temperature
         if options.kl_space == "coords":
-            teacher, student = views.texts(last), views.texts(sampled)
-            return coordinate_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature)
-        teacher, student = views.scores(last), views.scores(sampled)
-        teacher = teacher.detach() if options.detach_teacher else teacher
-        return score_kl(teacher, student, temperature, views.excluded)
+            teacher, student, excluded = views.texts(last), views.texts(sampled), None
+        else:
+            teacher, student, excluded = views.scores(last), views.scores(sampled), views.excluded
+        return score_kl(teacher.detach() if options.detach_teacher else teacher, student, temperature, excluded)
 
 
 METHOD = Method(TwoDMSE, VARIANTS, "2D Matryoshka training (arXiv 2402.14776v1)")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,8 +66,8 @@ def open_documents(
     if _is_plain_text(collection):
         path = find_path(collection)
         assert path is not None  # find_path raises for a missing .txt file
-        read = partial(_paragraphs if paragraphs else _lines, path)
-        return Records(collection, str(path), read, _line)
+        read = partial(_rows, path, _groups if paragraphs else raw_lines)
+        return Records(collection, str(path), read, itemgetter("text"))
     if paragraphs:
         raise UserError(f"{collection} has no paragraphs: it is not a .txt file", "leave --paragraphs out for it")
     rows = find_rows(collection, "corpus", _TSV, config, split)
@@ -196,22 +197,13 @@ def _is_plain_text(collection: str) -> bool:
     return Path(collection.removesuffix(".gz")).suffix == ".txt" and not collection.startswith("ir:")
 
 
-def _line(row: dict[str, Any]) -> str:
-    return row["text"]
-
-
 def _joined(names: tuple[str, ...], separator: str, row: dict[str, Any]) -> str:
     title = "" if names == TITLE else as_text(row.get(TITLE[0]), TITLE[0])
     return join_text(Passage("", title, string(row, names)), separator)
 
 
-def _lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, raw in islice(raw_lines(path), start, stop):
-        yield number, {"text": decode(raw, path, number)}
-
-
-def _paragraphs(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, raw in islice(_groups(path), start, stop):
+def _rows(path: Path, texts: Any, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, raw in islice(texts(path), start, stop):
         yield number, {"text": decode(raw, path, number)}
 
 

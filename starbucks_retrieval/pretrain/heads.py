@@ -90,12 +90,8 @@ def head_of(model: Any) -> Head:
     """
     layout = head_layout_of(model.config)
     activation = attrgetter(layout.activation)(model) if layout.activation else functional.gelu
-    return Head(
-        model.get_submodule(layout.dense),
-        activation,
-        model.get_submodule(layout.norm),
-        model.get_output_embeddings(),
-    )
+    dense, norm = model.get_submodule(layout.dense), model.get_submodule(layout.norm)
+    return Head(dense, activation, norm, model.get_output_embeddings())
 
 
 def head_layout_of(config: Any) -> HeadLayout:
@@ -108,16 +104,13 @@ def head_layout_of(config: Any) -> HeadLayout:
     return HEADS[config.model_type]
 
 
-def load_masked_lm(
-    name_or_path: str, *, attn_implementation: str | None = None, dropout: float | None = None, seed: int = 0
-) -> tuple[Any, Any, EncoderConfig]:
+def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int = 0) -> tuple[Any, Any, EncoderConfig]:
     """Load a masked language model in float32, its tokenizer, and its stored configuration.
 
     A checkpoint without a head, such as a sentence-transformers model, gets a random one over its word embeddings.
 
     Args:
         name_or_path: Folder or hub name.
-        attn_implementation: transformers' attention.
         dropout: Replaces the model's dropout probabilities.
         seed: Seeds a new head.
 
@@ -127,20 +120,14 @@ def load_masked_lm(
     from transformers import AutoModelForMaskedLM
 
     # load_backbone checks everything but the head.
-    backbone, tokenizer, config = load_backbone(name_or_path, attn_implementation=attn_implementation, dropout=dropout)
+    backbone, tokenizer, config = load_backbone(name_or_path, dropout=dropout)
     hf_config = backbone.config
     del backbone
     head_layout_of(hf_config)
-    options = {"attn_implementation": attn_implementation} if attn_implementation else {}
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, report = AutoModelForMaskedLM.from_pretrained(
-            name_or_path,
-            config=hf_config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
+            name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
     if report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"]))

@@ -119,15 +119,11 @@ class PretrainingModule(GradientCheckpointing):
         sizes: Sizes | None = None,
         options: PretrainOptions | None = None,
         *,
-        attn_implementation: str | None = None,
         dropout: float | None = None,
         seed: int = 0,
     ) -> PretrainingModule:
         """Load a Hugging Face or sentence-transformers folder or hub name with `load_masked_lm`."""
-        model, tokenizer, config = load_masked_lm(
-            name_or_path, attn_implementation=attn_implementation, dropout=dropout, seed=seed
-        )
-        return cls(model, tokenizer, config, sizes, options, seed)
+        return cls(*load_masked_lm(name_or_path, dropout=dropout, seed=seed), sizes, options, seed)
 
     @property
     def backbone(self) -> Any:
@@ -175,13 +171,10 @@ class PretrainingModule(GradientCheckpointing):
         states = hidden_states(self.backbone, self.layout, self.sizes.layers, encoder_ids, attention_mask)
         terms = self._encoder_terms(states, encoder_labels)
         if self.decoder is not None:
-            assert decoder_labels is not None
-            if self.decoder.enhanced:
-                assert visible is not None
-                terms += self._decoder_terms(states, ids, visible, decoder_labels)
-            else:
-                assert decoder_ids is not None
-                terms += self._decoder_terms(states, decoder_ids, attention_mask.bool(), decoder_labels)
+            enhanced = self.decoder.enhanced
+            text, mask = (ids, visible) if enhanced else (decoder_ids, attention_mask.bool())
+            assert text is not None and mask is not None and decoder_labels is not None
+            terms += self._decoder_terms(states, text, mask, decoder_labels)
         loss, parts = mean_cross_entropies(terms, self.head.vocabulary, self.max_logits)
         if self.options.contrastive_weight:
             contrast = self._contrast(states[self.sizes.full.layer][:, 0, : self.sizes.full.dim])

@@ -19,8 +19,9 @@ from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.trainer.trainer import ModelCard
 
-FOLDER = "adapter"
+_ADAPTER = Path("adapter") / "adapter.safetensors"
 _NAME = "default"
+_PREFIX = "encoder.backbone."
 
 
 def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets: str) -> None:
@@ -50,11 +51,6 @@ def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets
         parameter.requires_grad_("lora_" in name)
 
 
-def has_lora(backbone: nn.Module) -> bool:
-    """Return whether a backbone has adapters."""
-    return any("lora_" in name for name, _ in backbone.named_parameters())
-
-
 def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     """Return weights with adapters as plain weights: W + scale · B A instead of W, A and B."""
     plain = {name.replace(".base_layer.", "."): weight for name, weight in state.items() if ".lora_" not in name}
@@ -67,26 +63,6 @@ def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     return plain
 
 
-def save_adapter(state: dict[str, Tensor], folder: Path) -> None:
-    """Write the adapters alone: a resumed run cannot recover them from merged weights."""
-    from safetensors.torch import save_file
-
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    adapters = {name: weight.contiguous().cpu() for name, weight in state.items() if ".lora_" in name}
-    with umask_permissions(folder / FOLDER):
-        save_file(adapters, str(folder / FOLDER / "adapter.safetensors"))
-
-
-def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """Read the adapters that `save_adapter` wrote."""
-    from safetensors.torch import load_file
-
-    return load_file(str(folder / FOLDER / "adapter.safetensors"))
-
-
-_PREFIX = "encoder.backbone."
-
-
 def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | None = None) -> None:
     """Write the encoder of a training module as a model folder, in float32 and with adapters merged.
 
@@ -95,14 +71,19 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
         folder: The folder; it is created if it does not exist.
         state: The module's weights by name, if they were gathered from several processes.
     """
+    from safetensors.torch import save_file
+
     backbone = module.encoder.backbone
     if state is None:
         weights = backbone.state_dict()
     else:
         weights = {name.removeprefix(_PREFIX): weight for name, weight in state.items() if name.startswith(_PREFIX)}
     folder.mkdir(parents=True, exist_ok=True)
-    if has_lora(backbone):
-        save_adapter(weights, folder)
+    adapters = {name: weight.contiguous().cpu() for name, weight in weights.items() if ".lora_" in name}
+    if adapters:  # a resumed run cannot recover them from merged weights
+        (folder / _ADAPTER).parent.mkdir(exist_ok=True)
+        with umask_permissions(folder / _ADAPTER.parent):
+            save_file(adapters, str(folder / _ADAPTER))
         weights = merged(weights, module.lora_scale)
     # Training keeps float32 weights, whatever precision it computes in.
     module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()})
@@ -115,10 +96,12 @@ def load_model(module: TrainingModule, folder: Path) -> None:
         module: The module; its backbone is changed in place.
         folder: A model folder that `save_model` wrote. If it holds adapters, only they are read.
     """
+    from safetensors.torch import load_file
+
     from starbucks_retrieval.models.loading import load_backbone
 
-    if (folder / FOLDER).is_dir():
-        _copy(read_adapter(folder), module.encoder.backbone, strict=False)
+    if (folder / _ADAPTER).is_file():
+        _copy(load_file(str(folder / _ADAPTER)), module.encoder.backbone, strict=False)
         return
     backbone, _, _ = load_backbone(str(folder))
     _copy(backbone.state_dict(), module.encoder.backbone)

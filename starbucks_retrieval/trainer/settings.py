@@ -48,8 +48,10 @@ def parse_settings(
         stage: The dataclass of the stage's own flags, for the suggestion that answers an unknown flag.
 
     Raises:
-        UserError: A flag is unknown or has a wrong value, `--output_dir` is missing, or deepspeed is not installed.
+        UserError: A flag is unknown or has a wrong value, `--output_dir` is missing, deepspeed is not installed, or
+            there is no token for `--push_to_hub`.
     """
+    from huggingface_hub import get_token
     from transformers import HfArgumentParser, TrainingArguments
 
     if has_flag(words, "deepspeed") and not importlib.util.find_spec("deepspeed"):
@@ -77,6 +79,8 @@ def parse_settings(
         )
     if not settings.output_dir:
         raise UserError("--output_dir is missing", "name the folder for the model")
+    if settings.push_to_hub and not (settings.hub_token or get_token()):
+        raise UserError("--push_to_hub needs a token of the Hugging Face hub", "run `hf auth login`, or set HF_TOKEN")
     return settings
 
 

@@ -31,9 +31,6 @@ class PartsTrainer(Trainer):
 
     The module's `step` is set to (seed, step, micro-step) before each forward pass. Random choices are seeded by it, so
     they are the same in all processes and in a resumed run.
-
-    Attributes:
-        at_the_end: Whether the last step is done.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,12 +38,10 @@ class PartsTrainer(Trainer):
         self._parts: dict[str, torch.Tensor] = {}
         self._parts_count = 0
         self._micro_step = (-1, 0)
-        self.at_the_end = False
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_Bar())
         self.add_callback(_LogLines())
-        self.add_callback(_End(self))
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -72,6 +67,15 @@ class PartsTrainer(Trainer):
             self._parts, self._parts_count = {}, 0
         super().log(logs, start_time)
 
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Create the repository of `--push_to_hub`. Raises UserError if the hub refuses or cannot be reached."""
+        try:
+            super().init_hf_repo(*args, **kwargs)
+        except Exception as error:  # a dozen types: no permission, no network, a name that the hub does not allow
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            hint = "check the network, `hf auth login` and --hub_model_id, or drop --push_to_hub"
+            raise UserError(f"no repository for --push_to_hub: {line}", hint) from None
+
     def upload(self) -> None:
         """Push the output folder to the hub; transformers' own push would replace the model card."""
         from huggingface_hub import HfApi
@@ -85,16 +89,6 @@ class PartsTrainer(Trainer):
             revision=self.args.hub_revision,
             ignore_patterns=list(NOT_UPLOADED),
         )
-
-
-class _End(TrainerCallback):
-    """Sets `at_the_end` after the last step."""
-
-    def __init__(self, trainer: PartsTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.at_the_end = state.global_step >= state.max_steps
 
 
 class _Bar(ProgressCallback):
@@ -135,7 +129,9 @@ def train_and_save(trainer: PartsTrainer, resume: str | None, record: Writer, ca
         result = trainer.train(resume_from_checkpoint=resume)
     except Exception:
         # Sharded weights can only be gathered by all processes, and one of them may have failed alone.
-        if trainer.at_the_end and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+        if 0 < trainer.state.max_steps <= trainer.state.global_step and not (
+            trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        ):
             _save(trainer, None, record, card)
             log.warning("the last step was done before this error: the model is in %s", trainer.args.output_dir)
         raise

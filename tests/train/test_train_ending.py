@@ -98,6 +98,7 @@ def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
         found.extend(uploaded(tmp_path / "m", ignore_patterns))
         raise ConnectionError("no network")
 
+    monkeypatch.setenv("HF_TOKEN", "hf_a")
     monkeypatch.setattr(Trainer, "init_hf_repo", lambda self, **_: setattr(self, "hub_model_id", "me/m"))
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     assert stage("--push_to_hub", "--hub_model_id", "me/m") == 0
@@ -105,6 +106,30 @@ def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
     assert whole(tmp_path / "m") and "starbucks" in (tmp_path / "m" / "README.md").read_text()
     told = capfd.readouterr().err
     assert "was not pushed: ConnectionError: no network" in told and f"hf upload me/m {tmp_path}/m" in told
+
+
+def test_a_push_without_a_token_is_refused_before_training(stage, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert stage("--push_to_hub", "--hub_model_id", "me/m") == 2
+    error = capfd.readouterr().err
+    assert "error: --push_to_hub needs a token" in error and "\n  try: run `hf auth login`" in error
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_hub_that_refuses_the_repository_ends_the_run_before_training(stage, tmp_path, monkeypatch, capfd):
+    from transformers import Trainer
+
+    def refuse(*_, **__):
+        raise OSError("403 Forbidden")
+
+    monkeypatch.setenv("HF_TOKEN", "hf_a")
+    monkeypatch.setattr(Trainer, "init_hf_repo", refuse)
+    assert stage("--push_to_hub", "--hub_model_id", "me/m") == 2
+    error = capfd.readouterr().err
+    assert (
+        "error: no repository for --push_to_hub: OSError: 403 Forbidden\n  try: " in error and "Traceback" not in error
+    )
+    assert not (tmp_path / "m" / "model.safetensors").exists()
 
 
 def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, tmp_path, monkeypatch):
@@ -121,6 +146,7 @@ def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, 
         found.append(uploaded(folder_path, ignore_patterns))
         return SimpleNamespace(done=lambda: True)
 
+    monkeypatch.setenv("HF_TOKEN", "hf_a")
     monkeypatch.setattr(Trainer, "init_hf_repo", init_hf_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     monkeypatch.setattr("transformers.trainer.upload_folder", partial(upload, None), raising=False)  # transformers 5.0
