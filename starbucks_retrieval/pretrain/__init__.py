@@ -63,10 +63,7 @@ class PretrainOptions:
     size_batch: int | None = None
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            if typing.get_origin(hint) is Literal and getattr(self, name) not in typing.get_args(hint):
-                choices = ", ".join(typing.get_args(hint))
-                raise UserError(f"{name} cannot be {getattr(self, name)!r}", f"take one of {choices}")
+        check_choices(self)
         if self.decoder_layers < 1:
             raise UserError(f"a decoder of {self.decoder_layers} layers", "take at least one layer, or mae false")
         if self.decoder == "enhanced" and self.decoder_layers > 1:
@@ -81,14 +78,19 @@ class PretrainOptions:
             raise UserError("temperatures must be positive", "1 for dot products, 0.05 for cosines")
         if self.contrastive_weight < 0:
             raise UserError(f"contrastive_weight {self.contrastive_weight} is negative", "0 switches the term off")
-        if not self.mae:
-            self._check_without_decoder()
-
-    def _check_without_decoder(self) -> None:
-        if self.decoder == "enhanced" or self.decoder_layers > 1 or self.decoder_token_fraction < 1:
+        of_decoder = self.decoder == "enhanced" or self.decoder_layers > 1 or self.decoder_token_fraction < 1
+        if of_decoder and not self.mae:
             raise UserError("options of the decoder, but mae false leaves it out", "drop them, or set mae true")
-        if self.projection == "identity":
+        if self.projection == "identity" and not self.mae:
             raise UserError("projection identity is for the decoder's input, but there is no decoder", "take transform")
+
+
+def check_choices(options: Any) -> None:
+    """Raise UserError unless every field of a dataclass whose type is a `Literal` has one of its values."""
+    for name, hint in typing.get_type_hints(type(options)).items():
+        value, choices = getattr(options, name), typing.get_args(hint)
+        if typing.get_origin(hint) is Literal and value not in choices:
+            raise UserError(f"{name} cannot be {value!r}", f"take one of {', '.join(choices)}")
 
 
 @dataclass(frozen=True)

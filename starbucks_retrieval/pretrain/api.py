@@ -174,9 +174,7 @@ def pretrain(arguments: PretrainArguments, settings: TrainingArguments) -> dict[
         >>> pretrain(PretrainArguments("bert-base-uncased", dataset_path=["text.txt"]),
         ...          TrainingArguments("backbone", max_steps=1000))  # doctest: +SKIP
     """
-    with locked_output_dir(
-        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
-    ) as resume:
+    with locked_output_dir(settings, arguments.overwrite_output_dir) as resume:
         return _run(plan_pretraining(arguments, settings), resume)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,21 +13,14 @@ from torch import Tensor
 
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.pretrain import masks
 from starbucks_retrieval.pretrain.documents import DocumentStream
-from starbucks_retrieval.pretrain.masks import (
-    IGNORED,
-    Masking,
-    choose_words,
-    draw_visibility,
-    find_words,
-    random_order,
-    replace_tokens,
-)
 from starbucks_retrieval.pretrain.windows import Cutter, Mode, Pieces, WholeWordTokenizer
 
 _MASKS = 2  # separates these random generators from those of documents and windows
 
 
+@dataclass
 class MaskingCollator:
     """Pads sequences on the right and masks them.
 
@@ -40,36 +34,37 @@ class MaskingCollator:
         multiple: T is a multiple of this.
     """
 
-    def __init__(self, tokenizer: WholeWordTokenizer, masking: Masking, multiple: int = 8) -> None:
-        self.tokenizer = tokenizer
-        self.masking = masking
-        self.multiple = multiple
+    tokenizer: WholeWordTokenizer
+    masking: masks.Masking
+    multiple: int = 8
 
     def __call__(self, rows: Sequence[Pieces], rng: np.random.Generator) -> dict[str, Tensor]:
         ids, starts, lengths = self._padded(rows)
         maskable = self._text(lengths, ids.shape[1]) & ~self.tokenizer.special[ids]
-        words = find_words(starts, maskable, lengths)
+        words = masks.find_words(starts, maskable, lengths)
         masking = self.masking
         count, most = words.sizes.shape
-        orders = random_order(count, most, rng), random_order(count, most, rng)
-        of_encoder, of_decoder = choose_words(words, orders, masking)
+        orders = masks.random_order(count, most, rng), masks.random_order(count, most, rng)
+        of_encoder, of_decoder = masks.choose_words(words, orders, masking)
         always = masking.replace == "always_mask"
-        vocabulary = self.tokenizer.mask_id, self.tokenizer.vocab_size
+
+        def masked(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            vocabulary = self.tokenizer.mask_id, self.tokenizer.vocab_size
+            return masks.replace_tokens(ids, words.tokens(chosen), *vocabulary, rng, always)
+
         batch = {"ids": ids, "attention_mask": np.arange(ids.shape[1]) < lengths[:, None]}
-        batch["encoder_ids"], batch["encoder_labels"] = replace_tokens(
-            ids, words.tokens(of_encoder), *vocabulary, rng, always
-        )
+        batch["encoder_ids"], batch["encoder_labels"] = masked(of_encoder)
         if masking.decoder == "basic":
-            batch["decoder_ids"], batch["decoder_labels"] = replace_tokens(
-                ids, words.tokens(of_decoder), *vocabulary, rng, always
-            )
+            batch["decoder_ids"], batch["decoder_labels"] = masked(of_decoder)
         elif masking.decoder == "enhanced":
             batch["decoder_ids"] = ids
-            batch["decoder_labels"] = np.where(maskable, ids, IGNORED)
+            batch["decoder_labels"] = np.where(maskable, ids, masks.IGNORED)
         tensors = {name: torch.from_numpy(values.astype(np.int64)) for name, values in batch.items()}
         if masking.decoder == "enhanced":
             tensors["visible"] = torch.from_numpy(
-                draw_visibility(words, masking.decoder_probability, rng, masking.contexts, masking.max_predictions)
+                masks.draw_visibility(
+                    words, masking.decoder_probability, rng, masking.contexts, masking.max_predictions
+                )
             )
         return tensors
 
@@ -133,7 +128,7 @@ class PretrainingData(torch.utils.data.IterableDataset):
         *,
         max_length: int,
         batch_size: int,
-        masking: Masking | None = None,
+        masking: masks.Masking | None = None,
         mode: Mode = "window",
         pack: bool = False,
         least: int = 5,
@@ -150,11 +145,11 @@ class PretrainingData(torch.utils.data.IterableDataset):
         self.seed = seed
         self.rank = rank
         self.documents_read, self.parts_read, self.batch = state[:3] if state is not None else (0, 0, 0)
-        lengths = None if state is None else [None if length < 0 else length for length in state[3:]]
+        lengths = [] if state is None else [None if length < 0 else length for length in state[3:]]
         self.documents = DocumentStream(sources, seed=seed, shuffle=shuffle, rank=rank, world=world, lengths=lengths)
         whole_words = WholeWordTokenizer(tokenizer)
         self.cutter = Cutter(whole_words, max_length, mode, seed=seed, pack=pack, least=least)
-        self.collator = MaskingCollator(whole_words, masking or Masking())
+        self.collator = MaskingCollator(whole_words, masking or masks.Masking())
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         worker = torch.utils.data.get_worker_info()
@@ -165,9 +160,8 @@ class PretrainingData(torch.utils.data.IterableDataset):
         batch = self.batch
         while True:
             rows = list(islice(sequences, self.batch_size))
-            tensors = self.collator(
-                [row.pieces for row in rows], np.random.default_rng([_MASKS, self.seed, self.rank, batch])
-            )
+            rng = np.random.default_rng([_MASKS, self.seed, self.rank, batch])
+            tensors = self.collator([row.pieces for row in rows], rng)
             batch += 1
             position, part = rows[-1].after
             tensors["state"] = torch.tensor([position, part, batch, *self._passed(position)])

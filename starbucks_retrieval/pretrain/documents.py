@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -74,6 +75,7 @@ def open_documents(
     return Records(collection, rows.source, rows.read, partial(_joined, (column,) if column else TEXT, separator))
 
 
+@dataclass
 class DocumentStream:
     """An endless stream over several sources, one after the other, in a fixed order.
 
@@ -86,30 +88,24 @@ class DocumentStream:
         shuffle: Documents of a block that is held in memory and shuffled; 0 keeps the order.
         rank: Number of this process.
         world: Number of processes.
-        lengths: Documents of each source, None if unknown. Lengths of an earlier run save counting them again.
+        lengths: Documents of each source, None if unknown; [] if all are. Lengths of an earlier run save counting them again.
 
     Raises:
         UserError: There is no source, or their number differs from that of `lengths`.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[Records[str]],
-        *,
-        seed: int = 0,
-        shuffle: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        lengths: Sequence[int | None] | None = None,
-    ) -> None:
-        if not sources:
+    sources: Sequence[Records[str]]
+    _: KW_ONLY
+    seed: int = 0
+    shuffle: int = 0
+    rank: int = 0
+    world: int = 1
+    lengths: list[int | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.sources:
             raise UserError("no documents to read", "name at least one file or data set")
-        self.sources = list(sources)
-        self.seed = seed
-        self.shuffle = shuffle
-        self.rank = rank
-        self.world = world
-        self.lengths: list[int | None] = list(lengths or [None] * len(self.sources))
+        self.lengths = list(self.lengths) or [None] * len(self.sources)
         if len(self.lengths) != len(self.sources):
             raise UserError(
                 f"{len(self.sources)} sources of documents, where the run began with {len(self.lengths)}",

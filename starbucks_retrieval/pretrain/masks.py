@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.pretrain import check_choices
 
 IGNORED = -100  # the label of tokens that are not predicted, as in transformers
 
@@ -42,9 +42,7 @@ class Masking:
     contexts: int = 256
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            if typing.get_origin(hint) is Literal and getattr(self, name) not in typing.get_args(hint):
-                raise UserError(f"{name} cannot be {getattr(self, name)!r}", f"take {', '.join(typing.get_args(hint))}")
+        check_choices(self)
         for name in ("encoder_probability", "decoder_probability"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}", "give a number between 0 and 1, as 0.3")

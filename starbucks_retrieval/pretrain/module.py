@@ -15,16 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from starbucks_retrieval.losses.functional import span_contrast, weighted_cross_entropy
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.architectures import layout_of
-from starbucks_retrieval.pretrain import PretrainOptions, visited_sizes
+from starbucks_retrieval.pretrain import PretrainOptions, heads, visited_sizes
 from starbucks_retrieval.pretrain.decoders import Decoder, DecoderRows, new_decoder, sampled_labels
-from starbucks_retrieval.pretrain.heads import (
-    embedded,
-    head_of,
-    hidden_states,
-    load_masked_lm,
-    position_embeddings,
-    widened,
-)
 from starbucks_retrieval.pretrain.masks import IGNORED
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
@@ -102,7 +94,7 @@ class PretrainingModule(GradientCheckpointing):
         self.model = model
         self.tokenizer = tokenizer
         self.options = options = options or PretrainOptions()
-        self.head = head_of(model)
+        self.head = heads.head_of(model)
         self.layout = layout_of(model.config)
         depth, width = int(model.config.num_hidden_layers), int(model.config.hidden_size)
         model_sizes = sizes or encoder_config.sizes or Sizes.default(depth, width)
@@ -123,7 +115,7 @@ class PretrainingModule(GradientCheckpointing):
         seed: int = 0,
     ) -> PretrainingModule:
         """Load a Hugging Face or sentence-transformers folder or hub name with `load_masked_lm`."""
-        return cls(*load_masked_lm(name_or_path, dropout=dropout, seed=seed), sizes, options, seed)
+        return cls(*heads.load_masked_lm(name_or_path, dropout=dropout, seed=seed), sizes, options, seed)
 
     @property
     def backbone(self) -> Any:
@@ -168,7 +160,7 @@ class PretrainingModule(GradientCheckpointing):
         Returns:
             `loss`, a scalar, and `parts`, the mean of each loss by name: `enc/2:32`, `dec/2:32`, `ctr`.
         """
-        states = hidden_states(self.backbone, self.layout, self.sizes.layers, encoder_ids, attention_mask)
+        states = heads.hidden_states(self.backbone, self.layout, self.sizes.layers, encoder_ids, attention_mask)
         terms = self._encoder_terms(states, encoder_labels)
         if self.decoder is not None:
             enhanced = self.decoder.enhanced
@@ -195,7 +187,7 @@ class PretrainingModule(GradientCheckpointing):
 
     def _decoder_terms(self, states: dict[int, Tensor], ids: Tensor, mask: Tensor, labels: Tensor) -> list[Term]:
         """The decoder's losses; mask [batch, tokens], or [batch, tokens, tokens] for enhanced decoding."""
-        tokens = embedded(self.backbone, ids)
+        tokens = heads.embedded(self.backbone, ids)
         if self.options.decoder_token_fraction < 1:
             rng = np.random.default_rng(self.step)
             by_size = sampled_labels(labels, len(self.sizes), self.options.decoder_token_fraction, rng)
@@ -223,7 +215,7 @@ class PretrainingModule(GradientCheckpointing):
             assert self.decoder is not None
             queries = None
             if self.decoder.enhanced:
-                queries = position_embeddings(self.backbone, tokens.shape[1]).expand(len(tokens), -1, -1)
+                queries = heads.position_embeddings(self.backbone, tokens.shape[1]).expand(len(tokens), -1, -1)
             return self.head.transform(self.decoder(self.backbone, first, tokens, mask, rows, queries))
 
         if self.recomputing and torch.is_grad_enabled():
@@ -235,8 +227,8 @@ class PretrainingModule(GradientCheckpointing):
         if self.options.projection == "identity":
             return state
         if self.options.projection == "transform":
-            return widened(self.backbone, self.head.transform(state))
-        vector = widened(self.backbone, self.head.linear(state))
+            return heads.widened(self.backbone, self.head.transform(state))
+        vector = heads.widened(self.backbone, self.head.linear(state))
         # Enhanced decoding adds it to position embeddings as a layer's input: it needs their scale.
         return functional.layer_norm(vector, vector.shape[-1:]) if self.options.decoder == "enhanced" else vector
 

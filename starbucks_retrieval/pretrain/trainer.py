@@ -145,9 +145,7 @@ class PretrainingTrainer(PartsTrainer):
         self._resumed_from = resume_from_checkpoint
         return super().train(resume_from_checkpoint, **kwargs)
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         """Return the loss of a batch, and keep its position in the stream for the next checkpoint."""
         if self._resumed_from:  # transformers restores it only if it skips data itself
             self._load_rng_state(self._resumed_from)

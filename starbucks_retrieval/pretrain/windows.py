@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -124,6 +125,7 @@ class TokenSequence(NamedTuple):
     after: tuple[int, int]
 
 
+@dataclass
 class Cutter:
     """Cuts documents into sequences; random choices are seeded with (seed, epoch, document number).
 
@@ -150,28 +152,23 @@ class Cutter:
         UserError: Options contradict each other; when iterated, no document of an epoch is long enough.
     """
 
-    def __init__(
-        self,
-        tokenizer: WholeWordTokenizer,
-        max_length: int,
-        mode: Mode = "window",
-        *,
-        seed: int = 0,
-        pack: bool = False,
-        least: int = 5,
-    ) -> None:
-        if mode not in get_args(Mode):
-            raise UserError(f"documents cannot be cut into {mode!r}", f"take {', '.join(get_args(Mode))}")
-        if pack and mode != "blocks":
-            raise UserError(f"packing joins blocks of sentences, not {mode}", "use blocks, or do not pack")
-        self.tokenizer = tokenizer
-        self.capacity = max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
-        if self.capacity < 2 * least:  # of two neighbouring blocks one is always long enough, so no document is lost
-            raise UserError(f"a length of {max_length} tokens leaves too few tokens for text", "raise --max_length")
-        self.mode = mode
-        self.seed = seed
-        self.pack = pack
-        self.least = least
+    tokenizer: WholeWordTokenizer
+    max_length: int
+    mode: Mode = "window"
+    _: KW_ONLY
+    seed: int = 0
+    pack: bool = False
+    least: int = 5
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise UserError(f"documents cannot be cut into {self.mode!r}", f"take {', '.join(get_args(Mode))}")
+        if self.pack and self.mode != "blocks":
+            raise UserError(f"packing joins blocks of sentences, not {self.mode}", "use blocks, or do not pack")
+        self.capacity = self.max_length - len(self.tokenizer.prefix) - len(self.tokenizer.suffix)
+        # Of two neighbouring blocks one is always long enough, so no document is lost.
+        if self.capacity < 2 * self.least:
+            raise UserError(f"a length of {self.max_length} tokens leaves too few for text", "raise --max_length")
         self.dropped: Counter[str] = Counter()
 
     def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[TokenSequence]:

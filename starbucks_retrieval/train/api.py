@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Flags that may change when a run is resumed.
-_FREE = (
-    "overwrite_output_dir",
-    "override",
-    "quiet",
-    "eval_max_passages",
-    "max_tokens_per_chunk",
-    "dry_run",
-    "print_config",
-)
+_FREE = ("overwrite_output_dir", "override", "eval_max_passages", "max_tokens_per_chunk", "dry_run", "print_config")
 
 
 def defaults_of(arguments: TrainArguments) -> dict[str, Any]:
@@ -92,9 +84,7 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
         UserError: The data are bad, options contradict each other, a size does not fit the backbone, the loss becomes
             NaN, or the output folder holds other files.
     """
-    with locked_output_dir(
-        Path(str(settings.output_dir)), settings.resume_from_checkpoint, arguments.overwrite_output_dir
-    ) as resume:
+    with locked_output_dir(settings, arguments.overwrite_output_dir) as resume:
         return _train(arguments, settings, resume)
 
 
@@ -125,7 +115,16 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         write_json(output / "training.json", {**describe(full), "history": trainer.state.log_history})
 
     def card(_: Any) -> None:
-        recipe = _recipe(arguments, settings, plan, len(data), trainer.state.global_step)
+        recipe = {
+            "training queries": len(data),
+            "steps": trainer.state.global_step,
+            "queries per step": rows_per_step(settings),
+            "passages per query": plan.group_size,
+            "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
+            "anchor weight": arguments.anchor_weight,
+            **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
+            **recipe_of(settings),
+        }
         write_card(output, arguments, trainer.model, recipe, trainer.state.log_history)
 
     try:
@@ -179,14 +178,11 @@ def _unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
 def _load_encoder(arguments: TrainArguments, plan: TrainPlan) -> NestedEncoder:
     from starbucks_retrieval.models import NestedEncoder
 
-    depth: int | None = plan.objective.depth
-    if depth == plan.model.num_layers:
-        depth = None
-    else:
+    depth = None if plan.objective.depth == plan.model.num_layers else plan.objective.depth
+    if depth is not None:
         log.info("layers above %d are not loaded: no size uses them", depth)
-    encoder = NestedEncoder.from_pretrained(
-        arguments.model_name_or_path, layers=depth, device="cpu", dropout=arguments.dropout
-    )
+    name = arguments.model_name_or_path
+    encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=arguments.dropout)
     encoder.config = plan.config
     return encoder
 
@@ -210,9 +206,7 @@ def _training_module(
     if arguments.lora:
         from starbucks_retrieval.train.save import add_lora
 
-        lora = (arguments.lora_r, arguments.lora_alpha, arguments.lora_dropout, arguments.lora_target_modules)
-        add_lora(encoder.backbone, *lora)
-        module.lora_scale = arguments.lora_alpha / arguments.lora_r
+        add_lora(module, arguments)
     if settings.torch_compile:
         # Layers are compiled one by one; hooks, chunks of many lengths and the loss are not compiled.
         encoder.compile_layers()
@@ -231,18 +225,3 @@ def _training_set(arguments: TrainArguments, settings: TrainingArguments, plan: 
             rows, corpus = open_collection(name, arguments, plan.scored_pairs)
             data.add(name, rows, corpus, cache, plan.scored_pairs, read=settings.local_process_index == 0)
     return data
-
-
-def _recipe(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, queries: int, steps: int
-) -> dict[str, Any]:
-    return {
-        "training queries": queries,
-        "steps": steps,
-        "queries per step": rows_per_step(settings),
-        "passages per query": plan.group_size,
-        "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
-        "anchor weight": arguments.anchor_weight,
-        **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
-        **recipe_of(settings),
-    }

@@ -20,6 +20,12 @@ log = logging.getLogger(__name__)
 
 # Default lengths of queries and passages, in tokens.
 _LENGTHS = {"retrieval": (32, 196), "sts": (128, 128)}
+# Flags of other programs -> ours of the same meaning
+_RENAMED_FLAGS = {
+    "kl_divergence_weight": "kl_weight",
+    "passage_to_last_layer": "fix_doc",
+    "sub_layer_full_dim": "full_dim",
+}
 
 
 @dataclasses.dataclass
@@ -191,15 +197,10 @@ class TrainArguments:
             self.train_layers = self.layer_list or self.train_layers
             self.train_dims = self.embedding_dim_list or self.train_dims
             log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
-        if self.kl_divergence_weight is not None:
-            self.kl_weight = self.kl_divergence_weight
-            log.info("--kl_divergence_weight: read as --kl_weight %s", self.kl_weight)
-        if self.passage_to_last_layer:
-            self.fix_doc = True
-            log.info("--passage_to_last_layer: read as --fix_doc")
-        if self.sub_layer_full_dim:
-            self.full_dim = True
-            log.info("--sub_layer_full_dim: read as --full_dim")
+        for old, name in _RENAMED_FLAGS.items():
+            if (value := getattr(self, old)) not in (None, False):
+                setattr(self, name, value)
+                log.info("--%s: read as --%s %s", old, name, str(value).lower())
 
     @property
     def collections(self) -> list[str]:

@@ -54,10 +54,8 @@ class ArrowShard:
     @classmethod
     def open(cls, number: int, folder: Path) -> ArrowShard:
         """Open the collection that was written into `folder` with this number."""
-        import pyarrow as pa
 
-        tables = (pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in _paths(number, folder))
-        return cls(*tables)
+        return cls(*(_mapped(path) for path in _paths(number, folder)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -107,30 +105,13 @@ def write_pairs(number: int, name: str, pairs: Records[ScoredPair], folder: Path
         raise UserError(f"{name} holds no scored pairs", "check the path and the split")
     passages = (Passage(str(i), "", pair.sentence2) for i, pair in enumerate(pairs))
     _write_passages(number, name, passages, folder)
-    rows = (
-        {
-            "query_id": str(i),
-            "query": pair.sentence1,
-            "documents": [i],
-            "positives": 1,
-            "scores": [],
-            "label": pair.score,
-        }
-        for i, pair in enumerate(pairs)
-    )
+    rows = (PassageRow(str(i), pair.sentence1, [i], 1, [], pair.score) for i, pair in enumerate(pairs))
     _write_rows(number, name, rows, folder)
 
 
-def _row(group: Group, documents: list[int]) -> dict[str, Any]:
+def _row(group: Group, documents: list[int]) -> PassageRow:
     scores = [] if group.scores is None else [group.scores[docid] for docid in _ids(group)]
-    return {
-        "query_id": group.query_id,
-        "query": group.query,
-        "documents": documents,
-        "positives": len(group.positive_ids),
-        "scores": scores,
-        "label": None,
-    }
+    return PassageRow(group.query_id, group.query, documents, len(group.positive_ids), scores, None)
 
 
 def _ids(group: Group) -> tuple[str, ...]:
@@ -183,7 +164,7 @@ def _write_passages(number: int, name: str, passages: Iterable[Passage], folder:
     return _write(_paths(number, folder)[1], rows, schema, f"{name}: passages")
 
 
-def _write_rows(number: int, name: str, rows: Iterable[dict[str, Any]], folder: Path) -> None:
+def _write_rows(number: int, name: str, rows: Iterable[PassageRow], folder: Path) -> None:
     import pyarrow as pa
 
     schema = pa.schema(
@@ -196,7 +177,7 @@ def _write_rows(number: int, name: str, rows: Iterable[dict[str, Any]], folder: 
             ("label", pa.float32()),
         ]
     )
-    _write(_paths(number, folder)[0], rows, schema, f"{name}: rows")
+    _write(_paths(number, folder)[0], map(vars, rows), schema, f"{name}: rows")
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label: str) -> pa.Table:
@@ -204,13 +185,18 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label:
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(
-        missing_ok=True
-    )  # truncating it would crash a process that has it mapped; file systems without locks allow that
+    # Truncating it would crash a process that has it mapped; file systems without locks allow that.
+    path.unlink(missing_ok=True)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         stream = iter(progress(rows, None, "rows", label))
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+    return _mapped(path)
+
+
+def _mapped(path: Path) -> pa.Table:
+    import pyarrow as pa
+
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 

@@ -82,6 +82,7 @@ class Example:
     label: float | None = None
 
 
+@dataclass
 class TrainingSet:
     """Training groups of one or more collections, indexed by (epoch, row).
 
@@ -98,24 +99,16 @@ class TrainingSet:
         with_scores: Return a teacher's scores.
     """
 
-    def __init__(
-        self,
-        group_size: int,
-        seed: int,
-        separator: str = " ",
-        query_prefix: str = "",
-        passage_prefix: str = "",
-        with_scores: bool = False,
-    ):
-        self.group_size = group_size
-        self.seed = seed
-        self.separator = separator
-        self.query_prefix = query_prefix
-        self.passage_prefix = passage_prefix
-        self.with_scores = with_scores
+    group_size: int
+    seed: int
+    separator: str = " "
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    with_scores: bool = False
+
+    def __post_init__(self) -> None:
         self._shards: list[ArrowShard] = []
         self._names: list[str] = []
-        self._keys: list[int] = []
         self._starts = [0]
 
     def add(
@@ -148,9 +141,7 @@ class TrainingSet:
         shard = ArrowShard.open(number, folder)
         self._check(name, shard)
         self._shards.append(shard)
-        # A collection that is added twice has the same documents both times.
         self._names.append(name)
-        self._keys.append(self._names.index(name))
         self._starts.append(self._starts[-1] + len(shard))
         log.info("%s: %d training queries, %d passages", name, len(shard), len(shard.passages))
 
@@ -161,8 +152,7 @@ class TrainingSet:
             log.warning(
                 "%s: %d queries have no negatives; random passages are used instead", name, shard.without_negatives
             )
-        labelled = shard.labelled
-        if self._shards and self._shards[0].labelled != labelled:
+        if self._shards and self._shards[0].labelled != shard.labelled:
             raise UserError("scored pairs and groups need different losses", "train with one kind of data")
 
     def __len__(self) -> int:
@@ -173,13 +163,13 @@ class TrainingSet:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         shard = self._shards[number]
         group = shard.row(row - self._starts[number])
-        key = self._keys[number]
-        positions = self._choose(shard, group, row, epoch)
-        rows = (
-            [group.documents[i] for i in positions]
-            if positions is not None
-            else self._stand_ins(shard, group, row, epoch)
-        )
+        key = self._names.index(self._names[number])  # a collection that is added twice has the same documents
+        positions = self._choose(group, row, epoch)
+        if positions is None:
+            rows, scores = self._stand_ins(shard, group, row, epoch), None
+        else:
+            rows = [group.documents[i] for i in positions]
+            scores = [group.scores[i] for i in positions] if self.with_scores else None
         passages = [shard.passage(i) for i in rows]
         return Example(
             query=(self.query_prefix + group.query).strip(),
@@ -187,11 +177,11 @@ class TrainingSet:
             passages=[join_text(passage, self.separator, self.passage_prefix) for passage in passages],
             positives=frozenset(f"{key} {shard.passage(i).docid}" for i in group.documents[: group.positives]),
             query_id=group.query_id,
-            scores=[group.scores[i] for i in positions] if self.with_scores and positions is not None else None,
+            scores=scores,
             label=group.label,
         )
 
-    def _choose(self, shard: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int] | None:
+    def _choose(self, group: PassageRow, row: int, epoch: int) -> list[int] | None:
         """Return positions in the group's documents, or None if the group has no negatives."""
         wanted = self.group_size - 1
         negatives = range(group.positives, len(group.documents))
@@ -232,6 +222,7 @@ def _window(negatives: range, wanted: int, epoch: int, rng: np.random.Generator)
     return [int(i) for i in np.concatenate([shuffled, shuffled])[start : start + wanted]]
 
 
+@dataclass
 class Collator:
     """Tokenises a batch of examples without padding: queries first, then passages group by group.
 
@@ -249,9 +240,8 @@ class Collator:
         mask_false_negatives: Fill `known`.
     """
 
-    def __init__(self, encoder: NestedEncoder, mask_false_negatives: bool = True) -> None:
-        self.encoder = encoder
-        self.mask_false_negatives = mask_false_negatives
+    encoder: NestedEncoder
+    mask_false_negatives: bool = True
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         encoder = self.encoder

@@ -105,9 +105,8 @@ class TrainingModule(GradientCheckpointing):
         rows = [row.tolist() for row in ids.cpu().split(lengths.tolist())]
         queries, passages = self._encode(rows, int(num_queries), self.objective.layers(drawn), ids.device)
         anchor_loss = self._anchor_loss(rows, queries, passages)
-        with torch.autocast(
-            ids.device.type, enabled=False
-        ):  # the encoder may run in bf16, scores and losses in float32
+        # The encoder may run in bf16; scores and losses are float32.
+        with torch.autocast(ids.device.type, enabled=False):
             loss = self.objective(self._batch(queries, passages, docids, known, labels, teacher), drawn)
             if anchor_loss is not None:
                 total = loss.total + self.anchor_weight * anchor_loss
@@ -185,9 +184,8 @@ class TrainingModule(GradientCheckpointing):
         return {layer: _to_float32(torch.cat([output[layer] for output in outputs]))[order] for layer in layers}
 
     def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> PooledLayers:
-        run = (
-            encoder.forward
-        )  # not __call__: ZeRO 3's hooks cannot read its outputs, and the parameters belong to inner modules
+        # Not __call__: ZeRO 3's hooks cannot read its outputs, and the parameters belong to inner modules.
+        run = encoder.forward
         if not (self.chunks.cached and torch.is_grad_enabled()):
             return run(**padded, layers=layers)
         # GradCache is gradient checkpointing of a whole chunk: only its pooled outputs are kept, and it runs again when

@@ -24,31 +24,31 @@ _NAME = "default"
 _PREFIX = "encoder.backbone."
 
 
-def add_lora(backbone: nn.Module, rank: int, alpha: int, dropout: float, targets: str) -> None:
+def add_lora(module: TrainingModule, arguments: TrainArguments) -> None:
     """Freeze a backbone and add trainable LoRA adapters, in place. Its class and the paths to its layers do not change.
 
     Source: LoRA (arXiv 2106.09685), through the library peft.
 
     Args:
-        backbone: The Hugging Face model.
-        rank: The rank of the adapters.
-        alpha: Their scale, times 1/rank.
-        dropout: Dropout before the adapters.
-        targets: Module names separated by commas, or `all-linear`.
+        module: The module whose backbone gets adapters.
+        arguments: Flags of `train`: those that begin with `lora`.
 
     Raises:
-        UserError: No module has such a name.
+        UserError: No module has a name of `--lora_target_modules`.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
+    rank, alpha, targets = arguments.lora_r, arguments.lora_alpha, arguments.lora_target_modules
     modules: Any = targets if targets == "all-linear" else targets.split(",")
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=modules)
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=arguments.lora_dropout, target_modules=modules)
+    backbone = module.encoder.backbone
     try:
         inject_adapter_in_model(config, backbone, adapter_name=_NAME)
     except ValueError as error:
         raise UserError(f"--lora_target_modules {targets}: {error}", "name linear modules of the backbone") from None
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_("lora_" in name)
+    module.lora_scale = alpha / rank
 
 
 def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -149,9 +150,7 @@ class StarbucksTrainer(PartsTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return EpochSampler(len(self.train_dataset), self.args.seed, lambda: int(self.state.epoch or 0))
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         """Return the loss of a batch. Raises UserError if it is NaN or infinite."""
         query_ids = inputs.pop("query_ids")
         outputs = super().compute_loss(model, inputs, return_outputs)
@@ -206,6 +205,7 @@ class StarbucksTrainer(PartsTrainer):
         load_model(self.model, Path(self.state.best_model_checkpoint))
 
 
+@dataclass(eq=False)
 class EpochSampler(torch.utils.data.Sampler):
     """Yields (epoch, row) pairs in an order that depends on the seed and the epoch only.
 
@@ -215,10 +215,9 @@ class EpochSampler(torch.utils.data.Sampler):
         epoch: Called at the start of an epoch, returns its number.
     """
 
-    def __init__(self, rows: int, seed: int, epoch: Any) -> None:
-        self.rows = rows
-        self.seed = seed
-        self.epoch = epoch
+    rows: int
+    seed: int
+    epoch: Callable[[], int]
 
     def __len__(self) -> int:
         return self.rows

@@ -11,12 +11,15 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import temporaries, write_json
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.trainer.distributed import first_process
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +33,11 @@ _ABSENT = object()
 
 
 @contextlib.contextmanager
-def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[str | None]:
+def locked_output_dir(settings: TrainingArguments, overwrite: bool) -> Iterator[str | None]:
     """Lock the output folder for the duration of a run, in the first process for all of them.
 
     Args:
-        output: The folder; it is created if it does not exist.
-        resume: The value of `--resume_from_checkpoint`.
+        settings: They name the folder, which is created if it does not exist, and the checkpoint to resume from.
         overwrite: Accept a folder that is not empty.
 
     Yields:
@@ -45,13 +47,14 @@ def locked_output_dir(output: Path, resume: Any, overwrite: bool) -> Iterator[st
         UserError: The folder holds other files, or another run writes it.
     """
     locks: list[FolderLock] = []
+    output = Path(str(settings.output_dir))
 
     def take() -> str | None:
         if output.exists() and not output.is_dir():
             raise UserError(f"{output} is a file", "name a folder with --output_dir")
         output.mkdir(parents=True, exist_ok=True)
         locks.append(FolderLock(output, LOCK))
-        return prepare_output_dir(output, resume, overwrite)
+        return prepare_output_dir(output, settings.resume_from_checkpoint, overwrite)
 
     try:
         yield first_process(take)

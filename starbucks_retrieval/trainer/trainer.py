@@ -43,9 +43,7 @@ class PartsTrainer(Trainer):
             self.add_callback(_Bar())
         self.add_callback(_LogLines())
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         """Return the loss of a batch, and keep its parts for the next log line."""
         step = self.state.global_step
         self._micro_step = (step, self._micro_step[1] + 1 if self._micro_step[0] == step else 0)
