@@ -1,4 +1,4 @@
-"""pretrain through its door: a backbone that train takes, exact resume, skipped steps, refusals."""
+"""The command pretrain: a backbone that train takes, exact resume, skipped steps, refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(tmp_path_factory):
     return path
 
 
-def door(model, text, output, *words):
+def run_pretrain(model, text, output, *words):
     fixed = "--max_steps 4 --per_device_train_batch_size 4 --logging_steps 1 --save_strategy no --max_length 32 --quiet"
     flags = ["--model_name_or_path", str(model), "--dataset_path", str(text), "--output_dir", str(output)]
     return run_command(main, [*flags, *fixed.split(), *map(str, words)])
@@ -43,7 +43,7 @@ def test_every_objective_trains_a_backbone_that_train_takes(tiny_bert, text, tmp
 
     from starbucks_retrieval.train.__main__ import main as train
 
-    assert door(tiny_bert, text, tmp_path / "m", "--objective", objective) == 0
+    assert run_pretrain(tiny_bert, text, tmp_path / "m", "--objective", objective) == 0
     losses = history(tmp_path / "m")
     assert len(losses) == 4 and all(np.isfinite(entry["loss"]) for entry in losses)
     decoder = objective not in ("mlm", "mlm-sizes")
@@ -77,7 +77,7 @@ def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
         "--per_device_train_batch_size",
         16,
     )
-    assert door(tiny_bert, text, tmp_path / "m", *words) == 0
+    assert run_pretrain(tiny_bert, text, tmp_path / "m", *words) == 0
     losses = history(tmp_path / "m")
     for name in ("enc/1:8", "dec/1:8", "enc/2:16", "dec/2:16", "enc/4:32", "dec/4:32"):
         first, last = (np.mean([entry[name] for entry in part]) for part in (losses[:10], losses[-10:]))
@@ -100,19 +100,19 @@ def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, text, tmp_path
     )
     words += ("--dataloader_num_workers", workers, "--gradient_accumulation_steps", 2)
     for name in ("whole", "cut"):
-        assert door(tiny_bert, text, tmp_path / name, *words) == 0
+        assert run_pretrain(tiny_bert, text, tmp_path / name, *words) == 0
     cut = tmp_path / "cut"
     (cut / "model.safetensors").unlink()
     (cut / "checkpoint-6" / "trainer_state.json").unlink()  # killed while it was written
-    assert door(tiny_bert, text, cut, *words, "--resume_from_checkpoint", "true") == 0
+    assert run_pretrain(tiny_bert, text, cut, *words, "--resume_from_checkpoint", "true") == 0
     for file in ("model.safetensors", "decoder/decoder.safetensors"):
         whole, resumed = (load_file(folder / file) for folder in (tmp_path / "whole", cut))
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[name], resumed[name]) for name in whole), file
-    assert door(tiny_bert, text, cut, *words, "--learning_rate", 1e-2, "--resume_from_checkpoint", "true") == 2
+    assert run_pretrain(tiny_bert, text, cut, *words, "--learning_rate", 1e-2, "--resume_from_checkpoint", "true") == 2
 
 
-def test_a_step_with_a_broken_gradient_is_left_out_whole(tiny_bert, text, tmp_path, monkeypatch, capfd):
+def test_a_step_with_a_nan_gradient_is_skipped(tiny_bert, text, tmp_path, monkeypatch, capfd):
     from starbucks_retrieval.pretrain.module import PretrainingModule
 
     forward, broken = PretrainingModule.forward, {2, 3}
@@ -134,21 +134,21 @@ def test_a_step_with_a_broken_gradient_is_left_out_whole(tiny_bert, text, tmp_pa
         "--save_steps",
         1,
     )
-    assert door(tiny_bert, text, tmp_path / "m", *words, "--save_total_limit", 9) == 0
+    assert run_pretrain(tiny_bert, text, tmp_path / "m", *words, "--save_total_limit", 9) == 0
     saved = [load_file(tmp_path / "m" / f"checkpoint-{step}" / "model.safetensors") for step in (1, 2, 3, 4)]
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(saved)]
     assert same == [False, True, True]
     assert all(torch.isfinite(weight).all() for weight in saved[3].values())
     assert "skipped for NaN or infinite gradients: 2" in (tmp_path / "m" / "README.md").read_text()
     broken.update(range(10))
-    assert door(tiny_bert, text, tmp_path / "n", "--max_skipped_steps", 2) == 2
+    assert run_pretrain(tiny_bert, text, tmp_path / "n", "--max_skipped_steps", 2) == 2
     assert "3 steps had NaN or infinite gradients" in capfd.readouterr().err
 
 
 def test_short_documents_are_dropped_and_counted_and_the_text_wraps(tiny_bert, text, tmp_path):
     rows = [{"text": line} for line in text.read_text().splitlines()]  # an empty one among them
     (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert door(tiny_bert, tmp_path / "text.jsonl", tmp_path / "m", "--max_steps", 20) == 0
+    assert run_pretrain(tiny_bert, tmp_path / "text.jsonl", tmp_path / "m", "--max_steps", 20) == 0
     figures = json.loads((tmp_path / "m" / "training.json").read_text())["figures"]
     assert figures["dropped_documents"]["empty"] >= 1 and figures["dropped_documents"]["short"] >= 1
     assert figures["tokens"] > 20 * 4 * 10
@@ -168,7 +168,9 @@ def test_every_preset_trains(tiny_bert, text, tmp_path, name):
         "--max_length",
         32,
     )
-    assert door(tiny_bert, text, tmp_path / "m", *words, "--max_steps", 1, "--per_device_train_batch_size", 4) == 0
+    assert (
+        run_pretrain(tiny_bert, text, tmp_path / "m", *words, "--max_steps", 1, "--per_device_train_batch_size", 4) == 0
+    )
 
 
 def test_a_preset_in_a_file_is_taken(tiny_bert, text, tmp_path, capsys):
@@ -178,8 +180,8 @@ def test_a_preset_in_a_file_is_taken(tiny_bert, text, tmp_path, capsys):
     )
     words = [str(tmp_path / "run.yaml"), "--fp16", "false", "--weight_decay", "default", "--quiet"]
     assert run_command(main, [*words, "--print_config", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["configuration"]
-    assert told["encoder_mlm_probability"] == {"value": 0.3, "source": "preset retromae-stage2"}
+    printed = json.loads(capsys.readouterr().out)["configuration"]
+    assert printed["encoder_mlm_probability"] == {"value": 0.3, "source": "preset retromae-stage2"}
     assert not (tmp_path / "m").exists()
     assert run_command(main, words) == 0
     record = json.loads((tmp_path / "m" / "training.json").read_text())["configuration"]
@@ -187,9 +189,9 @@ def test_a_preset_in_a_file_is_taken(tiny_bert, text, tmp_path, capsys):
     assert (record["transformers"]["learning_rate"], record["transformers"]["weight_decay"]) == (1e-4, 0.0)
 
 
-def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path):
+def test_the_contrastive_term_separates_spans_of_different_documents(tiny_bert, text, tmp_path):
     words = ("--objective", "retromae", "--contrastive_weight", 1, "--mode", "spans")
-    assert door(tiny_bert, text, tmp_path / "m", *words) == 0
+    assert run_pretrain(tiny_bert, text, tmp_path / "m", *words) == 0
     assert "ctr" in history(tmp_path / "m")[0]
 
 
@@ -212,8 +214,8 @@ def test_two_spans_of_a_document_are_told_from_others(tiny_bert, text, tmp_path)
         ("--max_length 8", "too few tokens"),
     ],
 )
-def test_bad_input_is_refused_at_the_door(tiny_bert, text, tmp_path, capfd, words, message):
-    assert door(tiny_bert, text, tmp_path / "m", *words.split()) == 2
+def test_bad_input_is_refused_before_training(tiny_bert, text, tmp_path, capfd, words, message):
+    assert run_pretrain(tiny_bert, text, tmp_path / "m", *words.split()) == 2
     printed = capfd.readouterr().err
     assert message in printed and "Traceback" not in printed
     assert not (tmp_path / "m" / "model.safetensors").exists()
@@ -222,8 +224,8 @@ def test_bad_input_is_refused_at_the_door(tiny_bert, text, tmp_path, capfd, word
 def test_text_without_documents_and_models_without_masks_are_refused(text, tmp_path, capfd):
     empty = tmp_path / "empty.txt"
     empty.write_text("\n\n")
-    assert door(save_model(tmp_path / "bert"), empty, tmp_path / "m") == 2
-    assert door(save_model(tmp_path / "llama", "llama"), text, tmp_path / "n") == 2
+    assert run_pretrain(save_model(tmp_path / "bert"), empty, tmp_path / "m") == 2
+    assert run_pretrain(save_model(tmp_path / "llama", "llama"), text, tmp_path / "n") == 2
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -231,7 +233,7 @@ def test_a_registered_objective_trains_and_gets_its_card(tiny_bert, text, tmp_pa
     objective = PretrainObjective("a method of another package", PretrainOptions(mae=False))
     PRETRAIN_OBJECTIVES.register("added", objective, help="an objective of a test")
     try:
-        assert door(tiny_bert, text, tmp_path / "m", "--objective", "added") == 0
+        assert run_pretrain(tiny_bert, text, tmp_path / "m", "--objective", "added") == 0
     finally:
         del PRETRAIN_OBJECTIVES._entries["added"]
     assert "pre-trained by a method of another package" in (tmp_path / "m" / "README.md").read_text()

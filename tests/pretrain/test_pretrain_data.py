@@ -43,7 +43,7 @@ MODES = [
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_a_run_goes_on_after_any_batch_bit_for_bit(files, options):
+def test_a_resumed_stream_equals_the_uninterrupted_one(files, options):
     whole = list(islice(data(files, **options), 64))
     assert whole[-1]["state"][0] > 90  # the second epoch and more
     for stop in (0, 1, 4, 11, 12, 25, 37, 61):
@@ -51,7 +51,7 @@ def test_a_run_goes_on_after_any_batch_bit_for_bit(files, options):
         assert all(same(batch, old) for batch, old in zip(islice(again, 2), whole[stop + 1 :]))
 
 
-def test_the_state_names_documents_parts_batch_and_lengths(files):
+def test_the_state_holds_documents_parts_batch_and_lengths(files):
     batches = list(islice(data(files), 15))
     assert batches[0]["state"].tolist() == [9, 0, 1, -1, -1]  # one of the first nine is empty
     assert batches[-1]["state"].tolist()[2:] == [15, 40, 50]
@@ -114,7 +114,7 @@ def test_empty_and_short_documents_are_counted(files):
     assert stream.cutter.dropped == {"empty": 1, "short": 1}
 
 
-def test_through_a_loader_in_a_process_of_its_own(files):
+def test_a_data_loader_in_another_process_gives_the_same_batches(files):
     loader = torch.utils.data.DataLoader(data(files), batch_size=None, num_workers=1)
     assert all(same(a, b) for a, b in zip(islice(loader, 3), islice(data(files), 3)))
     loader = torch.utils.data.DataLoader(data(files), batch_size=None, num_workers=2)

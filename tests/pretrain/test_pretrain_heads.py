@@ -27,7 +27,7 @@ from .conftest import MASKED, TWO_STREAM, masked_batch, masked_lm, save_masked_l
 from .published import cut
 
 
-def test_the_suite_visits_every_family():
+def test_every_head_layout_is_tested():
     assert set(MASKED) == set(HEADS) <= set(FAMILIES)
 
 
@@ -87,7 +87,7 @@ def test_a_backbone_without_a_head_gets_a_new_one(family, tmp_path, caplog):
     assert found["loss"].isfinite()
 
 
-def test_a_whole_checkpoint_is_loaded_without_a_word(tmp_path, caplog):
+def test_a_complete_checkpoint_is_loaded_without_a_message(tmp_path, caplog):
     save_masked_lm(tmp_path)
     with caplog.at_level(logging.INFO, logger="starbucks_retrieval"):
         model, _, config = load_masked_lm(str(tmp_path), dropout=0.0)

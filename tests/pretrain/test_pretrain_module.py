@@ -91,7 +91,7 @@ def test_every_option_is_the_published_loss(family, changes):
     check(module, masked_batch(enhanced=enhanced), **reading)
 
 
-def test_a_ladder_below_the_last_layer_runs_no_layer_above():
+def test_sizes_below_the_last_layer_run_no_layer_above():
     module = build(sizes=Sizes.parse("1:8,3:16"))
     module.backbone.encoder.layer[3].register_forward_hook(lambda *_: pytest.fail("layer 4 ran"))
     module(**masked_batch())
@@ -317,7 +317,7 @@ def test_mpnet_has_no_gradient_checkpointing():
         build("mpnet").gradient_checkpointing_enable()
 
 
-def test_the_default_ladder_is_the_stored_one_or_the_paper_s():
+def test_the_default_sizes_are_the_stored_ones_or_the_paper_s():
     assert build(sizes=None).sizes == Sizes.default(4, 32)
     stored = PretrainingModule(masked_lm(), None, EncoderConfig(sizes=Sizes.parse("2:16,4:32"), pooling="mean"))
     assert str(stored.sizes) == "2:16,4:32" and stored.encoder_config.pooling == "cls"

@@ -30,7 +30,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("objective", ["smae", "retromae"])
-def test_what_it_says_is_what_the_run_does(job, tmp_path, capsys, objective):
+def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys, objective):
     more = ["--objective", objective, "--gradient_accumulation_steps", "2", "--quiet", "--json"]
     assert run_command(main, [*job, *more, "--dry_run"]) == 0
     plan = json.loads(capsys.readouterr().out)

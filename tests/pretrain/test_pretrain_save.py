@@ -87,14 +87,14 @@ def test_a_backbone_without_head_is_saved_with_its_new_one(tmp_path):
     assert torch.equal(again.head.dense.weight, module.head.dense.weight)
 
 
-def test_a_folder_without_decoder_cannot_be_gone_on_from(tmp_path):
+def test_a_checkpoint_without_decoder_is_refused(tmp_path):
     start = save_masked_lm(tmp_path / "start")
     save_backbone(trained(start, PretrainOptions(mae=False)), tmp_path / "saved")
     with pytest.raises(UserError, match="decoder"):
         load_backbone_and_decoder(trained(start), tmp_path / "saved")
 
 
-def test_saving_over_an_older_checkpoint_leaves_no_trace_of_it(tmp_path):
+def test_saving_over_an_older_checkpoint_removes_it(tmp_path):
     start = save_masked_lm(tmp_path / "start")
     first, second = trained(start), trained(start, PretrainOptions(decoder_init="random"))
     save_backbone(first, tmp_path / "saved")

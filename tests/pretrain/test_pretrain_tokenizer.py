@@ -19,7 +19,7 @@ def words_of(pieces):
     return [read(part) for part in np.split(pieces.ids, np.flatnonzero(pieces.starts)[1:])]
 
 
-def test_pieces_know_their_words(tokenizer):
+def test_word_starts_are_marked(tokenizer):
     texts = ["ab c. def", "", "ghi"]
     assert [words_of(pieces) for pieces in tokenizer(texts)] == [["ab", "c", ".", "def"], [""], ["ghi"]]
     assert tokenizer(["ab c"])[0].starts.tolist() == [True, False, True]
@@ -38,7 +38,7 @@ def test_a_cut_word_is_a_word(tokenizer):
     assert words_of(join([pieces.cut(0, 3), pieces.cut(1, 3)])) == ["abc", "##bc"]
 
 
-def test_a_word_no_budget_would_admit_is_taken_apart(tokenizer):
+def test_every_piece_of_a_very_long_word_is_a_word(tokenizer):
     long = "a" * (MAX_WORD + 1)
     (pieces,) = tokenizer([f"bc {long} {long[1:]} d"])
     assert words_of(pieces) == ["bc", "a", *["##a"] * MAX_WORD, "a" * MAX_WORD, "d"]

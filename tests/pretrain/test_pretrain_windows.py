@@ -58,7 +58,7 @@ def test_windows_follow_seed_epoch_and_document_alone(tokenizer):
     assert len(set(strings(cut(Cutter(tokenizer, LENGTH), [" ".join("abcdefghijklm" * 9)] * 20)))) > 5
 
 
-def test_windows_say_where_to_go_on(tokenizer):
+def test_windows_record_the_next_document(tokenizer):
     texts = ["abcdef", "", "abcdef"]
     assert [sequence.after for sequence in cut(Cutter(tokenizer, LENGTH), texts)] == [(1, 0), (3, 0)]
 

@@ -40,7 +40,7 @@ def ids(example):
     return [docid.split(" ", 1)[1] for docid in example.docids]
 
 
-def test_positives_take_turns_and_negatives_slide(tmp_path):
+def test_epochs_cycle_through_positives_and_move_a_window_over_negatives(tmp_path):
     data = training_set(tmp_path, [inline_row("a", ["p1", "p2", "p3"], [f"n{i}" for i in range(6)])], 4)
     epochs = [ids(data[(epoch, 0)]) for epoch in range(6)]
     assert {first for first, *_ in epochs[:3]} == {"p1", "p2", "p3"}

@@ -212,7 +212,7 @@ def test_collator_puts_queries_first_and_keeps_lengths(encoder):
     assert not excluded_passages(kept["docids"], kept["known"], targets).any()
 
 
-def test_collator_brings_labels_and_teacher(encoder):
+def test_collator_returns_labels_and_teacher_scores(encoder):
     examples = [
         Example("w1", ["0 a"], ["w3"], frozenset({"0 a"}), "q1", scores=[2.0], label=0.5),
         Example("w2", ["0 b"], ["w4"], frozenset({"0 b"}), "q2", scores=[1.0], label=0.25),
@@ -221,7 +221,7 @@ def test_collator_brings_labels_and_teacher(encoder):
     assert batch["labels"].tolist() == [0.5, 0.25] and batch["teacher"].tolist() == [[2.0], [1.0]]
 
 
-def test_an_anchor_costs_nothing_until_the_full_size_moves(encoder, tiny_bert):
+def test_the_anchor_loss_is_zero_until_the_full_size_changes(encoder, tiny_bert):
     batch = flat(random_rows(6), 3)
     plain = TrainingModule(encoder, srl())
     anchored = TrainingModule(encoder, srl(), anchor=NestedEncoder.from_pretrained(tiny_bert), anchor_weight=3.0)

@@ -22,12 +22,12 @@ def options(name, **more):
     return build_options(TrainArguments("m", dataset_path=["d"], **ours, **more), EncoderConfig(), 12, False)
 
 
-def test_presets_have_one_policy_for_known_positives():
+def test_all_presets_keep_known_positives():
     assert {recipe["false_negatives"] for recipe in PRESETS.values()} == {"keep"}
 
 
 @pytest.mark.parametrize("task", ["msmarco", "sts"])
-def test_a_plain_name_is_the_paper_and_released_is_the_code(task):
+def test_a_plain_preset_follows_the_paper_and_released_the_code(task):
     plain, released = options(f"starbucks-{task}"), options(f"starbucks-{task}-released")
     assert (plain.reduction, plain.kl_space, plain.detach_teacher, plain.kl_multiplier) == ("mean", "scores", True, 1.0)
     assert plain.kl_temperature == (0.3 if task == "sts" else None)
@@ -43,14 +43,14 @@ def test_a_separate_model_trains_at_its_dim_unless_its_name_says_otherwise():
 
 
 @pytest.mark.parametrize("name", RENAMED)
-def test_a_name_that_is_gone_is_answered_with_the_new_one(name):
+def test_a_renamed_preset_is_refused_with_its_new_name(name):
     with pytest.raises(UserError, match=f"no preset {name}") as caught:
         TrainArguments("m", preset=name)
     assert RENAMED[name] in caught.value.hint and RENAMED[name] in PRESETS
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_name_that_means_something_else_now_says_so_in_one_line(name, capsys):
+def test_a_preset_whose_meaning_changed_prints_a_notice(name, capsys):
     needed = ["--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o"]
     assert run_command(main, ["--preset", name, "--bf16", "false", "--fp16", "false", *needed, "--print_config"]) == 0
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("preset ")]

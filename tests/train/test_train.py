@@ -1,4 +1,4 @@
-"""train through its door: model folder, resume, dev scores, refusals."""
+"""The command train: model folder, resume, dev scores, refusals."""
 
 from __future__ import annotations
 
@@ -134,19 +134,19 @@ def configured(capsys, *argv):
     """Name → value and source, as --print_config tells them of a job over a folder that nobody reads."""
     needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "never-written")
     assert run_command(main, [*map(str, argv), *needed, "--print_config", "--json", "--quiet"]) == 0
-    told = json.loads(capsys.readouterr().out)["configuration"]
-    return {name: (entry["value"], entry["source"]) for name, entry in told.items()}
+    printed = json.loads(capsys.readouterr().out)["configuration"]
+    return {name: (entry["value"], entry["source"]) for name, entry in printed.items()}
 
 
 def test_a_preset_in_a_file_is_taken_and_overridden_by_the_file_and_by_flags(tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text("preset: separate-msmarco\nsizes: 6:128\nlearning_rate: 3e-5\nquery_max_len: 20\n")
-    told = configured(capsys, path, "--query_max_len", "24")
-    assert told["preset"] == ("separate-msmarco", f"file {path}")
-    assert told["objective"] == ("separate", "preset separate-msmarco")
-    assert told["per_device_train_batch_size"] == (128, "preset separate-msmarco")
-    assert told["learning_rate"] == (3e-5, f"file {path}") and told["query_max_len"] == (24, "flag")
-    assert told["fp16"] == (False, "default") and told["save_total_limit"] == (2, "default")
+    printed = configured(capsys, path, "--query_max_len", "24")
+    assert printed["preset"] == ("separate-msmarco", f"file {path}")
+    assert printed["objective"] == ("separate", "preset separate-msmarco")
+    assert printed["per_device_train_batch_size"] == (128, "preset separate-msmarco")
+    assert printed["learning_rate"] == (3e-5, f"file {path}") and printed["query_max_len"] == (24, "flag")
+    assert printed["fp16"] == (False, "default") and printed["save_total_limit"] == (2, "default")
     other = configured(capsys, path, "--preset", "retromae-msmarco")
     assert other["objective"] == ("full", "preset retromae-msmarco") and other["learning_rate"][0] == 3e-5
     assert not (tmp_path / "never-written").exists()
@@ -155,8 +155,8 @@ def test_a_preset_in_a_file_is_taken_and_overridden_by_the_file_and_by_flags(tmp
 def test_a_file_goes_over_a_preset_that_a_flag_names(tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text("kl_weight: 0\nlearning_rate: 3e-5\n")
-    told = configured(capsys, path, "--preset=starbucks-msmarco")
-    assert (told["kl_weight"], told["learning_rate"]) == ((0.0, f"file {path}"), (3e-5, f"file {path}"))
+    printed = configured(capsys, path, "--preset=starbucks-msmarco")
+    assert (printed["kl_weight"], printed["learning_rate"]) == ((0.0, f"file {path}"), (3e-5, f"file {path}"))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_a_file_goes_over_a_preset_that_a_flag_names(tmp_path, capsys):
         (("--warmup_ratio", 0.3), (0.3, "flag, as warmup_ratio")),
     ],
 )
-def test_the_warm_up_is_what_the_last_layer_says(capsys, flags, expected):
+def test_the_last_source_of_the_warm_up_wins(capsys, flags, expected):
     assert configured(capsys, *flags)["warmup_steps"] == expected
 
 
-def test_a_preset_is_shown_for_people(capsys):
+def test_print_config_shows_a_preset_as_text(capsys):
     needed = ("--model_name_or_path", "m", "--dataset_path", "d", "--output_dir", "o")
     assert run_command(main, ["--preset", "retromae-beir", *needed, "--print_config"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

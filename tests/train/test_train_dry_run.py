@@ -46,28 +46,28 @@ def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
         "--save_strategy",
         "no",
     ]
-    told = previewed(capsys, *job, *more)
+    printed = previewed(capsys, *job, *more)
     assert not list((tmp_path / "here").iterdir())
-    assert (told["rows"], told["rows_per_step"], told["layers"], told["state"]) == (20, 18, 3, "new")
-    assert told["tokens_per_step"] == 18 * (5 + 7)  # with the two special tokens of each text
-    assert told["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 1e-4 * 3)
+    assert (printed["rows"], printed["rows_per_step"], printed["layers"], printed["state"]) == (20, 18, 3, "new")
+    assert printed["tokens_per_step"] == 18 * (5 + 7)  # with the two special tokens of each text
+    assert printed["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 1e-4 * 3)
     assert run_command(main, [*job, *more, "--json", "--quiet"]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert (done["steps"], done["sizes"]) == (told["steps"], told["sizes"])
+    assert (done["steps"], done["sizes"]) == (printed["steps"], printed["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
-    assert told["bytes"] == pytest.approx(written, rel=0.05)
+    assert printed["bytes"] == pytest.approx(written, rel=0.05)
     assert previewed(capsys, *job, *more)["state"].startswith("not empty: refused")
 
 
-def test_steps_that_are_asked_and_checkpoints(job, capsys):
-    told = previewed(capsys, *job, "--max_steps", "7", "--save_steps", "3")
-    assert (told["steps"], told["checkpoints"]) == (7, 2)  # transformers keeps the last two
-    assert told["bytes"] == told["parameters"] * 4 * (1 + 2 * 3)
+def test_max_steps_and_checkpoints(job, capsys):
+    printed = previewed(capsys, *job, "--max_steps", "7", "--save_steps", "3")
+    assert (printed["steps"], printed["checkpoints"]) == (7, 2)  # transformers keeps the last two
+    assert printed["bytes"] == printed["parameters"] * 4 * (1 + 2 * 3)
     again = previewed(capsys, *job, "--max_steps", "7", "--grad_cache")
-    assert again["seconds"] == pytest.approx(told["seconds"] * 4 / 3)
+    assert again["seconds"] == pytest.approx(printed["seconds"] * 4 / 3)
 
 
-def test_a_checkpoint_to_go_on_from(job, tmp_path, capsys):
+def test_a_checkpoint_to_resume_from(job, tmp_path, capsys):
     folder = tmp_path / "here" / "model" / "checkpoint-4"
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
@@ -79,16 +79,16 @@ def test_scored_pairs_and_groups_with_texts(job, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n1\tw1 w2\tw3\n2\tw4 w5\tw6\n")
     (tmp_path / "groups.jsonl").write_text(json.dumps({"query": "w1", "positive": "w2 w3", "negative": ["w4"]}) + "\n")
     job[3] = str(tmp_path / "pairs.tsv")
-    told = previewed(capsys, *job, "--task", "sts")
-    assert (told["rows"], told["group_size"], told["mean_query_tokens"], told["mean_passage_tokens"]) == (
+    printed = previewed(capsys, *job, "--task", "sts")
+    assert (printed["rows"], printed["group_size"], printed["mean_query_tokens"], printed["mean_passage_tokens"]) == (
         2,
         1,
         4.0,
         3.0,
     )
     job[3] = str(tmp_path / "groups.jsonl")
-    told = previewed(capsys, *job, "--train_group_size", "2")
-    assert (told["rows"], told["mean_query_tokens"], told["mean_passage_tokens"]) == (1, 3.0, 3.5)
+    printed = previewed(capsys, *job, "--train_group_size", "2")
+    assert (printed["rows"], printed["mean_query_tokens"], printed["mean_passage_tokens"]) == (1, 3.0, 3.5)
 
 
 @pytest.mark.parametrize(

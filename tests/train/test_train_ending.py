@@ -21,14 +21,16 @@ def stage(request, tiny_bert, tmp_path):
     if request.param == "train":
         rows = [{"query": f"w{i}", "positive": f"w{i} w{i + 1}"} for i in range(8)]
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        own = "--train_group_size 1"
+        flags = "--train_group_size 1"
     else:
         lines = (" ".join(f"w{i + j}" for j in range(12)) for i in range(8))
         (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-        own = "--max_length 32"
+        flags = "--max_length 32"
 
     def run(*words):
-        fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {tmp_path}/m {own}"
+        fixed = (
+            f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {tmp_path}/m {flags}"
+        )
         steps = "--max_steps 2 --per_device_train_batch_size 2 --logging_steps 1 --save_strategy no --use_cpu"
         main = train_main if request.param == "train" else pretrain_main
         return run_command(main, [*fixed.split(), *steps.split(), *words])
@@ -69,8 +71,10 @@ def test_a_card_that_fails_loses_nothing(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(stage.card_writer, fail)
     assert stage() == 0
     assert whole(tmp_path / "m")
-    told = capfd.readouterr().err
-    assert f"{tmp_path}/m/README.md was not written: KeyError: 'chain'\n  try: " in told and "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert (
+        f"{tmp_path}/m/README.md was not written: KeyError: 'chain'\n  try: " in printed and "Traceback" not in printed
+    )
 
 
 def test_a_record_that_fails_loses_neither_weights_nor_card(stage, tmp_path, monkeypatch, capfd):
@@ -104,8 +108,8 @@ def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
     assert stage("--push_to_hub", "--hub_model_id", "me/m") == 0
     assert {"model.safetensors", "training.json", "README.md"} <= set(found) and not private(found)
     assert whole(tmp_path / "m") and "starbucks" in (tmp_path / "m" / "README.md").read_text()
-    told = capfd.readouterr().err
-    assert "was not pushed: ConnectionError: no network" in told and f"hf upload me/m {tmp_path}/m" in told
+    printed = capfd.readouterr().err
+    assert "was not pushed: ConnectionError: no network" in printed and f"hf upload me/m {tmp_path}/m" in printed
 
 
 def test_a_push_without_a_token_is_refused_before_training(stage, tmp_path, monkeypatch, capfd):
@@ -155,7 +159,7 @@ def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, 
     assert not [name for names in found for name in private(names)]
 
 
-def test_what_fails_after_the_last_step_is_raised_once_the_model_is_written(stage, tmp_path, monkeypatch):
+def test_an_error_after_the_last_step_is_raised_once_the_model_is_written(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 
     def report(self, args, state, control, **_):
@@ -168,7 +172,7 @@ def test_what_fails_after_the_last_step_is_raised_once_the_model_is_written(stag
     assert whole(tmp_path / "m") and (tmp_path / "m" / "README.md").exists()
 
 
-def test_what_fails_before_the_last_step_leaves_no_model(stage, tmp_path, monkeypatch):
+def test_an_error_before_the_last_step_leaves_no_model(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 
     monkeypatch.setattr(DefaultFlowCallback, "on_log", fail, raising=False)

@@ -1,4 +1,4 @@
-"""Methods, tasks, adapters and backbones through the door of train."""
+"""Methods, tasks, adapters and backbones through the command."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def data(tmp_path_factory):
     return folder
 
 
-def door(model, output, *words):
+def run_train(model, output, *words):
     fixed = "--max_steps 2 --per_device_train_batch_size 4 --logging_steps 1 --save_strategy no --quiet"
-    flags = ["--model_name_or_path", str(model), "--output_dir", str(output), *fixed.split(), *map(str, words)]
-    return run_command(main, flags)
+    more = [part for word in words for part in (word.split() if isinstance(word, str) else [str(word)])]
+    return run_command(main, ["--model_name_or_path", str(model), "--output_dir", str(output), *fixed.split(), *more])
 
 
 def history(output):
@@ -70,7 +70,7 @@ def test_every_preset_trains(tiny_bert, data, tmp_path, name):
         words += ["--sizes", "2:16"]
     if "train_dims" in PRESETS[name]:
         words += ["--train_dims", "8,16,32"]
-    assert door(tiny_bert, tmp_path / "m", "--dataset_path", data / kind[0], *kind[1:], *words) == 0
+    assert run_train(tiny_bert, tmp_path / "m", "--dataset_path", data / kind[0], *kind[1:], *words) == 0
     losses = [entry["loss"] for entry in history(tmp_path / "m") if "loss" in entry]
     assert len(losses) == 2 and np.isfinite(losses).all()
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
@@ -80,45 +80,22 @@ def test_every_preset_trains(tiny_bert, data, tmp_path, name):
     assert set(vectors) == set(encoder.sizes)
 
 
-def test_a_separate_model_has_its_own_layers_only(tiny_bert, data, tmp_path):
-    words = (
-        "--dataset_path",
-        data / "rows.jsonl",
-        "--train_group_size",
-        2,
-        "--objective",
-        "separate",
-        "--sizes",
-        "2:16",
-    )
-    assert door(tiny_bert, tmp_path / "m", *words) == 0
+def test_a_separate_model_has_the_layers_of_its_size_only(tiny_bert, data, tmp_path):
+    words = ("--dataset_path", data / "rows.jsonl", "--train_group_size 2 --objective separate --sizes 2:16")
+    assert run_train(tiny_bert, tmp_path / "m", *words) == 0
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
     assert encoder.num_layers == 2 and str(encoder.sizes) == "2:16"
-    assert door(tiny_bert, tmp_path / "wide", *words, "--train_dim", "false") == 0
+    assert run_train(tiny_bert, tmp_path / "wide", *words, "--train_dim", "false") == 0
     assert "ce/2:32" in history(tmp_path / "wide")[0] and "ce/2:16" in history(tmp_path / "m")[0]
     assert str(NestedEncoder.from_pretrained(tmp_path / "wide").sizes) == "2:16"
-    assert door(tiny_bert, tmp_path / "deep", *words, "--passage_layers", "2:4") == 0
+    assert run_train(tiny_bert, tmp_path / "deep", *words, "--passage_layers", "2:4") == 0
     assert NestedEncoder.from_pretrained(tmp_path / "deep").num_layers == 4
 
 
 def test_similarity_from_triples_with_a_dev_set(tiny_bert, data, tmp_path):
     words = ("--task", "sts", "--dataset_path", data / "nli.jsonl", "--eval_dataset_path", data / "pairs.tsv")
-    assert (
-        door(
-            tiny_bert,
-            tmp_path / "m",
-            *words,
-            "--sizes",
-            "2:16,4:32",
-            "--eval_steps",
-            1,
-            "--save_strategy",
-            "steps",
-            "--save_steps",
-            1,
-        )
-        == 0
-    )
+    more = "--sizes 2:16,4:32 --eval_steps 1 --save_strategy steps --save_steps 1"
+    assert run_train(tiny_bert, tmp_path / "m", *words, more) == 0
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
     assert (encoder.config.pooling, encoder.config.normalize, encoder.config.temperature) == ("mean", True, 0.05)
     scores = [entry for entry in history(tmp_path / "m") if "eval_spearman" in entry]
@@ -146,36 +123,15 @@ def test_spearman_of_the_dev_set(tiny_bert, data):
 
 def test_scored_pairs_are_learnt_with_cosent(tiny_bert, data, tmp_path):
     words = ("--task", "sts", "--dataset_path", data / "pairs.tsv", "--dataset_split", "train", "--sizes", "4:32")
-    assert (
-        door(
-            tiny_bert,
-            tmp_path / "m",
-            *words,
-            "--max_steps",
-            30,
-            "--learning_rate",
-            3e-3,
-            "--per_device_train_batch_size",
-            12,
-        )
-        == 0
-    )
+    more = "--max_steps 30 --learning_rate 3e-3 --per_device_train_batch_size 12"
+    assert run_train(tiny_bert, tmp_path / "m", *words, more) == 0
     losses = [entry["loss"] for entry in history(tmp_path / "m") if "loss" in entry]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
 def test_distillation_at_every_size(tiny_bert, data, tmp_path):
-    words = (
-        "--dataset_path",
-        data / "rows.jsonl",
-        "--train_group_size",
-        3,
-        "--distil_weight",
-        2,
-        "--sizes",
-        "2:8,4:32",
-    )
-    assert door(tiny_bert, tmp_path / "m", *words) == 0
+    words = ("--dataset_path", data / "rows.jsonl", "--train_group_size 3 --distil_weight 2 --sizes 2:8,4:32")
+    assert run_train(tiny_bert, tmp_path / "m", *words) == 0
     assert {"distil/2:8", "distil/4:32"} <= set(history(tmp_path / "m")[0])
 
 
@@ -185,14 +141,9 @@ def test_other_backbones_train_with_adapters(data, tmp_path, family):
     words = (
         "--dataset_path",
         data / "rows.jsonl",
-        "--train_group_size",
-        2,
-        "--sizes",
-        "2:8,4:32",
-        "--learning_rate",
-        1e-2,
+        "--train_group_size 2 --sizes 2:8,4:32 --learning_rate 1e-2",
     )
-    assert door(model, tmp_path / "m", *words, "--lora", "--lora_r", 4, "--gradient_checkpointing", "true") == 0
+    assert run_train(model, tmp_path / "m", *words, "--lora", "--lora_r", 4, "--gradient_checkpointing", "true") == 0
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
     assert encoder.config.pooling == ("cls" if family == "modernbert" else "last")
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
@@ -202,24 +153,19 @@ def test_other_backbones_train_with_adapters(data, tmp_path, family):
     assert not any("lora" in name for name in after)
 
 
-def test_adapters_resume_where_they_stopped(tiny_bert, data, tmp_path):
+def test_a_run_with_adapters_resumes(tiny_bert, data, tmp_path):
     words = (
         "--dataset_path",
         data / "rows.jsonl",
-        "--train_group_size",
-        2,
-        "--sizes",
-        "2:8,4:32",
-        "--learning_rate",
-        1e-2,
+        "--train_group_size 2 --sizes 2:8,4:32 --learning_rate 1e-2",
     )
     words += ("--lora", "--max_steps", 4, "--save_strategy", "steps", "--save_steps", 2, "--lora_dropout", 0.1)
-    assert door(tiny_bert, tmp_path / "whole", *words) == 0
-    assert door(tiny_bert, tmp_path / "cut", *words) == 0
+    assert run_train(tiny_bert, tmp_path / "whole", *words) == 0
+    assert run_train(tiny_bert, tmp_path / "cut", *words) == 0
     cut = tmp_path / "cut"
     for name in ("model.safetensors", "checkpoint-4/trainer_state.json"):
         (cut / name).unlink()
-    assert door(tiny_bert, cut, *words, "--resume_from_checkpoint", "true") == 0
+    assert run_train(tiny_bert, cut, *words, "--resume_from_checkpoint", "true") == 0
     whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", cut))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     # what is merged is what the adapters compute
@@ -231,7 +177,7 @@ def test_adapters_resume_where_they_stopped(tiny_bert, data, tmp_path):
     assert delta.abs().max() > 0
 
 
-def test_a_loss_that_is_no_number_stops_with_its_queries(tiny_bert, data, tmp_path, capfd, monkeypatch):
+def test_a_nan_loss_stops_the_run_and_names_the_queries(tiny_bert, data, tmp_path, capfd, monkeypatch):
     from starbucks_retrieval.train.module import TrainingModule
 
     forward, calls = TrainingModule.forward, []
@@ -243,7 +189,7 @@ def test_a_loss_that_is_no_number_stops_with_its_queries(tiny_bert, data, tmp_pa
 
     monkeypatch.setattr(TrainingModule, "forward", broken)
     words = ("--dataset_path", data / "rows.jsonl", "--train_group_size", 2, "--max_steps", 6)
-    assert door(tiny_bert, tmp_path / "m", *words, "--save_strategy", "steps", "--save_steps", 2) == 2
+    assert run_train(tiny_bert, tmp_path / "m", *words, "--save_strategy", "steps", "--save_steps", 2) == 2
     printed = capfd.readouterr().err
     assert "the loss is nan at step 3, in the batch of queries " in printed and "checkpoint-2" in printed
     from starbucks_retrieval.data import open_groups
@@ -256,22 +202,17 @@ def test_a_resumed_run_must_be_the_same_run(tiny_bert, data, tmp_path, capfd):
     words = (
         "--dataset_path",
         data / "rows.jsonl",
-        "--train_group_size",
-        2,
-        "--save_strategy",
-        "steps",
-        "--save_steps",
-        1,
+        "--train_group_size 2 --save_strategy steps --save_steps 1",
     )
-    assert door(tiny_bert, tmp_path / "m", *words, "--learning_rate", 1e-4) == 0
+    assert run_train(tiny_bert, tmp_path / "m", *words, "--learning_rate", 1e-4) == 0
     again = (*words, "--learning_rate", 1e-3, "--kl_weight", 2, "--resume_from_checkpoint", "true")
-    assert door(tiny_bert, tmp_path / "m", *again) == 2
+    assert run_train(tiny_bert, tmp_path / "m", *again) == 2
     printed = capfd.readouterr().err
     assert "learning_rate 0.001 (was 0.0001)" in printed and "kl_weight 2.0 (was None)" in printed
     assert "--override" in printed
-    assert door(tiny_bert, tmp_path / "m", *again, "--max_steps", 3, "--override") == 0
+    assert run_train(tiny_bert, tmp_path / "m", *again, "--max_steps", 3, "--override") == 0
     same = (*words, "--learning_rate", 1e-3, "--kl_weight", 2, "--resume_from_checkpoint", "true", "--max_steps", 3)
-    assert door(tiny_bert, tmp_path / "m", *same) == 0
+    assert run_train(tiny_bert, tmp_path / "m", *same) == 0
 
 
 def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
@@ -279,7 +220,7 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
     old = (
         "--variant retrieval --embedding_dim_list 8,16 --passage_to_last_layer --sub_layer_full_dim --score_align true"
     )
-    assert door(tiny_bert, tmp_path / "m", *words, *old.split()) == 0
+    assert run_train(tiny_bert, tmp_path / "m", *words, *old.split()) == 0
     parts = set(history(tmp_path / "m")[0])
     assert {"ce/1:8", "ce/1:16", "ce/4:16", "align/1"} <= parts
     record = json.loads((tmp_path / "m" / "training.json").read_text())["configuration"]["train"]
@@ -326,7 +267,7 @@ def test_contradictions_are_refused(tiny_bert, data, tmp_path, capfd, words, mes
     more = words.format(**files).split()
     kind = [] if "--dataset_path" in more else ["--dataset_path", data / "rows.jsonl"]
     group = [] if "sts" in more else ["--train_group_size", 2]
-    assert door(tiny_bert, tmp_path / "m", *kind, *group, *more) == 2
+    assert run_train(tiny_bert, tmp_path / "m", *kind, *group, *more) == 2
     printed = capfd.readouterr().err
     assert message in printed and "Traceback" not in printed
     assert not (tmp_path / "m" / "model.safetensors").exists()
@@ -335,12 +276,12 @@ def test_contradictions_are_refused(tiny_bert, data, tmp_path, capfd, words, mes
 def test_deepspeed_that_is_not_installed_is_named(tiny_bert, data, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     words = ("--dataset_path", data / "rows.jsonl", "--train_group_size", 2, "--deepspeed", "zero.json")
-    assert door(tiny_bert, tmp_path / "m", *words) == 2
+    assert run_train(tiny_bert, tmp_path / "m", *words) == 2
     assert "starbucks-retrieval[deepspeed]" in capfd.readouterr().err
 
 
 def test_other_options_reach_the_objective(tiny_bert, data, tmp_path):
     words = ("--dataset_path", data / "rows.jsonl", "--train_group_size", 2, "--sizes", "2:8,4:32")
     options = ("--objective_options", "kl_space=coords", "kl_teacher=same_dim", "size_weights=[1.0, 0.0]")
-    assert door(tiny_bert, tmp_path / "m", *words, *options) == 0
+    assert run_train(tiny_bert, tmp_path / "m", *words, *options) == 0
     assert "- objective size_weights: (1.0, 0.0)" in (tmp_path / "m" / "README.md").read_text()

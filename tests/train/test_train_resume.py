@@ -26,10 +26,10 @@ def stage(request, tiny_bert, tmp_path):
         for i in range(8)
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    own = "--train_group_size 1" if request.param == "train" else "--max_length 32 --text_column text"
+    flags = "--train_group_size 1" if request.param == "train" else "--max_length 32 --text_column text"
 
     def run(output, *words):
-        fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {output} {own}"
+        fixed = f"--model_name_or_path {tiny_bert} --dataset_path {tmp_path}/data.jsonl --output_dir {output} {flags}"
         steps = "--max_steps 2 --per_device_train_batch_size 2 --save_steps 1 --use_cpu --quiet"
         main = train_main if request.param == "train" else pretrain_main
         return run_command(main, [*fixed.split(), *steps.split(), *words])
@@ -45,7 +45,7 @@ def same(one, other):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole(stage, tmp_path):
+def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, tmp_path):
     whole = tmp_path / "whole"
     assert stage(whole, *RESUME) == 0  # there is no such folder yet
     files = sorted(path for path in (whole / "checkpoint-1").iterdir() if path.is_file())
@@ -74,14 +74,14 @@ def test_the_way_back_works_at_every_moment_before_the_first_checkpoint_is_whole
         assert not (folder / LOCK).exists()
 
 
-def test_the_same_command_works_where_a_kill_left_half_a_configuration(stage, tmp_path):
+def test_the_same_command_works_after_a_kill_while_the_configuration_is_written(stage, tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / ".run.json.0123456789ab.tmp").write_text("{")
     assert stage(tmp_path / "m") == 0
     assert not list((tmp_path / "m").glob(".run.json*"))
 
 
-def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_path, capfd):
+def test_a_second_run_into_a_folder_is_refused_at_once(stage, tmp_path, capfd):
     (tmp_path / "m").mkdir()
     lock = FolderLock(tmp_path / "m", LOCK)
     for words in ((), RESUME, ("--overwrite_output_dir",)):
@@ -97,7 +97,7 @@ def test_a_second_run_into_a_folder_is_refused_from_the_first_moment(stage, tmp_
     assert stage(tmp_path / "m") == 0
 
 
-def test_the_folder_is_held_while_a_run_lasts(stage, tmp_path, monkeypatch):
+def test_the_folder_is_locked_during_a_run(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 
     def second(*_, **__):
