@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports

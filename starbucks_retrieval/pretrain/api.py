@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments, readable
+from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.errors import UserError

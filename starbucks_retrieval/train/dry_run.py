@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import format_number, readable
+from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.dry_run import Preview, duration
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, format_number
+from starbucks_retrieval.cli import CommonArguments, finish, format_number, readable
 from starbucks_retrieval.cli.dry_run import Preview, free_bytes
 from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.info import readable
 from starbucks_retrieval.trainer import complete_checkpoints
 from starbucks_retrieval.trainer.distributed import shutdown
 
