@@ -52,9 +52,8 @@ class SRLOptions(Options):
         if self.kl_space == "coords" and self.kl_teacher == "full":
             raise UserError("coordinates of different dims cannot be compared", "add --kl_teacher same_dim")
         if self.sampled and self.size_weights is not None:
-            raise UserError(
-                "size weights belong to the model's sizes, and sampling takes other sizes", "drop one of the two"
-            )
+            problem = "size weights belong to the model's sizes, and sampling takes other sizes"
+            raise UserError(problem, "drop one of the two")
 
     @property
     def by_query(self) -> bool:
@@ -104,9 +103,8 @@ class SRL(Objective[SRLOptions]):
         super().__init__(sizes, full, options)
         self.largest = sizes.full
         if self.largest not in sizes.members:
-            raise UserError(
-                f"the sizes {sizes} lack their full size {self.largest}, the teacher", f"add {self.largest}"
-            )
+            problem = f"the sizes {sizes} lack their full size {self.largest}, the teacher"
+            raise UserError(problem, f"add {self.largest}")
         if options.size_weights is not None and len(options.size_weights) != len(sizes):
             raise UserError(f"{len(options.size_weights)} size weights for {len(sizes)} sizes", "give one per size")
         self.check_dims(size.dim for size in sizes)

@@ -106,9 +106,8 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         super().__init__(sizes, full, options)
         self._layers = options.layers or tuple(range(1, full.layer))
         if not self._layers or max(self._layers) >= full.layer or min(self._layers) < 1:
-            raise UserError(
-                f"2dmse samples layers from 1 to {full.layer - 1}, not {list(self._layers)}", "see --train_layers"
-            )
+            problem = f"2dmse samples layers from 1 to {full.layer - 1}, not {list(self._layers)}"
+            raise UserError(problem, "see --train_layers")
         below = tuple(8 * 2**i for i in range(20) if 8 * 2**i < full.dim)
         default = below if options.always_full else (*(size.dim for size in sizes), full.dim)
         self._dims = tuple(sorted(set(options.dims or default)))

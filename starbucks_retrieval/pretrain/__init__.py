@@ -67,9 +67,8 @@ class PretrainOptions:
         if self.decoder_layers < 1:
             raise UserError(f"a decoder of {self.decoder_layers} layers", "take at least one layer, or mae false")
         if self.decoder == "enhanced" and self.decoder_layers > 1:
-            raise UserError(
-                "a second layer of enhanced decoding would show every token its own answer", "set decoder_layers to 1"
-            )
+            problem = "a second layer of enhanced decoding would show every token its own answer"
+            raise UserError(problem, "set decoder_layers to 1")
         if not 0 < self.decoder_token_fraction <= 1:
             raise UserError(f"decoder_token_fraction {self.decoder_token_fraction}", "take more than 0, at most 1")
         if self.size_batch is not None and self.size_batch < 1:

@@ -272,9 +272,8 @@ def new_decoder(backbone: Any, layout: ArchitectureLayout, options: PretrainOpti
     config, count = backbone.config, options.decoder_layers
     enhanced = options.decoder == "enhanced"
     if count > config.num_hidden_layers:
-        raise UserError(
-            f"a decoder of {count} layers for a backbone of {config.num_hidden_layers}", "take fewer decoder layers"
-        )
+        problem = f"a decoder of {count} layers for a backbone of {config.num_hidden_layers}"
+        raise UserError(problem, "take fewer decoder layers")
     layers = layers_of(backbone, layout)
     if options.decoder_init == "random":
         layers = layers_of(_random_backbone(config, count, seed), layout)

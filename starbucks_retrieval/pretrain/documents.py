@@ -107,10 +107,8 @@ class DocumentStream:
             raise UserError("no documents to read", "name at least one file or data set")
         self.lengths = list(self.lengths) or [None] * len(self.sources)
         if len(self.lengths) != len(self.sources):
-            raise UserError(
-                f"{len(self.sources)} sources of documents, where the run began with {len(self.lengths)}",
-                "name the same sources in the same order, or start a new run",
-            )
+            problem = f"{len(self.sources)} sources of documents, where the run began with {len(self.lengths)}"
+            raise UserError(problem, "name the same sources in the same order, or start a new run")
 
     def count(self) -> int:
         """Return the documents of one epoch, empty ones included; sources of unknown length are read."""
@@ -135,9 +133,8 @@ class DocumentStream:
                     yield Document(first + number, epoch, number, text)
             total = self.count()
             if not found and total <= self.rank:
-                raise UserError(
-                    f"{self.world} processes share {total} documents", "use fewer processes, or name more documents"
-                )
+                problem = f"{self.world} processes share {total} documents"
+                raise UserError(problem, "use fewer processes, or name more documents")
             epoch, start, first = epoch + 1, 0, first + total
             log.info("all %d documents were read; epoch %d begins", total, epoch + 1)
 
@@ -181,10 +178,8 @@ class DocumentStream:
                     yield text
                     count += 1
                 if length is not None and count != length:
-                    raise UserError(
-                        f"{source.name} holds {count} documents, and held {length} before",
-                        "a source must not change during a run: restore it, or start a new run",
-                    )
+                    problem = f"{source.name} holds {count} documents, and held {length} before"
+                    raise UserError(problem, "a source must not change during a run: restore it, or start a new run")
                 self.lengths[i] = length = count
             before += length
 

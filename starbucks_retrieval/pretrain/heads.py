@@ -97,10 +97,8 @@ def head_of(model: Any) -> Head:
 def head_layout_of(config: Any) -> HeadLayout:
     """Return the head layout of a configuration. Raises UserError for architectures without such a head."""
     if config.model_type not in HEADS:
-        raise UserError(
-            f"the architecture {config.model_type!r} has no language-modelling head over masked tokens",
-            f"pre-training supports {', '.join(sorted(HEADS))}",
-        )
+        problem = f"the architecture {config.model_type!r} has no language-modelling head over masked tokens"
+        raise UserError(problem, f"pre-training supports {', '.join(sorted(HEADS))}")
     return HEADS[config.model_type]
 
 

@@ -68,9 +68,8 @@ class WholeWordTokenizer:
         from tokenizers import Tokenizer
 
         if not getattr(tokenizer, "is_fast", False):
-            raise UserError(
-                "the tokenizer has no fast version, and only fast ones mark words", "save a tokenizer.json for it"
-            )
+            problem = "the tokenizer has no fast version, and only fast ones mark words"
+            raise UserError(problem, "save a tokenizer.json for it")
         if tokenizer.mask_token_id is None:
             raise UserError(
                 "the tokenizer has no mask token",

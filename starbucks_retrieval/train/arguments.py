@@ -150,9 +150,8 @@ class TrainArguments:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "use at least 1")
         self._check_preset()
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
-            raise UserError(
-                f"--warmup_ratio {self.warmup_ratio} is not a share of the steps", "use a number from 0 to below 1"
-            )
+            problem = f"--warmup_ratio {self.warmup_ratio} is not a share of the steps"
+            raise UserError(problem, "use a number from 0 to below 1")
         if self.anchor_weight < 0:
             raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "use 0 or more; 0 switches it off")
         if (self.gc_q_chunk_size or self.gc_p_chunk_size) and not self.grad_cache:
@@ -179,18 +178,14 @@ class TrainArguments:
 
     def _map_other_flags(self) -> None:
         if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
-            raise UserError(
-                "--layer_list and --embedding_dim_list need each other", "give both, or write --sizes 2:32,4:64"
-            )
+            raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
         if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
             if self.sizes:
                 raise UserError("--sizes and --layer_list contradict each other", "give one of them")
             layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
             if len(layers) != len(dims):
-                raise UserError(
-                    f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims",
-                    "give as many of each",
-                )
+                problem = f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims"
+                raise UserError(problem, "give as many of each")
             self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
             log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
         elif self.layer_list or self.embedding_dim_list:

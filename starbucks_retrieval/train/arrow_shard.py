@@ -235,10 +235,8 @@ def check_inline(name: str, group: Group) -> dict[str, Passage]:
         UserError: The group holds ids only.
     """
     if group.passages is None:
-        raise UserError(
-            f"{name}: query {group.query_id} holds ids, the first rows hold texts",
-            "put rows with texts and rows with ids in separate files",
-        )
+        problem = f"{name}: query {group.query_id} holds ids, the first rows hold texts"
+        raise UserError(problem, "put rows with texts and rows with ids in separate files")
     return group.passages
 
 
@@ -253,7 +251,5 @@ def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) 
     Returns:
         The error, which the caller raises.
     """
-    return UserError(
-        f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks",
-        "give the corpus that the training groups or qrels were made for",
-    )
+    problem = f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks"
+    return UserError(problem, "give the corpus that the training groups or qrels were made for")

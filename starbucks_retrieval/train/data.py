@@ -149,9 +149,8 @@ class TrainingSet:
         missing = MissingCounts(len(shard), shard.without_negatives, shard.without_scores)
         check_rows(name, missing, self.group_size, self.with_scores)
         if self.group_size > 1 and shard.without_negatives:
-            log.warning(
-                "%s: %d queries have no negatives; random passages are used instead", name, shard.without_negatives
-            )
+            message = "%s: %d queries have no negatives; random passages are used instead"
+            log.warning(message, name, shard.without_negatives)
         if self._shards and self._shards[0].labelled != shard.labelled:
             raise UserError("scored pairs and groups need different losses", "train with one kind of data")
 
@@ -199,10 +198,8 @@ class TrainingSet:
         drawn = rng.choice(len(shard.passages), min(len(shard.passages), wanted + len(known)), replace=False)
         candidates = [int(i) for i in drawn if int(i) not in known]
         if not candidates:
-            raise UserError(
-                f"every passage is a positive of query {group.query_id}, so it has no negatives",
-                "add passages to the corpus, or set --train_group_size 1",
-            )
+            problem = f"every passage is a positive of query {group.query_id}, so it has no negatives"
+            raise UserError(problem, "add passages to the corpus, or set --train_group_size 1")
         chosen = candidates[:wanted] if len(candidates) >= wanted else rng.choice(candidates, wanted).tolist()
         return [group.documents[positive], *chosen]
 

@@ -128,10 +128,8 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
         if value is None:
             continue
         if option not in known:
-            raise UserError(
-                f"--{flag} is not an option of --objective {arguments.objective}",
-                "drop it; train --help names the objectives of each flag",
-            )
+            problem = f"--{flag} is not an option of --objective {arguments.objective}"
+            raise UserError(problem, "drop it; train --help names the objectives of each flag")
         changes[option] = _value(flag, value, num_layers)
     if arguments.angle_weight and arguments.cosent_weight is None:
         changes.pop("cosent_weight", None)
@@ -162,21 +160,18 @@ def _other_option(word: str, options: type) -> dict[str, Any]:
     name, equals, text = word.partition("=")
     hints = typing.get_type_hints(options)
     if name not in hints or not equals:
-        raise UserError(
-            f"--objective_options {word}: no such option", f"write name=value; the names are {', '.join(hints)}"
-        )
-    value = yaml.safe_load(text)
+        hint = f"write name=value; the names are {', '.join(hints)}"
+        raise UserError(f"--objective_options {word}: no such option", hint)
+    hint, value = hints[name], yaml.safe_load(text)
     if isinstance(value, list):
         value = tuple(value)
-    elif hints[name] is float and type(value) is int:
+    elif hint is float and type(value) is int:
         value = float(value)
-    kinds = typing.get_args(hints[name]) or (hints[name],)
-    if typing.get_origin(hints[name]) is typing.Literal:
-        fits = value in kinds
-    else:
-        fits = any(isinstance(value, typing.get_origin(kind) or kind) for kind in kinds)
+    kinds = typing.get_args(hint) or (hint,)
+    is_literal = typing.get_origin(hint) is typing.Literal
+    fits = value in kinds if is_literal else any(isinstance(value, typing.get_origin(kind) or kind) for kind in kinds)
     if not fits:
-        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hints[name]}")
+        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hint}")
     return {name: value}
 
 

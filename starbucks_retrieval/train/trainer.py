@@ -168,9 +168,7 @@ class StarbucksTrainer(PartsTrainer):
             "lower --learning_rate, train with --bf16 instead of --fp16, or check the texts of these queries",
         )
 
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
+    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
         """Score the dev set: eval_<measure>/<size> at every size, and eval_<measure>, the mean over the sizes."""
         assert self.dev is not None
         # Sharded weights need all processes in every layer; otherwise only the first process scores.

@@ -73,9 +73,8 @@ def parse_settings(
         name = unknown[0].partition("=")[0]
         known = [*parser._option_string_actions, *(f"--{field.name}" for field in dataclasses.fields(stage))]
         near = "".join(f"{one}, or " for one in difflib.get_close_matches(name, known, 1))
-        raise UserError(
-            f"unknown argument {name}", f"{near}see --help, and transformers' TrainingArguments for its flags"
-        )
+        hint = f"{near}see --help, and transformers' TrainingArguments for its flags"
+        raise UserError(f"unknown argument {name}", hint)
     if not settings.output_dir:
         raise UserError("--output_dir is missing", "name the folder for the model")
     if settings.push_to_hub and not (settings.hub_token or get_token()):

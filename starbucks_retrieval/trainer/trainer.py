@@ -127,9 +127,8 @@ def train_and_save(trainer: PartsTrainer, resume: str | None, record: Writer, ca
         result = trainer.train(resume_from_checkpoint=resume)
     except Exception:
         # Sharded weights can only be gathered by all processes, and one of them may have failed alone.
-        if 0 < trainer.state.max_steps <= trainer.state.global_step and not (
-            trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        ):
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        if 0 < trainer.state.max_steps <= trainer.state.global_step and not sharded:
             _save(trainer, None, record, card)
             log.warning("the last step was done before this error: the model is in %s", trainer.args.output_dir)
         raise

@@ -249,20 +249,6 @@ def test_a_fraction_gives_the_gradient_of_its_own_targets():
     same(gradients(module, found["loss"]), gradients(again, other["loss"]))
 
 
-def test_contrast_is_between_the_two_spans_of_a_document():
-    vectors = torch.randn(6, 5, dtype=torch.float64)
-    expected = 0.0
-    for i in range(6):
-        partner = i + 1 if i % 2 == 0 else i - 1
-        others = torch.stack([vectors[i] @ vectors[j] / 0.5 for j in range(6) if j != i])
-        expected += (others.logsumexp(0) - vectors[i] @ vectors[partner] / 0.5) / 6
-    torch.testing.assert_close(span_contrast(vectors, 0.5), expected)
-    unit = torch.nn.functional.normalize(vectors, dim=1)
-    torch.testing.assert_close(span_contrast(vectors, 0.5, normalize=True), span_contrast(unit, 0.5))
-    with pytest.raises(ValueError, match="two of each"):
-        span_contrast(vectors[:5])
-
-
 def test_the_contrastive_term_joins_the_loss():
     options = PretrainOptions(contrastive_weight=0.5, contrastive_temperature=0.2, contrastive_normalize=True)
     module, batch = build(options=options), masked_batch()
@@ -272,28 +258,6 @@ def test_the_contrastive_term_joins_the_loss():
     contrast = span_contrast(vectors, 0.2, True)
     torch.testing.assert_close(found["parts"]["ctr"], contrast.detach())
     torch.testing.assert_close(found["loss"], plain["loss"] + 0.5 * contrast)
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"mae": False, "decoder": "enhanced"}, "mae"),
-        ({"mae": False, "decoder_layers": 2}, "mae"),
-        ({"mae": False, "decoder_token_fraction": 0.5}, "mae"),
-        ({"mae": False, "projection": "identity"}, "identity"),
-        ({"decoder": "enhanced", "decoder_layers": 2}, "second layer"),
-        ({"decoder_layers": 0}, "0 layers"),
-        ({"decoder_token_fraction": 0.0}, "fraction"),
-        ({"size_batch": 0}, "size_batch"),
-        ({"contrastive_weight": -1.0}, "negative"),
-        ({"contrastive_temperature": 0.0}, "positive"),
-        ({"projection": "cubic"}, "cubic"),
-    ],
-    ids=str,
-)
-def test_contradictions_are_refused(settings, word):
-    with pytest.raises(UserError, match=word):
-        PretrainOptions(**settings)
 
 
 @pytest.mark.parametrize(
