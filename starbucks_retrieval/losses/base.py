@@ -111,11 +111,20 @@ class Objective(ABC, Generic[T]):
 
     @abstractmethod
     def visited(self, drawn: Any) -> tuple[Size, ...]:
-        """Return the sizes that a step's contrastive losses are taken at."""
+        """Return the sizes that a step's contrastive losses are taken at.
+
+        Args:
+            drawn: What `draw` returned for the step.
+        """
 
     @abstractmethod
     def loss(self, views: BatchViews, drawn: Any) -> Loss:
-        """Return the loss of a batch and its parts, without distillation."""
+        """Return the loss of a batch and its parts, without distillation.
+
+        Args:
+            views: The embeddings and scores of the batch at any size.
+            drawn: What `draw` returned for the step.
+        """
 
     @property
     def depth(self) -> int:
@@ -178,6 +187,11 @@ def distil(views: BatchViews, sizes: Iterable[Size], options: Options) -> Loss:
     """Return distil_weight times the mean over sizes of KL(teacher's scores ‖ ours) over each query's own group.
 
     Source: the released fine-tuning code of RetroMAE, which has this term for the full size alone.
+
+    Args:
+        views: The batch, with a teacher's scores.
+        sizes: The sizes that learn from the teacher.
+        options: The method's options, of which those that begin with `distil` and the temperature are read.
     """
     teacher, columns = views.batch.teacher, views.batch.group_columns
     assert teacher is not None

@@ -80,7 +80,15 @@ def pair_losses(views: BatchViews, size: Size, angle_weight: float, cosent_weigh
 
 
 def pair_labels(batch: Batch) -> Tensor:
-    """Return the label of each query with each passage of its group: [queries, group]."""
+    """Return the label of each query with each passage of its group: [queries, group].
+
+    Args:
+        batch: The batch. Without labels, the positive has 1 and the others of its group 0.
+
+    Example:
+        >>> pair_labels(Batch({1: torch.ones(1, 2)}, {1: torch.ones(3, 2)})).tolist()
+        [[1.0, 0.0, 0.0]]
+    """
     if batch.labels is not None:
         return batch.labels[:, None]
     labels = torch.zeros(batch.group_columns.shape, device=batch.group_columns.device)

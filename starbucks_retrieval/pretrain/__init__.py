@@ -85,7 +85,14 @@ class PretrainOptions:
 
 
 def check_choices(options: Any) -> None:
-    """Raise UserError unless every field of a dataclass whose type is a `Literal` has one of its values."""
+    """Check the fields of a dataclass whose type is a `Literal`.
+
+    Args:
+        options: The dataclass.
+
+    Raises:
+        UserError: A field has none of the values of its type.
+    """
     for name, hint in typing.get_type_hints(type(options)).items():
         value, choices = getattr(options, name), typing.get_args(hint)
         if typing.get_origin(hint) is Literal and value not in choices:

@@ -41,7 +41,12 @@ class AttentionLayer:
 
 
 def attention_layer(layer: Any, model_type: str) -> AttentionLayer:
-    """Return the parts of a Hugging Face layer of one of `FAMILIES`."""
+    """Return the parts of a transformer layer.
+
+    Args:
+        layer: The Hugging Face module.
+        model_type: Its architecture, one of `FAMILIES`.
+    """
     attention = layer.attention
     if model_type in _BERT_LIKE:
         inner = attention.self
@@ -130,7 +135,7 @@ class DecoderRows:
         return cls(index, labelled.gather(-1, index), labels.gather(-1, index), count)
 
     def of_sizes(self, start: int, stop: int) -> DecoderRows:
-        """Return the positions of the sizes from `start` to `stop`."""
+        """Return the positions of the sizes from `start` to `stop`; all sizes may share the same ones."""
         if len(self.index) == 1:
             return self
         return DecoderRows(self.index[start:stop], self.valid[start:stop], self.targets[start:stop], self.count)

@@ -95,7 +95,14 @@ def head_of(model: Any) -> Head:
 
 
 def head_layout_of(config: Any) -> HeadLayout:
-    """Return the head layout of a configuration. Raises UserError for architectures without such a head."""
+    """Return the head layout of an architecture.
+
+    Args:
+        config: The Hugging Face configuration, of which `model_type` is read.
+
+    Raises:
+        UserError: The architecture has no such head.
+    """
     if config.model_type not in HEADS:
         problem = f"the architecture {config.model_type!r} has no language-modelling head over masked tokens"
         raise UserError(problem, f"pre-training supports {', '.join(sorted(HEADS))}")

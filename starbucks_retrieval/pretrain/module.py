@@ -114,7 +114,18 @@ class PretrainingModule(GradientCheckpointing):
         dropout: float | None = None,
         seed: int = 0,
     ) -> PretrainingModule:
-        """Load a Hugging Face or sentence-transformers folder or hub name with `load_masked_lm`."""
+        """Load a backbone with its language-modelling head.
+
+        Args:
+            name_or_path: A Hugging Face or sentence-transformers folder, or a name on the hub.
+            sizes: Sizes to train; by default the stored ones, or six in the paper's proportions.
+            options: The loss.
+            dropout: Replaces the model's dropout probabilities.
+            seed: Seeds a head and a decoder that are new.
+
+        Raises:
+            UserError: As `load_masked_lm`, or the sizes or options do not fit the backbone.
+        """
         return cls(*heads.load_masked_lm(name_or_path, dropout=dropout, seed=seed), sizes, options, seed)
 
     @property

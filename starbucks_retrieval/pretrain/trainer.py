@@ -99,7 +99,15 @@ def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def load_backbone_and_decoder(module: PretrainingModule, folder: Path) -> None:
-    """Load the files of `save_backbone` into a module with the same options. Raises UserError if the decoder is missing."""
+    """Load the files of `save_backbone` into a module.
+
+    Args:
+        module: A module with the same options; its weights are replaced.
+        folder: The model folder or the checkpoint.
+
+    Raises:
+        UserError: The module has a decoder, and the folder has none.
+    """
     from safetensors.torch import load_file
     from transformers import AutoModelForMaskedLM
 
@@ -189,7 +197,17 @@ def read_text_position(checkpoint: Path, process: int) -> list[int]:
 
 
 class SkipNonFinite(TrainerCallback):
-    """Skips steps whose gradient is NaN or infinite, and stops the run after `limit` of them."""
+    """Skips steps whose gradient is NaN or infinite, and stops the run when there are more than `limit` of them.
+
+    Args:
+        limit: The number of steps that may be skipped.
+
+    Attributes:
+        skipped: The number of steps that were skipped.
+
+    Raises:
+        UserError: More steps had such a gradient.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

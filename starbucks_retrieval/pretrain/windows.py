@@ -35,14 +35,25 @@ class Pieces(NamedTuple):
     starts: np.ndarray
 
     def cut(self, first: int, last: int) -> Pieces:
-        """Return the pieces from `first` to `last`; the rest of a word that is cut counts as a word."""
+        """Return the pieces from `first` up to `last`; the rest of a word that is cut counts as a word.
+
+        Example:
+            >>> Pieces(np.array([7, 8, 9]), np.array([True, False, True])).cut(1, 3).starts.tolist()
+            [True, True]
+        """
         starts = self.starts[first:last].copy()
         starts[:1] = True
         return Pieces(self.ids[first:last], starts)
 
 
 def join(parts: Sequence[Pieces]) -> Pieces:
-    """Concatenate several texts."""
+    """Concatenate the pieces of several texts.
+
+    Example:
+        >>> word = Pieces(np.array([7, 8]), np.array([True, False]))
+        >>> join([word, word]).ids.tolist()
+        [7, 8, 7, 8]
+    """
     return Pieces(np.concatenate([part.ids for part in parts]), np.concatenate([part.starts for part in parts]))
 
 
@@ -171,7 +182,12 @@ class Cutter:
         self.dropped: Counter[str] = Counter()
 
     def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[TokenSequence]:
-        """Yield the sequences of `documents`, without the first `part` parts (sentences) of the first document."""
+        """Yield the sequences of a stream of documents.
+
+        Args:
+            documents: The documents, in the order of the stream.
+            part: Sentences of the first document to leave out, as in `TokenSequence.after`; for blocks only.
+        """
         parts = self._parts(documents)
         found = self._blocks(parts, part) if self.mode == "blocks" else self._random(parts)
         for sequence in found:

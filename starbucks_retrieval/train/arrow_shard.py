@@ -53,7 +53,12 @@ class ArrowShard:
 
     @classmethod
     def open(cls, number: int, folder: Path) -> ArrowShard:
-        """Open the collection that was written into `folder` with this number."""
+        """Map a collection that `write_groups` or `write_pairs` wrote.
+
+        Args:
+            number: The number that it was written with.
+            folder: The folder that it was written into.
+        """
 
         return cls(*(_mapped(path) for path in _paths(number, folder)))
 

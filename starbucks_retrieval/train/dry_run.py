@@ -94,6 +94,11 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
 def sample_data(name: str, arguments: TrainArguments, plan: TrainPlan) -> DataSample:
     """Read all rows of a small collection, or the first rows of a large one.
 
+    Args:
+        name: A file, a folder, a short name or a name on the hub.
+        arguments: Flags of `train`.
+        plan: The plan of the run: its kind of data, its group size, and whether it needs a teacher's scores.
+
     Raises:
         UserError: `train` would refuse a row that was read.
     """

@@ -100,7 +100,20 @@ class TrainingModule(GradientCheckpointing):
         labels: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return `{"loss": [], "parts": {name: []}}`. The arguments are the tensors of a `Collator`."""
+        """Return the loss of a batch from a `Collator`.
+
+        Args:
+            ids: int64 [tokens], the token ids of all texts one after the other: queries, then passages group by group.
+            lengths: int64 [queries + passages], tokens of each text.
+            num_queries: int64 [], the number of queries.
+            docids: int64 [passages], hashed ids.
+            known: int64 [queries, most positives of one], hashed ids of each query's positives, padded with 0.
+            labels: [queries], the similarity of scored pairs.
+            teacher: [queries, group], a teacher's scores.
+
+        Returns:
+            `loss`, a scalar tensor, and `parts`, the detached parts of it by name.
+        """
         drawn = self.objective.draw(np.random.default_rng(self.step))
         rows = [row.tolist() for row in ids.cpu().split(lengths.tolist())]
         queries, passages = self._encode(rows, int(num_queries), self.objective.layers(drawn), ids.device)

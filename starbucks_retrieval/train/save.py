@@ -52,7 +52,15 @@ def add_lora(module: TrainingModule, arguments: TrainArguments) -> None:
 
 
 def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Return weights with adapters as plain weights: W + scale · B A instead of W, A and B."""
+    """Return weights with adapters as plain weights: W + scale · B A instead of W, A and B.
+
+    Args:
+        state: Weights by name, as peft names them; they are not changed.
+        scale: The scale of the adapters: alpha / rank.
+
+    Returns:
+        Weights by the names that they have without adapters.
+    """
     plain = {name.replace(".base_layer.", "."): weight for name, weight in state.items() if ".lora_" not in name}
     for name, weight in state.items():
         if ".lora_A." in name:

@@ -66,6 +66,11 @@ def locked_output_dir(settings: TrainingArguments, overwrite: bool) -> Iterator[
 def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None:
     """Return the checkpoint to resume from, or None to start from the beginning.
 
+    Args:
+        output: The output folder; it exists. Temporary files that a killed run left there are removed.
+        resume: A checkpoint, True for the newest complete one, or False or None for none; also as text.
+        overwrite: Accept a folder that is not empty.
+
     Raises:
         UserError: `resume` names no complete checkpoint, or the folder is not empty and may not be overwritten.
     """

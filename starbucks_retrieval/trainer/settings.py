@@ -83,7 +83,11 @@ def parse_settings(
 
 
 def shared_defaults(common: CommonArguments) -> dict[str, Any]:
-    """Return our defaults for TrainingArguments, in every stage that trains."""
+    """Return our defaults for TrainingArguments in every stage that trains: name → value.
+
+    Args:
+        common: The flags of every command; `seed` and `quiet` are read.
+    """
     import torch
 
     return {
@@ -117,11 +121,7 @@ def has_flag(words: list[str], flag: str) -> bool:
 
 
 def fixed_settings(settings: TrainingArguments) -> dict[str, Any]:
-    """Return the settings that must not change when a run is resumed.
-
-    Returns:
-        Name → value as text, and the number of processes: JSON-ready, for `check_resume_config`.
-    """
+    """Return the settings that must not change when a run is resumed: JSON-ready, for `check_resume_config`."""
     return {name: str(getattr(settings, name)) for name in _FIXED} | {"processes": settings.world_size}
 
 
@@ -168,14 +168,14 @@ def _print_config(parsed: ParsedTraining[Any], settings: TrainingArguments, defa
         for name, (value, source) in flag_sources(parsed, values, theirs | ours).items()
     }
     if not parsed.common.json:
-        rows = [(name, _format(value), source) for name, (value, source) in sources.items()]
+        rows = []
+        for name, (value, source) in sources.items():
+            nested = isinstance(value, list | dict)
+            text = json.dumps(value, ensure_ascii=False, default=str) if nested else str(value)
+            rows.append((name, text, source))
         print("\n".join(align_columns(rows, "lll")), flush=True)
     figures = {name: {"value": value, "source": source} for name, (value, source) in sources.items()}
     finish(parsed.common, "nothing was trained", {"configuration": figures})
-
-
-def _format(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
 
 
 def rows_per_step(settings: TrainingArguments) -> int:
@@ -249,11 +249,10 @@ def dry_run_lines(figures: dict[str, Any], model: str, more: str) -> list[tuple[
     saved = f"{figures['checkpoints']} checkpoints beside the {model}" if figures["checkpoints"] else "no checkpoints"
     free = "" if figures["free_bytes"] is None else f"; {readable(figures['free_bytes'])} free there"
     output = f"to {figures['output_dir']} ({figures['state']}){free}"
-    memory = f"{readable(figures['memory'])} for weights, gradients and optimizer; {more} come on top"
     return [
         ("device", f"{figures['device']}{processes}"),
         ("writes", f"about {readable(figures['bytes'])} with {saved}, {output}"),
-        ("memory", memory),
+        ("memory", f"{readable(figures['memory'])} for weights, gradients and optimizer; {more} come on top"),
     ]
 
 
