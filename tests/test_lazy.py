@@ -25,7 +25,9 @@ def test_type_checkers_read_the_imports_that_first_use_makes(name):
     imported = {
         alias.name: line.module for line in guarded.body if isinstance(line, ast.ImportFrom) for alias in line.names
     }
-    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    call = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports"
+    )
     lazy = ast.literal_eval(call.args[1])
     assert {exported: f"{name}{module}" for exported, module in lazy.items()}.items() <= imported.items()
     assert set(lazy) <= set(package.__all__) <= set(dir(package))

@@ -193,7 +193,8 @@ class TrainArguments:
             self.train_dims = self.embedding_dim_list or self.train_dims
             log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
         for old, name in _RENAMED_FLAGS.items():
-            if (value := getattr(self, old)) not in (None, False):
+            value = getattr(self, old)
+            if value is not None and value is not False:
                 setattr(self, name, value)
                 log.info("--%s: read as --%s %s", old, name, str(value).lower())
 
