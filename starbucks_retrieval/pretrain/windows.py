@@ -178,7 +178,8 @@ class Cutter:
         self.capacity = self.max_length - len(self.tokenizer.prefix) - len(self.tokenizer.suffix)
         # Of two neighbouring blocks one is always long enough, so no document is lost.
         if self.capacity < 2 * self.least:
-            raise UserError(f"a length of {self.max_length} tokens leaves too few for text", "raise --max_length")
+            problem = f"a length of {self.max_length} tokens leaves too few tokens for text"
+            raise UserError(problem, "raise --max_length")
         self.dropped: Counter[str] = Counter()
 
     def sequences(self, documents: Iterator[Document], part: int = 0) -> Iterator[TokenSequence]:

@@ -282,6 +282,6 @@ def test_deepspeed_that_is_not_installed_is_named(tiny_bert, data, tmp_path, cap
 
 def test_other_options_reach_the_objective(tiny_bert, data, tmp_path):
     words = ("--dataset_path", data / "rows.jsonl", "--train_group_size", 2, "--sizes", "2:8,4:32")
-    options = ("--objective_options", "kl_space=coords", "kl_teacher=same_dim", "size_weights=[1.0, 0.0]")
+    options = ("--objective_options", "kl_space=coords", "kl_teacher=same_dim", "size_weights=[1.0,0.0]")
     assert run_train(tiny_bert, tmp_path / "m", *words, *options) == 0
     assert "- objective size_weights: (1.0, 0.0)" in (tmp_path / "m" / "README.md").read_text()
