@@ -32,7 +32,7 @@ class RunFile:
     Attributes:
         results: query id → docid → score, in the order of the file.
         tag: Name of the run, column six of the first line.
-        scattered: Queries whose results are in more than one place of the file.
+        scattered: Queries whose results are not on consecutive lines.
         misranked: Queries with a result that the rank column puts above one of a higher score (as float32).
     """
 
@@ -163,9 +163,6 @@ def _contradict(ranks: np.ndarray, scores: np.ndarray) -> bool:
     return bool(np.any((single[1:] > single[:-1]) & (ranks[1:] > ranks[:-1])))
 
 
-# ---------------------------------------------------------------- line by line
-
-
 def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     for number, raw in raw_lines(path):
         cells = raw.split()  # ASCII white space only, so ids may hold any other character
@@ -217,9 +214,6 @@ def _by_lines(path: Path) -> RunFile:
 def _rank(cell: bytes) -> float:
     """Parse a rank in decimal digits; anything else (`0x10`, `1.0`, `-`) is NaN."""
     return float(int(cell)) if _RANK.fullmatch(cell) else float("nan")
-
-
-# ---------------------------------------------------------------- in columns
 
 
 class _IrregularFile(Exception):
