@@ -153,13 +153,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def temporaries(path: Path) -> list[Path]:
-    """Return the temporary files of a path that killed processes left, or that running ones are writing.
+    """Return the temporary files of a path that killed processes left, or that running ones write; 0.1's included.
 
     Args:
         path: The final path, as it was given to `atomic_path`.
-
-    Returns:
-        The existing ones; empty if there are none. Those of version 0.1 are included.
     """
     name = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{{_DIGITS}}})?\.tmp")  # no digits: of 0.1
     try:
@@ -205,13 +202,10 @@ def stream_digest(handle: Any) -> str:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Flush a file to the disk.
+    """Flush a file to the disk. Raises OSError if it cannot be opened or flushed.
 
     Args:
         path: A file, or a folder on systems that can flush one.
-
-    Raises:
-        OSError: The file cannot be opened or flushed.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -282,9 +276,7 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of a path on which no process holds a lock: their writers were killed."""
     if fcntl is None:
         return
-    for left in temporaries(path):
-        if left.name == f".{path.name}.tmp":
-            continue  # version 0.1 does not lock
+    for left in set(temporaries(path)) - {path.with_name(f".{path.name}.tmp")}:  # version 0.1 does not lock
         with contextlib.suppress(OSError):
             descriptor = os.open(left, os.O_RDWR)
             try:
