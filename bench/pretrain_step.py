@@ -23,9 +23,9 @@ import common
 import published
 import torch
 
+from starbucks_retrieval.data.documents import open_documents
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.data import PretrainingData
-from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.module import PretrainingModule
 
 MODES = ("rival", "ours", "ours recomputing")

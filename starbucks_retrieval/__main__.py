@@ -16,6 +16,7 @@ from starbucks_retrieval.version import __version__
 STAGES = {
     "pretrain": "pre-train a backbone on text, for better embeddings at small sizes (SMAE, RetroMAE)",
     "mine": "mine hard negatives for training queries, from BM25, a model or a run",
+    "fit": "make small sizes of any encoder good in minutes, without labels (a linear map per layer)",
     "train": "train one encoder for every size (SRL), or with another method of the papers",
     "encode": "write the embeddings of a corpus or of queries, all sizes in one pass",
     "search": "find the nearest passages of every query; write a TREC run, or answer a query on the command line",

@@ -21,8 +21,7 @@ _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
 class Size:
     """One size of an embedding: the pooled output of transformer layer `layer`, cut to its first `dim` dimensions.
 
-    Layers count from 1. Layer 0, the output of the embedding layer, occurs inside some training methods; no model is
-    used at it.
+    Layers count from 1. Layer 0 needs no transformer layer: it is the token table of a model that `starbucks fit` made.
 
     Raises:
         UserError: The layer is negative, or the dim is below 1.
@@ -48,8 +47,6 @@ class Size:
         match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
         if match is None:
             raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
-        if int(match[1]) == 0:
-            raise _invalid_size(match[1], match[2])
         return cls(int(match[1]), int(match[2]))
 
 
@@ -99,10 +96,16 @@ class Sizes(Sequence[Size]):
         """The largest layer with the largest dim, the teacher of SRL. It need not be a member."""
         return Size(self.layers[-1], max(size.dim for size in self.members))
 
-    def check(self, num_layers: int, hidden_size: int) -> Sizes:
-        """Return self. Raises UserError if a member does not fit a backbone of this depth and width."""
+    def check(self, num_layers: int, hidden_size: int, layer_0: bool = False) -> Sizes:
+        """Return self. Raises UserError if a member does not fit a backbone of this depth and width.
+
+        Args:
+            num_layers: The number of layers of the backbone.
+            hidden_size: The width of its hidden states.
+            layer_0: Whether the model has a token table for layer 0.
+        """
         for size in self.members:
-            check_size(size, num_layers, hidden_size)
+            check_size(size, num_layers, hidden_size, layer_0)
         return self
 
     @classmethod
@@ -168,16 +171,17 @@ def pair_name(size: Size, passage_size: Size | None = None) -> str:
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
-def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
+def check_size(size: Size, num_layers: int, hidden_size: int, layer_0: bool = False) -> None:
     """Check that a size fits a backbone.
 
     Args:
         size: The size.
         num_layers: The number of layers of the backbone.
         hidden_size: The width of its hidden states.
+        layer_0: Whether the model has a token table for layer 0.
 
     Raises:
-        UserError: The layer is 0 or above `num_layers`, or the dim is above `hidden_size`.
+        UserError: The model lacks the layer, or the dim is above `hidden_size`.
 
     Example:
         >>> check_size(Size(6, 128), 4, 256)
@@ -185,8 +189,10 @@ def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
         starbucks_retrieval.errors.UserError: size 6:128 needs layer 6, but the model has 4 layers
           use a layer from 1 to 4
     """
-    if size.layer == 0:
-        raise _invalid_size(size.layer, size.dim)
+    if size.layer == 0 and not layer_0:
+        raise UserError(
+            f"size {size} needs a token table, which this model lacks", "starbucks fit makes one, or use layers from 1"
+        )
     if size.layer > num_layers:
         raise UserError(
             f"size {size} needs layer {size.layer}, but the model has {num_layers} layers",
@@ -200,7 +206,7 @@ def check_size(size: Size, num_layers: int, hidden_size: int) -> None:
 
 
 def _invalid_size(layer: int | str, dim: int | str) -> UserError:
-    return UserError(f"{layer}:{dim} is not a size: layer and dim start at 1", "write layer:dim, for example 6:128")
+    return UserError(f"{layer}:{dim} is not a size: layers start at 0, dims at 1", "write layer:dim, for example 6:128")
 
 
 def _parse_word(word: str, model_sizes: Sizes | None) -> Size:

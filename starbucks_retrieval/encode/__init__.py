@@ -11,11 +11,12 @@ from starbucks_retrieval.data import Records, open_corpus, open_queries
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
-from starbucks_retrieval.sizes import Size, Sizes, check_size
+from starbucks_retrieval.sizes import Size, Sizes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.encode.api import encode
     from starbucks_retrieval.models import EncoderConfig
+    from starbucks_retrieval.models.info import ModelInfo
 
 __all__ = ["EncodeArguments", "encode"]
 
@@ -149,25 +150,23 @@ class EncodeArguments:
             return self.per_device_eval_batch_size * max_length
         return 65536 if device_type == "cuda" else 4096
 
-    def selected_sizes(self, num_layers: int, hidden_size: int, model_sizes: Sizes, config: EncoderConfig) -> Sizes:
-        """Return the sizes to write, checked against the model.
+    def selected_sizes(self, model: ModelInfo, config: EncoderConfig) -> Sizes:
+        """Return the sizes to write, checked against the model, whose configuration the flags may have changed.
 
         For passages, a size that is not written as layer:dim, as all sizes by default, means the size of its passages.
         """
         if self.layers_to_save:
             layers = self.layers_to_save.split(",")
             log.info("--layers_to_save: read as --sizes at full width")
-            return Sizes.parse(",".join(f"{layer}:{hidden_size}" for layer in layers)).check(num_layers, hidden_size)
+            return model.check(Sizes.parse(",".join(f"{layer}:{model.hidden_size}" for layer in layers)))
         if self.layer is not None or self.dim is not None:
-            layer = num_layers if self.layer is None else self.layer
-            size = Size(layer, hidden_size if self.dim is None else self.dim)
-            check_size(size, num_layers, hidden_size)
-            return Sizes([size])
-        chosen = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
+            layer = model.num_layers if self.layer is None else self.layer
+            return model.check(Sizes([Size(layer, model.hidden_size if self.dim is None else self.dim)]))
+        chosen = Sizes.parse(self.sizes, model.sizes) if self.sizes else model.sizes
         if not self.encode_is_query:
             explicit = {Size.parse(word) for word in (self.sizes or "").split(",") if ":" in word}
             chosen = Sizes(sorted({size if size in explicit else config.passage_size(size) for size in chosen}))
-        return chosen.check(num_layers, hidden_size)
+        return model.check(chosen)
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""

@@ -133,7 +133,7 @@ def plan_encoding(arguments: EncodeArguments) -> EncodePlan:
     device = resolve_device(arguments.device or _local_gpu())
     model = model_info(arguments.model_name_or_path)
     config = arguments.configured(model.config)
-    sizes = arguments.selected_sizes(model.num_layers, model.hidden_size, model.sizes, config)
+    sizes = arguments.selected_sizes(model, config)
     return EncodePlan(arguments, arguments.open_records(), model, config, sizes, device)
 
 

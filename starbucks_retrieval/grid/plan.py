@@ -74,7 +74,7 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
     parse_bytes(arguments.max_memory)
     refuse_folder(arguments.target)
     model = model_info(arguments.model_name_or_path)
-    layers, dims = grid_axes(arguments.layers, arguments.dims, model.num_layers, model.hidden_size)
+    layers, dims = grid_axes(arguments.layers, arguments.dims, model)
     scoring = Scoring(
         dims=dims,
         measures=measures,
@@ -211,7 +211,7 @@ def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     pair_arguments = sts_arguments(arguments, encoding)
     model = model_info(arguments.model_name_or_path)
     config = pair_arguments.configured(model.config)
-    sizes = pair_arguments.selected_sizes(model.num_layers, model.hidden_size, model.sizes)
+    sizes = pair_arguments.selected_sizes(model)
     sets = open_pair_sets(pair_arguments.data, pair_arguments.split)
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(side for one in sets for side in one.sentences)))
     length = check_length(config.passage_max_len or model.token_limit, model.token_limit)

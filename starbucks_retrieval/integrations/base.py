@@ -10,7 +10,7 @@ import numpy as np
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.precision import Precision, autocast_dtype
-from starbucks_retrieval.sizes import Size, Sizes, check_size
+from starbucks_retrieval.sizes import Size, Sizes
 
 
 class SizedModel:
@@ -43,7 +43,7 @@ class SizedModel:
             layers = size.layer if size else None
             self.encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
         self.size = size or self.encoder.sizes.full
-        check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
+        self.encoder.check(Sizes([self.size]))
         self._dtype = autocast_dtype(dtype, self.encoder.device)
         self._max_tokens = max_tokens
 

@@ -30,7 +30,7 @@ from starbucks_retrieval.mine.candidates import (
 )
 from starbucks_retrieval.mine.rows import write_rows
 from starbucks_retrieval.mine.topics import Docids, read_topics
-from starbucks_retrieval.sizes import check_size
+from starbucks_retrieval.sizes import Sizes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.mine.teacher import Teacher
@@ -230,7 +230,7 @@ class MinePlan:
 
         model = model_info(arguments.model_name_or_path or "")
         size = arguments.model_size or model.sizes.full
-        check_size(size, model.num_layers, model.hidden_size)
+        model.check(Sizes([size]))
         name = f"{arguments.model_name_or_path} at {size}"
         if queries.number is None or documents.number is None:
             return name, None

@@ -15,7 +15,7 @@ from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates, best_rows
 from starbucks_retrieval.mine.topics import Docids, Topics
 from starbucks_retrieval.models import NestedEncoder, precision
-from starbucks_retrieval.sizes import Size, Sizes, check_size, pair_name
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
 T = TypeVar("T", bound=Hashable)
 
@@ -43,7 +43,7 @@ class BiEncoder:
         )
         self.size = size or self.encoder.sizes.full
         self.passage_size = self.encoder.config.passage_size(self.size)
-        check_size(self.size, self.encoder.num_layers, self.encoder.hidden_size)
+        self.encoder.check(Sizes([self.size]))
         self.dtype = precision.autocast_dtype(arguments.dtype, self.encoder.device)
         self.budget = arguments.token_budget(self.encoder.device.type)
 

@@ -44,6 +44,8 @@ class EncoderConfig:
         passage_max_len: Tokens of a passage, likewise.
         passage_layers: Pairs (query layer, passage layer) of a model whose queries are scored against passages of
             another depth; other layers are paired with themselves.
+        projected_layers: The layers that have a projection in projections.safetensors, 0 for the token table; empty for
+            a model without projections.
         source: The file that the configuration was read from; empty for the defaults of a bare backbone.
 
     Raises:
@@ -65,6 +67,7 @@ class EncoderConfig:
     query_max_len: int | None = None
     passage_max_len: int | None = None
     passage_layers: tuple[tuple[int, int], ...] = ()
+    projected_layers: tuple[int, ...] = ()
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +79,30 @@ class EncoderConfig:
             length = getattr(self, name)
             if length is not None and length < 3:
                 raise UserError(f"--{name} {length} is too short for any text", "take at least 3 tokens")
+
+    def check_sizes(self, sizes: Iterable[Size], num_layers: int, hidden_size: int) -> Sizes:
+        """Check that a model with this configuration has sizes.
+
+        Args:
+            sizes: The sizes, ascending.
+            num_layers: Layers of the backbone.
+            hidden_size: Its width.
+
+        Returns:
+            The sizes.
+
+        Raises:
+            UserError: A layer or dim is beyond the backbone, or has no projection where other layers have one.
+        """
+        checked = Sizes(sizes).check(num_layers, hidden_size, layer_0=0 in self.projected_layers)
+        for layer in checked.layers:
+            if self.projected_layers and layer not in self.projected_layers:
+                raise UserError(
+                    f"this model has no projection for layer {layer}, only for "
+                    + ", ".join(map(str, self.projected_layers)),
+                    "run starbucks fit with --layers that name it",
+                )
+        return checked
 
     def passage_size(self, size: Size) -> Size:
         """Return the size of the passages that queries at `size` are scored against."""
@@ -117,6 +144,8 @@ class EncoderConfig:
         # Left out where queries and passages have one depth: version 0.1 reads such files.
         if pairs := content.pop("passage_layers"):
             content["passage_layers"] = {str(query): passage for query, passage in pairs}
+        if not self.projected_layers:
+            del content["projected_layers"]
         write_json(Path(folder) / FILE, content)
 
     @classmethod
@@ -130,6 +159,7 @@ class EncoderConfig:
             raise UserError(f"{path} has the unknown key {sorted(unknown)[0]!r}", "update starbucks_retrieval")
         content["sizes"] = Sizes.parse(content["sizes"]) if content.get("sizes") else None
         content["passage_layers"] = _layer_pairs(content.get("passage_layers") or {}, path)
+        content["projected_layers"] = _layers(content.get("projected_layers") or [], path)
         return cls(**content, source=FILE)
 
 
@@ -143,6 +173,12 @@ def _layer_pairs(written: Any, path: str | Path) -> tuple[tuple[int, int], ...]:
             f"{path}: passage_layers is {written!r}", 'write query layers and passage layers: {"2": 6, "4": 12}'
         ) from None
     return pairs
+
+
+def _layers(written: Any, path: str | Path) -> tuple[int, ...]:
+    if not isinstance(written, list) or not all(type(layer) is int and layer >= 0 for layer in written):
+        raise UserError(f"{path}: projected_layers is {written!r}", "write a list of layers: [0, 1, 2]")
+    return tuple(sorted(written))
 
 
 def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> EncoderConfig:
@@ -159,9 +195,9 @@ def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> Encoder
     Raises:
         UserError: A file is malformed, of a newer format, or asks for modules that have no sizes.
     """
-    if path := _file(name_or_path, FILE):
+    if path := model_file(name_or_path, FILE):
         return EncoderConfig.load(path)
-    if path := _file(name_or_path, "modules.json"):
+    if path := model_file(name_or_path, "modules.json"):
         return _from_sentence_transformers(name_or_path, _json(path), num_layers, hidden_size)
     return EncoderConfig()
 
@@ -188,9 +224,9 @@ def _from_sentence_transformers(
                 "take a model of Transformer, Pooling and Normalize modules only",
             )
     length = None
-    if path := _file(name_or_path, "sentence_bert_config.json"):
+    if path := model_file(name_or_path, "sentence_bert_config.json"):
         length = _json(path).get("max_seq_length")
-    settings = _json(path) if (path := _file(name_or_path, "config_sentence_transformers.json")) else {}
+    settings = _json(path) if (path := model_file(name_or_path, "config_sentence_transformers.json")) else {}
     prompts = settings.get("prompts") or {}
     dim = settings.get("truncate_dim")
     # Scores are dot products: a model made for cosines needs unit vectors, with or without a Normalize module.
@@ -209,7 +245,7 @@ def _from_sentence_transformers(
 
 
 def _pooling(name_or_path: str, folder: str) -> Pooling:
-    path = _file(name_or_path, f"{folder}/config.json")
+    path = model_file(name_or_path, f"{folder}/config.json")
     if path is None:
         raise UserError(f"{name_or_path} lacks {folder}/config.json", "save the model again with sentence-transformers")
     content = _json(path)
@@ -228,7 +264,7 @@ def _pooling(name_or_path: str, folder: str) -> Pooling:
     return _ST_POOLING[modes[0]]
 
 
-def _file(name_or_path: str, filename: str) -> str | None:
+def model_file(name_or_path: str, filename: str) -> str | None:
     """Return the path of a file of a local folder or a hub repository, None where it does not exist."""
     if Path(name_or_path).is_dir():
         local = Path(name_or_path) / filename

@@ -21,9 +21,10 @@ from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
-from starbucks_retrieval.models.fingerprint import layer_digests
-from starbucks_retrieval.models.loading import load_backbone, quiet_transformers
+from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
+from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
+from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.sizes import Size, Sizes
 
 
@@ -38,6 +39,7 @@ class NestedEncoder(PooledBackbone):
         tokenizer: Its fast tokenizer.
         config: Pooling, normalisation, sizes, prefixes and lengths.
         name: A name for messages and cards.
+        projections: Maps of the layers into one space, or None.
 
     Attributes:
         num_layers: Layers of the backbone.
@@ -54,12 +56,19 @@ class NestedEncoder(PooledBackbone):
         ```
     """
 
-    def __init__(self, backbone: nn.Module, tokenizer: Any, config: EncoderConfig, name: str = "") -> None:
-        super().__init__(backbone, config)
+    def __init__(
+        self,
+        backbone: nn.Module,
+        tokenizer: Any,
+        config: EncoderConfig,
+        name: str = "",
+        projections: Projections | None = None,
+    ) -> None:
+        super().__init__(backbone, config, projections)
         self.tokenizer = tokenizer
         self.name = name
         if config.sizes is not None:
-            config.sizes.check(self.num_layers, self.hidden_size)
+            self.check(config.sizes)
         self._tokenizer_lock = _CopyableLock()
 
     @classmethod
@@ -112,7 +121,10 @@ class NestedEncoder(PooledBackbone):
         )
         if end_to_end:
             unpadded.enable(backbone)
-        encoder = cls(backbone, tokenizer, config, name=str(name_or_path)).eval()
+        projections = load_projections(str(name_or_path), config, layers)
+        encoder = cls(backbone, tokenizer, config, str(name_or_path), projections).eval()
+        if projections is not None:
+            projections.check(encoder._backbone_digests, str(name_or_path))
         return encoder.to(target)
 
     def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
@@ -125,6 +137,9 @@ class NestedEncoder(PooledBackbone):
         with quiet_transformers(), umask_permissions(folder):
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+        if self.projections is not None:
+            digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights)
+            self.projections.save(folder, dict(enumerate(digests)))
         self.config.save(folder)
 
     @property
@@ -138,15 +153,24 @@ class NestedEncoder(PooledBackbone):
         return token_limit(self.backbone.config, self.tokenizer)
 
     def fingerprint(self, layer: int) -> str:
-        """Return a digest of the tokenizer, weights and settings up to a layer (from 1).
+        """Return a digest of the tokenizer, weights, settings and projections up to a layer.
 
         A model truncated to that layer has the same digest. Stores record it; search compares it.
         """
-        return self._digests[layer - 1]
+        digest = self.backbone_fingerprint(layer)
+        return digest if self.projections is None else projected_digest(digest, self.projections.digest(layer))
+
+    def backbone_fingerprint(self, layer: int) -> str:
+        """Return the fingerprint of a layer without its projection; that of a layer from 0."""
+        return self._backbone_digests[layer]
 
     @cached_property
-    def _digests(self) -> list[str]:
+    def _backbone_digests(self) -> list[str]:
         return layer_digests(self.backbone, self.layout, self.tokenizer)
+
+    def check(self, sizes: Sizes) -> Sizes:
+        """Return sizes unchanged. Raises UserError if the model lacks one of them."""
+        return self.config.check_sizes(sizes, self.num_layers, self.hidden_size)
 
     def max_length(self, is_query: bool, override: int | None = None) -> int:
         """Return the most tokens of a text, special ones included.
@@ -199,7 +223,7 @@ class NestedEncoder(PooledBackbone):
         Raises:
             UserError: The model lacks a size.
         """
-        sizes.check(self.num_layers, self.hidden_size)
+        self.check(sizes)
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
         batches = token_batches([len(row) for row in rows], max_tokens)
         precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
@@ -213,6 +237,8 @@ class NestedEncoder(PooledBackbone):
                 batch_rows = [rows[i] for i in batch]
                 if end_to_end:
                     pooled = self.forward_unpadded(batch_rows, sizes.layers)
+                elif sizes.layers == (0,) and self.projections is not None:
+                    pooled = {0: self.projections.token_table.embed_rows(batch_rows)}  # no padding, no backbone
                 else:
                     pooled = self(**pad(batch_rows, pad_id, self.device), layers=sizes.layers)
                 for size in sizes:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config
 
@@ -95,21 +96,25 @@ _IGNORED = frozenset(
 )
 
 
-def layer_digests(backbone: nn.Module, layout: ArchitectureLayout, tokenizer: Any) -> list[str]:
-    """Return the fingerprints of a model truncated to 1, 2, … layers.
+def layer_digests(
+    backbone: nn.Module, layout: ArchitectureLayout, tokenizer: Any, weights: Mapping[str, Tensor] | None = None
+) -> list[str]:
+    """Return the fingerprints of a model truncated to 0, 1, 2, … layers.
 
     Args:
         backbone: A bare Hugging Face model.
         layout: The layout of its architecture.
         tokenizer: Its fast tokenizer.
 
+        weights: Its weights by name where they are not in the model, as when they are gathered from several processes.
+
     Returns:
-        One fingerprint per layer, of the tokenizer, the weights outside the layers, and the layers so far.
+        Fingerprints of the tokenizer, the weights outside the layers, and the layers so far; that of layer 0 first.
     """
     stack = layout.layers + "."
     shared = _hasher(_vocabulary(tokenizer))
     layers: dict[int, Any] = {}
-    for name, tensor in sorted(backbone.state_dict().items()):
+    for name, tensor in sorted((weights or backbone.state_dict()).items()):
         if name.startswith("pooler."):
             continue
         hasher = shared
@@ -120,11 +125,27 @@ def layer_digests(backbone: nn.Module, layout: ArchitectureLayout, tokenizer: An
         hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
     digests = []
     chain = shared
-    for depth, index in enumerate(sorted(layers), 1):
-        chain.update(layers[index].digest())
+    for depth in range(len(layers) + 1):
+        if depth:
+            chain.update(layers[depth - 1].digest())
         settings = _hasher(_settings(backbone.config, depth, tokenizer), 8).hexdigest()
         digests.append(f"{chain.copy().hexdigest()}:{settings}")
     return digests
+
+
+def projected_digest(fingerprint: str, projection: bytes) -> str:
+    """Return the fingerprint of a layer whose output is projected.
+
+    Args:
+        fingerprint: That of the backbone up to the layer.
+        projection: The digest of the layer's map.
+
+    Example:
+        >>> projected_digest("0" * 32 + ":" + "0" * 16, bytes(16))[:8]
+        '9c0eb50b'
+    """
+    weights, _, settings = fingerprint.partition(":")
+    return f"{_hasher(bytes.fromhex(weights) + projection).hexdigest()}:{settings}"
 
 
 def _hasher(start: bytes, size: int = 16) -> Any:

@@ -61,6 +61,10 @@ class ModelInfo:
         """The sizes that the model stores; the full size alone for a backbone that stores none."""
         return self.config.sizes or Sizes([Size(self.num_layers, self.hidden_size)])
 
+    def check(self, sizes: Sizes) -> Sizes:
+        """Return sizes unchanged. Raises UserError if the model lacks one of them."""
+        return self.config.check_sizes(sizes, self.num_layers, self.hidden_size)
+
     @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""

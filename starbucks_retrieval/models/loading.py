@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_path
+from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.architectures import cut_config, layout_of
-from starbucks_retrieval.models.config import EncoderConfig, find_config
+from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
+from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.sizes import Size, Sizes
 
 # Architectures with a pooler above the last layer, which retrieval does not use; a checkpoint may lack it.
@@ -61,9 +66,12 @@ def load_backbone(
     if layers is not None:
         if passage_layers:
             layers = max(layers, config.passage_size(Size(layers, 1)).layer)
-        if not 1 <= layers <= depth:
-            raise UserError(f"no layer {layers} in a model of {depth} layers", f"take a layer from 1 to {depth}")
-        cut_config(hf_config, layers)
+        lowest = 0 if 0 in config.projected_layers else 1
+        if not lowest <= layers <= depth:
+            raise UserError(f"no layer {layers} in a model of {depth} layers", f"take a layer from {lowest} to {depth}")
+        cut_config(hf_config, max(1, layers))  # some architectures cannot be made without a layer
+        projected = tuple(layer for layer in config.projected_layers if layer <= layers)
+        config = dataclasses.replace(config, projected_layers=projected)
         if config.sizes is not None:
             config = _keep_reachable(config, layers)
     if dropout is not None:
@@ -96,6 +104,58 @@ def load_backbone(
         raise UserError(f"{name_or_path} has no vocabulary", "copy the tokenizer's files into the model folder")
     backbone.config.use_cache = False
     return backbone, tokenizer, config
+
+
+def load_projections(name_or_path: str, config: EncoderConfig, layers: int | None = None) -> Projections | None:
+    """Read the projections of a model.
+
+    Args:
+        name_or_path: A folder or hub name.
+        config: The configuration of the model, which says whether it has projections.
+        layers: Read only those up to this layer; None reads all.
+
+    Returns:
+        The projections, or None for a model without them.
+
+    Raises:
+        UserError: The file is missing or damaged, or does not hold the layers that the configuration names.
+    """
+    if not config.projected_layers:
+        return None
+    path = model_file(name_or_path, projections.FILE)
+    if path is None:
+        raise UserError(f"{name_or_path} lacks {projections.FILE}", "copy the whole folder, or run starbucks fit again")
+    found = Projections.load(path, layers)
+    expected = tuple(layer for layer in config.projected_layers if layers is None or layer <= layers)
+    if found.layers != expected:
+        raise UserError(f"{path} does not hold the layers that starbucks.json names", "run starbucks fit again")
+    return found
+
+
+def copy_weights(name_or_path: str, folder: str | Path) -> None:
+    """Copy the safetensors files of a model, as they are, into a folder.
+
+    Args:
+        name_or_path: A folder or hub name.
+        folder: An existing folder.
+
+    Raises:
+        UserError: The model has no safetensors weights.
+    """
+    names = ["model.safetensors"]
+    path = model_file(name_or_path, names[0])
+    if path is None:
+        index = model_file(name_or_path, "model.safetensors.index.json")
+        if index is None:
+            raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
+        shards = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+        names = ["model.safetensors.index.json", *sorted(shards)]
+    for name in names:
+        source = model_file(name_or_path, name)
+        if source is None:
+            raise UserError(f"{name_or_path} lacks {name}", "copy or download the whole model again")
+        with atomic_path(Path(folder) / name) as temporary:
+            shutil.copyfile(source, temporary)
 
 
 def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:

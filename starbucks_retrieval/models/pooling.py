@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.config import EncoderConfig
+from starbucks_retrieval.models.projections import Projections, TokenTable
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
@@ -108,23 +109,26 @@ class PooledBackbone(nn.Module):
     """A backbone that returns the pooled outputs of any of its layers in one pass.
 
     The pooled output of layer n equals that of the model truncated to n layers, and no layer above the deepest one
-    needed runs. Several threads may use one object.
+    needed runs. Several threads may use one object. With projections, the map of each layer is applied to its output.
 
     Args:
         backbone: A bare Hugging Face model of a supported architecture.
         config: Its pooling is read at every pass.
+        projections: The maps of the layers, or None.
     """
 
-    def __init__(self, backbone: nn.Module, config: EncoderConfig) -> None:
+    def __init__(self, backbone: nn.Module, config: EncoderConfig, projections: Projections | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.config = config
+        self.projections = projections
         self.layout = layout_of(backbone.config)
         self.num_layers = int(backbone.config.num_hidden_layers)
         self.hidden_size = int(backbone.config.hidden_size)
         self._captured = CapturedLayers()
         layers = layers_of(backbone, self.layout)
-        layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)
+        if len(layers):
+            layers[0].register_forward_pre_hook(self._before_layers, with_kwargs=True)
         for number, layer in enumerate(layers, 1):
             layer.register_forward_hook(partial(self._after_layer, number))
 
@@ -144,10 +148,11 @@ class PooledBackbone(nn.Module):
         Args:
             input_ids: Token ids [batch, tokens].
             attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
-            layers: The layers, from 1; 0, the output of the embedding layer, only beside others.
+            layers: The layers, from 1. Layer 0 is the token table of a model with projections; without them it is the
+                output of the embedding layer, and only beside others.
 
         Returns:
-            {layer: [batch, hidden]}, ascending, not cut and not normalised.
+            {layer: [batch, hidden]}, ascending, projected if the model has projections, not cut and not normalised.
 
         Raises:
             UserError: The model lacks a layer.
@@ -158,6 +163,14 @@ class PooledBackbone(nn.Module):
             pooled[2].shape  # torch.Size([1, 384])
             ```
         """
+        return self._projected(
+            layers,
+            lambda needed: self.unprojected(input_ids, attention_mask, needed),
+            lambda table: table(input_ids, attention_mask),
+        )
+
+    def unprojected(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
+        """Return the pooled outputs of the backbone as `forward` does, without the projections."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         return self._pooled_layers(inputs, partial(pool, mask=attention_mask, pooling=self.config.pooling), layers)
 
@@ -181,7 +194,31 @@ class PooledBackbone(nn.Module):
             return pool(packing.padded(hidden), packing.mask, self.config.pooling)
 
         with unpadded.attend_within(packing):
-            return self._pooled_layers(inputs, pooled, layers)
+            return self._projected(
+                layers,
+                lambda needed: self._pooled_layers(inputs, pooled, needed),
+                lambda table: table.embed_rows(rows),
+            )
+
+    def _projected(
+        self,
+        layers: Sequence[int],
+        pooled_layers: Callable[[Sequence[int]], dict[int, Tensor]],
+        look_up: Callable[[TokenTable], Tensor],
+    ) -> dict[int, Tensor]:
+        """Apply the projections, if there are any, to the pooled outputs that they need, in float32."""
+        projections = self.projections
+        if projections is None:
+            return pooled_layers(layers)
+        needed = sorted(projections.inputs(layers))
+        pooled = pooled_layers(needed) if needed else {}
+        # autocast would compute the maps in half precision; entering a context for nothing would end up in traced graphs
+        kind = self.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext():
+            return {
+                layer: projections.map(layer)(pooled) if layer else look_up(projections.token_table)
+                for layer in sorted(set(layers))
+            }
 
     def _pooled_layers(
         self, inputs: dict[str, Tensor], pooled: Callable[[Tensor], Tensor], layers: Sequence[int]

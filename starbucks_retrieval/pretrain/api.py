@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
+from starbucks_retrieval.data.documents import open_documents
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.pretrain import PretrainOptions, visited_sizes
-from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.masks import Masking
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Sizes

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.data import Records
+from starbucks_retrieval.data.documents import DocumentStream
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain import masks
-from starbucks_retrieval.pretrain.documents import DocumentStream
 from starbucks_retrieval.pretrain.windows import Cutter, Mode, Pieces, WholeWordTokenizer
 
 _MASKS = 2  # separates these random generators from those of documents and windows

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from starbucks_retrieval.data.documents import Document
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.pretrain.documents import Document
 
 MAX_WORD = 16  # pieces
 

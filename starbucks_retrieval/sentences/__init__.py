@@ -16,7 +16,8 @@ from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.sizes import Size, Sizes
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.models import EncoderConfig
+    from starbucks_retrieval.models import EncoderConfig, NestedEncoder
+    from starbucks_retrieval.models.info import ModelInfo
 
 
 # Settings stored with a model; a flag that contradicts one needs --override.
@@ -77,22 +78,12 @@ class SentenceArguments:
         words = [word.strip() for word in (self.sizes or "").split(",") if word.strip()]
         return max((Size.parse(word).layer for word in words), default=None) if all(":" in w for w in words) else None
 
-    def selected_sizes(self, num_layers: int, hidden_size: int, model_sizes: Sizes) -> Sizes:
-        """Return the sizes to measure.
-
-        Args:
-            num_layers: Layers of the backbone.
-            hidden_size: Width of the backbone.
-            model_sizes: The sizes that the model was trained for; the default.
-
-        Raises:
-            UserError: The backbone does not have a size.
-        """
+    def selected_sizes(self, model: NestedEncoder | ModelInfo) -> Sizes:
+        """Return the sizes to measure, by default those that the model stores. Raises UserError if it lacks one."""
         if self.is_grid:
-            layers, dims = grid_axes(self.layers, self.dims, num_layers, hidden_size)
+            layers, dims = grid_axes(self.layers, self.dims, model)
             return Sizes(Size(layer, dim) for layer in layers for dim in dims)
-        sizes = Sizes.parse(self.sizes, model_sizes) if self.sizes else model_sizes
-        return sizes.check(num_layers, hidden_size)
+        return model.check(Sizes.parse(self.sizes, model.sizes) if self.sizes else model.sizes)
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's configuration changed by the flags. Raises UserError if they contradict it."""
@@ -123,25 +114,22 @@ def grid_dims(hidden_size: int) -> list[int]:
     return [*dims, hidden_size]
 
 
-def grid_axes(layers: str | None, dims: str | None, num_layers: int, hidden_size: int) -> tuple[list[int], list[int]]:
+def grid_axes(layers: str | None, dims: str | None, model: NestedEncoder | ModelInfo) -> tuple[list[int], list[int]]:
     """Return the layers and dims of a grid, both ascending.
 
     Args:
-        layers: The flag, such as `2,4,6`; None for `grid_layers`.
+        layers: The flag, such as `2,4,6`; None for `grid_layers`, and for a fitted model its layers among them and 0.
         dims: The flag, such as `32,128`; None for `grid_dims`.
-        num_layers: Layers of the backbone.
-        hidden_size: Width of the backbone.
+        model: The model.
 
     Raises:
-        UserError: A flag cannot be read, or the backbone does not have a layer or dim.
-
-    Example:
-        >>> grid_axes("4,2", None, num_layers=6, hidden_size=32)
-        ([2, 4], [8, 16, 32])
+        UserError: A flag cannot be read, or the model does not have a layer or dim.
     """
-    rows = _numbers("layers", layers) or grid_layers(num_layers)
-    columns = _numbers("dims", dims) or grid_dims(hidden_size)
-    Sizes(Size(layer, dim) for layer in rows for dim in columns).check(num_layers, hidden_size)
+    projected = model.config.projected_layers
+    usual = grid_layers(model.num_layers)
+    rows = _numbers("layers", layers) or [layer for layer in projected if layer in (0, *usual)] or usual
+    columns = _numbers("dims", dims) or grid_dims(model.hidden_size)
+    model.check(Sizes(Size(layer, dim) for layer in rows for dim in columns))
     return rows, columns
 
 

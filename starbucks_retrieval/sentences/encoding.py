@@ -41,7 +41,7 @@ class SentenceModel:
             arguments.model_name_or_path, layers=arguments.deepest_layer, device=arguments.device
         )
         self.encoder.config = arguments.configured(self.encoder.config)
-        self.sizes = arguments.selected_sizes(self.encoder.num_layers, self.encoder.hidden_size, self.encoder.sizes)
+        self.sizes = arguments.selected_sizes(self.encoder)
         self.max_length = self.encoder.max_length(arguments.encode_is_query, arguments.max_length)
         self._backend: Backend | None = None
 

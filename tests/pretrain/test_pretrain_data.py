@@ -9,8 +9,8 @@ import torch
 from pretrain.letters import letters, lines_file, random_texts, read
 
 from starbucks_retrieval import UserError
+from starbucks_retrieval.data.documents import open_documents
 from starbucks_retrieval.pretrain.data import PretrainingData
-from starbucks_retrieval.pretrain.documents import open_documents
 from starbucks_retrieval.pretrain.masks import Masking
 
 

@@ -10,7 +10,7 @@ import pytest
 from pretrain.letters import VOCABULARY, letters, random_texts, read
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.pretrain.documents import Document
+from starbucks_retrieval.data.documents import Document
 from starbucks_retrieval.pretrain.windows import Cutter, WholeWordTokenizer
 
 LENGTH = 22  # 20 pieces and two special tokens

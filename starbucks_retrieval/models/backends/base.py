@@ -76,7 +76,7 @@ class GraphBackend(ABC):
         self, rows: TokenRows, sizes: Sizes, *, max_tokens: int, label: str | None = None
     ) -> dict[Size, np.ndarray]:
         """Compute embeddings as `Backend.embed` does. Raises UserError for a layer that the graph does not return."""
-        sizes.check(self._encoder.num_layers, self._encoder.hidden_size)
+        self._encoder.check(sizes)
         for layer in sizes.layers:
             if layer not in self._layers:
                 opened = ", ".join(map(str, self._layers))

@@ -19,7 +19,7 @@ from starbucks_retrieval.models.backends.base import GraphFunction
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
-from starbucks_retrieval.sizes import Size, check_size
+from starbucks_retrieval.sizes import Size, Sizes
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "embedding"
@@ -53,7 +53,11 @@ class PooledLayersGraph(nn.Module):
     def __init__(self, encoder: NestedEncoder, layers: Sequence[int]) -> None:
         super().__init__()
         self.layers = tuple(layers)
-        self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
+        if max(layers):
+            self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
+        if encoder.projections is not None:
+            maps = encoder.projections
+            self.projections = nn.ModuleList([maps.map(layer) if layer else maps.token_table for layer in layers])
         self._encoder = [encoder]  # inside a list it is no submodule, so its other layers are not exported
 
     @property
@@ -91,7 +95,7 @@ class EmbeddingGraph(nn.Module):
 
     def __init__(self, encoder: NestedEncoder, size: Size) -> None:
         super().__init__()
-        check_size(size, encoder.num_layers, encoder.hidden_size)
+        encoder.check(Sizes([size]))
         self.size = size
         self.outputs = [OUTPUT]
         self.pooled_layers = PooledLayersGraph(encoder, [size.layer])

@@ -9,7 +9,7 @@ import pytest
 from pretrain.letters import jsonl_file, lines_file
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.pretrain.documents import DocumentStream, open_documents
+from starbucks_retrieval.data.documents import DocumentStream, open_documents
 
 
 def stream(tmp_path, *sizes, **options):

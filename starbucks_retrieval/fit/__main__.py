@@ -1,0 +1,40 @@
+"""The command `starbucks fit`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.fit.arguments import FitArguments
+
+
+def main(argv: Sequence[str]) -> None:
+    """Fit, then print the grid, the recommended sizes and the next command."""
+    (arguments, common), _ = parse_flags(
+        [FitArguments, CommonArguments],
+        argv,
+        "starbucks fit",
+        "Make small sizes of any encoder good in minutes, from texts without labels; a rerun resumes.",
+    )
+    setup_logging(common)
+    from starbucks_retrieval.fit.api import fit
+    from starbucks_retrieval.fit.card import grid_table
+
+    figures = fit(arguments)
+    if not common.json:
+        print("share of the ten nearest texts that stay the same, cut → fitted (* sizes of the model):\n")
+        print(grid_table(figures["grid"], figures["sizes"]))
+        print()
+    smallest = figures["sizes"][0]
+    encode = f"starbucks encode --model_name_or_path {shlex.quote(figures['output'])} --sizes {smallest} …"
+    summary = (
+        f"{figures['texts']} texts fitted, {figures['held_out']} held out, {figures['seconds']:.0f} s; "
+        f"sizes {','.join(figures['sizes'])}; in {figures['output']}\nnext: {encode}"
+    )
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

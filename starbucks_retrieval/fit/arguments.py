@@ -1,0 +1,79 @@
+"""The flags of `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+from starbucks_retrieval.cli import flag
+from starbucks_retrieval.errors import UserError
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.models import EncoderConfig
+
+_STORED = (
+    *("pooling", "normalize", "query_prefix", "passage_prefix", "passage_field_separator"),
+    *("query_max_len", "passage_max_len"),
+)
+
+
+@dataclasses.dataclass
+class FitArguments:
+    """Fitting."""
+
+    model_name_or_path: str = flag("", "model folder or hub name", required=True)
+    output_dir: str = flag("", "folder for the fitted model", required=True)
+    dataset_path: list[str] = flag(
+        help="passages: corpora, .txt files with one text a line, or data sets of the hub", factory=list
+    )
+    query_path: list[str] = flag(help="queries: files like queries.jsonl, or BEIR folders", factory=list)
+    query_split: str | None = flag(None, "of BEIR folders: only the queries that this split judges, such as train")
+
+    layers: str | None = flag(None, "layers to fit, such as 0,2,4; 0 is a table of tokens (default: all)")
+    concat_layers: bool = flag(
+        False, "fit each layer from all layers up to it: a little better at deep layers, cannot be exported as a folder"
+    )
+    sizes: str | None = flag(None, "the sizes that the model stores (default: recommended from the measured grid)")
+    max_texts: int | None = flag(
+        None, "texts to read, an equal number from each source (default: what takes about two minutes)"
+    )
+
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag(
+        "fp32", "precision of the forward pass; auto: bf16 where this device computes it fast"
+    )
+    max_tokens_per_batch: int | None = flag(
+        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)"
+    )
+    device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
+    overwrite_output_dir: bool = flag(False, "replace an earlier fit in the output folder")
+
+    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a backbone; a trained model stores this setting")
+    normalize: bool | None = flag(None, "likewise: compare by cosine instead of dot product")
+    query_prefix: str | None = flag(None, "likewise")
+    passage_prefix: str | None = flag(None, "likewise")
+    passage_field_separator: str | None = flag(None, "likewise: the text between title and text of a passage")
+    query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
+    override: bool = flag(False, "let these flags contradict the stored settings of the model")
+
+    def __post_init__(self) -> None:
+        if not self.dataset_path and not self.query_path:
+            raise UserError("no texts to fit on", "name a corpus with --dataset_path, or queries with --query_path")
+        for name in ("max_texts", "max_tokens_per_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        self.chosen_layers()
+
+    def chosen_layers(self) -> list[int] | None:
+        """Return the layers of `--layers`, ascending, or None for all. Raises UserError for other text."""
+        if self.layers is None:
+            return None
+        words = [word.strip() for word in self.layers.split(",")]
+        if not all(word.isascii() and word.isdigit() for word in words):
+            raise UserError(f"cannot read --layers {self.layers}", "write numbers from 0: 0,2,4")
+        return sorted({int(word) for word in words})
+
+    def configured(self, config: EncoderConfig) -> EncoderConfig:
+        """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
+        return config.with_flags(self, _STORED, self.override)

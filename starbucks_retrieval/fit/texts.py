@@ -1,0 +1,130 @@
+"""The texts of a fit: an equal number from each source, spread over it, in a fixed order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starbucks_retrieval.data import Records, open_queries
+from starbucks_retrieval.data.documents import open_documents
+from starbucks_retrieval.data.records import count_records
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import EncoderConfig
+
+_BLOCKS = 10  # parts of a large source that are read: its beginning may be of one kind
+_TURN = 64  # texts of a source before the next source's turn
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A collection of texts, all queries or all passages.
+
+    Attributes:
+        name: The collection as the user wrote it.
+        is_query: Whether its texts are queries.
+        count: Its texts, None if they were not counted.
+        records: The collection.
+        text: Turns a record into the text that the model gets.
+    """
+
+    name: str
+    is_query: bool
+    count: int | None
+    records: Records[Any]
+    text: Callable[[Any], str]
+
+    def read(self, quota: int) -> Iterator[str]:
+        """Yield up to `quota` texts, in blocks that are spread over the collection if it is larger; empty ones too."""
+        if self.count is None or self.count <= quota or quota < _BLOCKS:
+            yield from map(self.text, self.records.rows(0, quota))
+            return
+        size = -(-quota // _BLOCKS)
+        for block in range(_BLOCKS):
+            start = self.count * block // _BLOCKS
+            yield from map(self.text, self.records.rows(start, start + min(size, quota - block * size)))
+
+
+def open_sources(
+    passages: Sequence[str], queries: Sequence[str], config: EncoderConfig, split: str | None = None
+) -> list[TextSource]:
+    """Open the sources and count them where that is cheap.
+
+    Args:
+        passages: Corpora and plain text files.
+        queries: Query files.
+        config: Has the prefixes and the separator of titles.
+        split: Of BEIR folders: read only the queries that this split judges.
+
+    Returns:
+        The sources, passages first.
+
+    Raises:
+        UserError: A source is missing, has no texts or cannot be read.
+    """
+    sources = []
+    for name in passages:
+        documents = open_documents(name, separator=config.passage_field_separator)
+        sources.append(_source(name, False, documents, lambda text: (config.passage_prefix + text).strip()))
+    for name in queries:
+        records = open_queries(name, split=split)
+        sources.append(_source(name, True, records, lambda query: (config.query_prefix + query.text).strip()))
+    return sources
+
+
+def _source(name: str, is_query: bool, records: Records[Any], text: Callable[[Any], str]) -> TextSource:
+    if next(iter(records), None) is None:
+        raise UserError(f"{name} holds no texts", "check the file and the split")
+    found = count_records(records)
+    return TextSource(name, is_query, found.number if found.exact else None, records, text)
+
+
+def quotas(counts: Sequence[int | None], total: int | None) -> list[int | None]:
+    """Share a number of texts equally among sources; what a short source lacks goes to the others.
+
+    Args:
+        counts: Texts of each source, None if unknown.
+        total: Texts in all; None takes all of them.
+
+    Example:
+        >>> quotas([1000, 40, None], 300)
+        [130, 40, 130]
+    """
+    if total is None:
+        return list(counts)
+    shares: list[int | None] = [None] * len(counts)
+    left, open_ones = total, list(range(len(counts)))
+    while open_ones:
+        share = left // len(open_ones)
+        short = [i for i in open_ones if (count := counts[i]) is not None and count <= share]
+        if not short:
+            for i in open_ones:
+                shares[i] = share
+            break
+        for i in short:
+            shares[i] = counts[i]
+            left -= counts[i] or 0
+            open_ones.remove(i)
+    return shares
+
+
+def mixed(sources: Sequence[TextSource], shares: Sequence[int | None]) -> Iterator[tuple[str, bool]]:
+    """Yield (text, whether it is a query) of all sources in turn, without empty texts.
+
+    Args:
+        sources: The sources.
+        shares: The texts to read of each; None reads all.
+    """
+    streams = [
+        (source.is_query, source.read(share) if share is not None else map(source.text, source.records))
+        for source, share in zip(sources, shares)
+    ]
+    while streams:
+        left = []
+        for is_query, stream in streams:
+            turn = list(itertools.islice(stream, _TURN))
+            yield from ((text, is_query) for text in turn if text)
+            if len(turn) == _TURN:
+                left.append((is_query, stream))
+        streams = left

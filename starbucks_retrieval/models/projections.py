@@ -1,0 +1,265 @@
+"""Linear maps from the pooled output of each layer into the space of the full embedding, and a token table for layer 0.
+
+`starbucks fit` fits them in closed form on texts without labels (`models.fitting`). A model folder that has them stores
+them in projections.safetensors beside the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_writer
+
+FILE = "projections.safetensors"
+FORMAT = "starbucks_retrieval.projections"
+VERSION = 1
+_TABLE = "token_table"
+
+
+class LayerMap(nn.Module):
+    """The linear map of one layer.
+
+    Args:
+        weight: [hidden, inputs x hidden].
+        bias: [hidden], or None.
+        inputs: The layers whose pooled outputs are concatenated as its input.
+        normalize: Bring each pooled output to length 1 first.
+
+    Example:
+        >>> turn = LayerMap(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), None, (6,), normalize=False)
+        >>> turn({6: torch.tensor([[3.0, 4.0]])}).tolist()
+        [[4.0, 3.0]]
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, inputs: Sequence[int], normalize: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
+        self.inputs = tuple(inputs)
+        self.normalize = normalize
+
+    def forward(self, pooled_layers: Mapping[int, Tensor]) -> Tensor:
+        """Return [batch, hidden] from {layer: pooled output [batch, hidden]}, computed in float32."""
+        parts = [pooled_layers[layer].to(self.weight.dtype) for layer in self.inputs]
+        if self.normalize:
+            parts = [nn.functional.normalize(part, dim=-1) for part in parts]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        return nn.functional.linear(joined, self.weight, self.bias)
+
+
+class TokenTable(nn.Module):
+    """The embedding of layer 0: the mean of one vector per token, without any transformer layer.
+
+    Rows of zeros are tokens that do not count, such as [CLS] and [SEP].
+
+    Args:
+        rows: [vocabulary, hidden].
+
+    Example:
+        >>> table = TokenTable(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]]))
+        >>> table.embed_rows([[0, 1, 2, 0], [1]]).tolist()
+        [[0.5, 1.5], [1.0, 0.0]]
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(rows)
+        self.register_buffer("counted", rows.ne(0).any(dim=1), persistent=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return [batch, hidden] from token ids and mask, both [batch, tokens]."""
+        weights = (attention_mask * self.counted[input_ids]).to(self.rows.dtype).unsqueeze(-1)
+        total = (nn.functional.embedding(input_ids, self.rows) * weights).sum(dim=1)
+        return total / weights.sum(dim=1).clamp(min=1)
+
+    def embed_rows(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Return [texts, hidden] from the token ids of each text, without padding."""
+        device = self.rows.device
+        lengths = torch.tensor([len(row) for row in rows], device=device)
+        ids = torch.tensor([token for row in rows for token in row], dtype=torch.long, device=device)
+        starts = lengths.cumsum(0) - lengths
+        total = nn.functional.embedding_bag(ids, self.rows, starts, mode="sum")
+        text = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
+        counts = torch.zeros(len(rows), device=device).index_add_(0, text, self.counted[ids].float())
+        return total / counts.clamp(min=1).unsqueeze(1)
+
+
+class Projections(nn.Module):
+    """The maps of a model's layers into one space, in which all its sizes are comparable.
+
+    The map of the last layer is a rotation, so inner products of full embeddings do not change, and its first d
+    numbers are the subspace of d dimensions that keeps most of them.
+
+    Args:
+        maps: {layer: its map}.
+        table: The embedding of layer 0, or None.
+        fingerprints: {layer: fingerprint of the backbone up to it}, of the model that the maps belong to.
+        space: Identifies the maps: embeddings of two layers are comparable if it is equal.
+
+    Example:
+        >>> rotation = LayerMap(torch.eye(2), None, (2,), normalize=False)
+        >>> Projections({2: rotation}, None, {2: "…"}, "…").layers
+        (2,)
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[int, LayerMap],
+        table: TokenTable | None,
+        fingerprints: Mapping[int, str],
+        space: str,
+    ) -> None:
+        super().__init__()
+        self.maps = nn.ModuleDict({str(layer): maps[layer] for layer in sorted(maps)})
+        self.table = table
+        self.fingerprints = dict(fingerprints)
+        self.space = space
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that have a map, 0 among them if there is a token table; ascending."""
+        return (*([0] if self.table is not None else []), *map(int, self.maps))
+
+    def map(self, layer: int) -> LayerMap:
+        """Return the map of a layer from 1. Raises UserError if it has none."""
+        if str(layer) not in self.maps:
+            raise _no_map(layer, self.layers)
+        found = self.maps[str(layer)]
+        assert isinstance(found, LayerMap)
+        return found
+
+    @property
+    def token_table(self) -> TokenTable:
+        """The token table. Raises UserError if there is none."""
+        if self.table is None:
+            raise _no_map(0, self.layers)
+        return self.table
+
+    def inputs(self, layers: Iterable[int]) -> set[int]:
+        """Return the layers of the backbone, from 1, whose pooled outputs the embeddings of `layers` need."""
+        return {needed for layer in layers if layer for needed in self.map(layer).inputs}
+
+    def digest(self, layer: int) -> bytes:
+        """Return a digest of the map of a layer, or of the token table for layer 0."""
+        module = self.map(layer) if layer else self.token_table
+        hasher = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(module.state_dict().items()):
+            hasher.update(f"{name}{tuple(tensor.shape)}".encode())
+            hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        return hasher.digest()
+
+    def check(self, fingerprints: Sequence[str], name: str) -> None:
+        """Check that the maps belong to a backbone.
+
+        Args:
+            fingerprints: Those of the backbone truncated to 0, 1, 2, … layers.
+            name: The model, for the message.
+
+        Raises:
+            UserError: They were fitted on other weights.
+        """
+        for layer, expected in self.fingerprints.items():
+            if layer < len(fingerprints) and fingerprints[layer] != expected:
+                raise UserError(
+                    f"{FILE} of {name} belongs to other weights, which differ up to layer {layer}",
+                    "run starbucks fit on this model again",
+                )
+
+    def save(self, folder: str | Path, fingerprints: Mapping[int, str] | None = None) -> None:
+        """Write projections.safetensors, atomically.
+
+        Args:
+            folder: The model folder.
+            fingerprints: Those of the backbone, where training has changed it; they and the maps then identify a new
+                space.
+        """
+        from safetensors.torch import save
+
+        if fingerprints is not None:
+            self.fingerprints = dict(fingerprints)
+            self.space = self.identity()
+        tensors = {}
+        for layer, module in self.maps.items():
+            assert isinstance(module, LayerMap)
+            tensors[f"layer_{layer}.weight"] = module.weight
+            if module.bias is not None:
+                tensors[f"layer_{layer}.bias"] = module.bias
+        if self.table is not None:
+            tensors[_TABLE] = self.table.rows
+        described = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "space": self.space,
+            "fingerprints": json.dumps(self.fingerprints),
+            "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
+            "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
+        }
+        content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, described)
+        with atomic_writer(Path(folder) / FILE) as file:
+            file.write(content)
+
+    def identity(self) -> str:
+        """Return a digest of all maps and of the backbone that they belong to, as 32 hex digits."""
+        hasher = hashlib.blake2b(json.dumps(sorted(self.fingerprints.items())).encode(), digest_size=16)
+        for layer in self.layers:
+            hasher.update(self.digest(layer))
+        return hasher.hexdigest()
+
+    @classmethod
+    def load(cls, path: str | Path, layers: int | None = None) -> Projections:
+        """Read projections.safetensors.
+
+        Args:
+            path: The file.
+            layers: Read only the maps up to this layer; None reads all.
+
+        Raises:
+            UserError: The file is damaged, of another kind or of a newer version.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                described = file.metadata() or {}
+                _check_format(described, path)
+                inputs = {int(layer): tuple(found) for layer, found in json.loads(described["inputs"]).items()}
+                normalize: dict[str, bool] = json.loads(described["normalize"])
+                names = set(file.keys())
+                maps = {}
+                for layer in inputs:
+                    if layers is not None and max(layer, *inputs[layer]) > layers:
+                        continue
+                    bias = f"layer_{layer}.bias"
+                    maps[layer] = LayerMap(
+                        file.get_tensor(f"layer_{layer}.weight"),
+                        file.get_tensor(bias) if bias in names else None,
+                        inputs[layer],
+                        normalize[str(layer)],
+                    )
+                table = TokenTable(file.get_tensor(_TABLE)) if _TABLE in names else None
+                fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
+                return cls(maps, table, fingerprints, described["space"])
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+
+
+def _no_map(layer: int, layers: Sequence[int]) -> UserError:
+    return UserError(
+        f"this model has no projection for layer {layer}, only for {', '.join(map(str, layers))}",
+        "run starbucks fit with --layers that name it",
+    )
+
+
+def _check_format(described: Mapping[str, Any], path: str | Path) -> None:
+    if described.get("format") != FORMAT:
+        raise UserError(f"{path} does not hold projections", "name the file that starbucks fit wrote")
+    if int(described["version"]) > VERSION:
+        raise UserError(f"{path} has the newer format {described['version']}", "update starbucks_retrieval")
