@@ -146,7 +146,7 @@ def test_a_model_that_stores_its_settings_refuses_contradictions(tiny_bert, corp
         ("", (), "holds no passages"),
         (b'{"_id": "1", "text": "\xff"}\n', (), "UTF-8"),
         ('{"_id": "1", "text": "w1"}\n', ("--layer", "13"), "layer 13"),
-        ('{"_id": "1", "text": "w1"}\n', ("--dim", "0"), "start at 1"),
+        ('{"_id": "1", "text": "w1"}\n', ("--dim", "0"), "dims at 1"),
         ('{"_id": "1", "text": "w1"}\n', ("--sizes", "4:64"), "64 dimensions"),
         ('{"_id": "1", "text": "w1"}\n', ("--sizes", "2:8", "--layer", "2"), "contradict"),
         ('{"_id": "1", "text": "w1"}\n', ("--max_tokens_per_batch", "0"), "below 1"),
