@@ -290,7 +290,8 @@ class Job:
                 data_name=arguments.collection,
                 provenance=provenance,
                 space=config.passage_size(size).layer if is_query and config.passage_layers else None,
-                lineage=lineage[: size.layer - 1],
+                lineage=lineage[: max(0, size.layer - 1)],
+                shared_space=encoder.projections.space if encoder.projections is not None else "",
             )
             for size in self.plan.sizes
         ]

@@ -59,6 +59,7 @@ def _describe(folder: Path) -> dict[str, Any]:
         "model": spec.model_name,
         "data": spec.data_name,
         **({"passage_size": str(spec.passage_size)} if spec.space else {}),
+        **({"shared_space": spec.shared_space} if spec.shared_space else {}),
     }
 
 
@@ -81,6 +82,7 @@ def as_text(store: dict[str, Any]) -> str:
         f"  model    {store['model'] or 'unnamed'}, fingerprint {store['fingerprint']}, {store['compute_dtype']}",
         f"  vectors  {store['pooling']} pooling, {'length 1' if store['normalize'] else 'not normalised'}, "
         f"prefix {store['prefix']!r}, at most {store['max_length'] or 'an unknown number of'} tokens",
+        *([f"  space    {store['shared_space']}, shared with other layers"] if "shared_space" in store else []),
         f"  data     {store['data'] or 'unnamed'}, digest {store['data_digest']}",
     ]
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from starbucks_retrieval.sizes import Size
 
 FORMAT = "starbucks_retrieval.store"
 VERSION = 2
-_OPTIONAL = {"space", "lineage"}  # added by version 2
+_OPTIONAL = {"space", "lineage", "shared_space"}  # added by version 2
 
 # For information only; a path spelled in another way does not make it another job.
 _INFORMATIVE = ("model_name", "data_name", "provenance")
@@ -39,6 +39,8 @@ class StoreSpec:
         space: For a model whose queries and passages use different layers: the layer of the passages that these
             queries are scored against.
         lineage: For the same models: the fingerprints of the layers below.
+        shared_space: For a model with projections: the space in which embeddings of all its layers are comparable; equal
+            for equal maps, empty for other models.
 
     Raises:
         UserError: A value is impossible.
@@ -64,6 +66,7 @@ class StoreSpec:
     provenance: dict[str, Any] = field(default_factory=dict)
     space: int | None = None
     lineage: tuple[str, ...] = ()
+    shared_space: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in ("passages", "queries"):
@@ -203,9 +206,15 @@ def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
         UserError: The sizes do not match, the fingerprints are of different models, or pooling or normalize differs;
             the message names the difference.
     """
-    if queries.passage_size != passages.size:
-        raise _other_size(queries, passages)
-    _check_model(queries, passages)
+    if not comparable_layers(queries, passages):
+        if queries.passage_size != passages.size:
+            raise _other_size(queries, passages)
+        _check_model(queries, passages)
+    elif queries.size.dim != passages.size.dim:
+        raise UserError(
+            f"queries and passages differ in dim: {queries.size} and {passages.size}",
+            "layers of this model may differ, dims may not: take one dim for both",
+        )
     for name in _GEOMETRY:
         left, right = getattr(queries, name), getattr(passages, name)
         if left != right:
@@ -213,11 +222,29 @@ def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
             raise UserError(what, "encode both with one model, at one size")
 
 
+def comparable_layers(queries: StoreSpec, passages: StoreSpec) -> bool:
+    """Return whether projections brought two different layers into one space, so that their embeddings are comparable.
+
+    Args:
+        queries: The spec of the queries.
+        passages: The spec of the passages; its dim is not looked at.
+    """
+    same_space = bool(queries.shared_space) and queries.shared_space == passages.shared_space
+    return same_space and queries.size.layer != passages.size.layer
+
+
 def _other_size(queries: StoreSpec, passages: StoreSpec) -> UserError:
+    if queries.size.dim == passages.size.dim and (queries.shared_space or passages.shared_space):
+        spaces = [spec.shared_space or "none" for spec in (queries, passages)]
+        return UserError(
+            f"queries at {queries.size} and passages at {passages.size} are not in one space: {' and '.join(spaces)}",
+            "encode both with one model that starbucks fit made, or at one layer",
+        )
     if queries.space is None:
         return UserError(
             f"queries and passages differ in size: {queries.size} and {passages.size}",
-            "encode both with one model, at one size; passages of another layer need a model that was trained for them",
+            "encode both with one model, at one size; passages of another layer need a model that was trained for them "
+            "or that starbucks fit made",
         )
     wanted = queries.passage_size
     return UserError(

@@ -126,6 +126,20 @@ def test_merge_takes_several_paths_and_one_size(tmp_path, parts, capsys):
     assert "no size 6:9" in capsys.readouterr().err
 
 
+def test_slices_and_merged_parts_keep_the_shared_space(tmp_path, make_spec, write_store, capsys):
+    for part in (0, 1):
+        write_store(tmp_path / f"{part}", make_spec(parts=2, part=part, shared_space="5ace"))
+    merge_stores([tmp_path / "0", tmp_path / "1"], tmp_path / "merged")
+    slice_store(tmp_path / "merged", tmp_path / "cut", [4])
+    assert open_store(tmp_path / "cut").spec.shared_space == "5ace"
+    assert run_command(main, ["info", str(tmp_path / "cut")]) == 0
+    assert "5ace, shared with other layers" in capsys.readouterr().out
+    assert run_command(main, ["verify", str(tmp_path / "cut"), str(tmp_path / "merged")]) == 0
+    with pytest.raises(UserError, match="shared_space is"):
+        write_store(tmp_path / "2", make_spec(parts=2, part=1))
+        merge_stores([tmp_path / "0", tmp_path / "2"], tmp_path / "x")
+
+
 def test_merge_resumes(tmp_path, parts, contents):
     merge_stores([parts], tmp_path / "out")
     before = contents(tmp_path / "out")

@@ -78,6 +78,40 @@ def test_queries_of_the_same_space_pass(make_spec):
     check_same(queries, make_spec())
 
 
+def test_a_shared_space_is_written_only_where_there_is_one(make_spec):
+    plain, shared = make_spec(), make_spec(shared_space="5ace")
+    assert (plain.version, shared.version) == (1, 2)
+    assert "shared_space" not in plain.to_json()
+    assert StoreSpec.from_json(shared.to_json(), "here") == shared
+    assert job_difference(plain, shared) == "shared_space is '' there, '5ace' here"
+
+
+@pytest.mark.parametrize("layer", [0, 1, 6])
+def test_queries_of_any_layer_of_a_shared_space_pass(make_spec, layer):
+    queries = make_spec(
+        kind="queries", size=Size(layer, 8), fingerprint="f00d" if layer == 6 else "beef", shared_space="5ace"
+    )
+    check_same(queries, make_spec(shared_space="5ace"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"shared_space": "other"}, "queries at 1:8 and passages at 6:8 are not in one space: other and 5ace"),
+        ({"shared_space": ""}, "queries at 1:8 and passages at 6:8 are not in one space: none and 5ace"),
+        ({"size": Size(1, 4)}, "differ in dim: 1:4 and 6:8"),
+        ({"size": Size(6, 4)}, "differ in size: 6:4 and 6:8"),
+        ({"size": Size(6, 8)}, "fingerprints beef and f00d"),
+        ({"pooling": "cls"}, "differ in pooling"),
+        ({"normalize": True}, "differ in normalize"),
+    ],
+)
+def test_queries_of_another_layer_need_the_same_space(make_spec, changes, what):
+    values = {"kind": "queries", "size": Size(1, 8), "fingerprint": "beef", "shared_space": "5ace"} | changes
+    with pytest.raises(UserError, match=what):
+        check_same(make_spec(**values), make_spec(shared_space="5ace"))
+
+
 def test_fingerprints_are_compared_as_far_as_both_tell():
     weights, others = "0123456789abcdef" * 2, "f" * 32
     whole, other_settings = f"{weights}:{'0' * 16}", f"{weights}:{'1' * 16}"
