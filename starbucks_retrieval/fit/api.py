@@ -17,12 +17,12 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, write_json
 from starbucks_retrieval.fit.arguments import FitArguments
-from starbucks_retrieval.fit.texts import TextSource, mixed, open_sources, quotas
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.fitter import FitReport, Fitter
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.models.loading import copy_weights
 from starbucks_retrieval.models.precision import autocast_dtype
+from starbucks_retrieval.models.texts import TextSource, mixed, open_sources, quotas, token_rows
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -162,18 +162,6 @@ def _own_half(vectors: np.ndarray) -> float:
     count = len(vectors) // 2
     scores = vectors[:count].astype(np.float64) @ vectors[count:].T
     return float((scores.argmax(axis=1) == np.arange(count)).mean())
-
-
-def token_rows(encoder: NestedEncoder, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
-    """Return the token ids of (text, whether it is a query), each cut at the length of its kind."""
-    rows: list[list[int]] = [[] for _ in texts]
-    for is_query in (False, True):
-        positions = [i for i, (_, kind) in enumerate(texts) if kind is is_query]
-        if positions:
-            found = encoder.tokenize([texts[i][0] for i in positions], encoder.max_length(is_query))
-            for i, row in zip(positions, found):
-                rows[i] = row
-    return rows
 
 
 def list_chunks(texts: Iterator[tuple[str, bool]], size: int) -> Iterator[list[tuple[str, bool]]]:

@@ -127,19 +127,25 @@ class NestedEncoder(PooledBackbone):
             projections.check(encoder._backbone_digests, str(name_or_path))
         return encoder.to(target)
 
-    def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        weights: dict[str, Tensor] | None = None,
+        projections: dict[str, Tensor] | None = None,
+    ) -> None:
         """Write a Hugging Face folder: safetensors, tokenizer, and starbucks.json for the configuration.
 
         Args:
             folder: Where to write; it is created.
             weights: Written in place of the backbone's own weights, by name.
+            projections: Written in place of the projections' own weights, by name.
         """
         with quiet_transformers(), umask_permissions(folder):
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         if self.projections is not None:
             digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights)
-            self.projections.save(folder, dict(enumerate(digests)))
+            self.projections.save(folder, dict(enumerate(digests)), projections)
         self.config.save(folder)
 
     @property

@@ -147,6 +147,12 @@ class Projections(nn.Module):
         """Return the layers of the backbone, from 1, whose pooled outputs the embeddings of `layers` need."""
         return {needed for layer in layers if layer for needed in self.map(layer).inputs}
 
+    def subset(self, layers: Iterable[int]) -> Projections:
+        """Return projections with the maps of some layers only. Raises UserError for a layer that has none."""
+        kept = sorted(set(layers))
+        table = self.token_table if 0 in kept else None
+        return Projections({n: self.map(n) for n in kept if n}, table, self.fingerprints, self.space)
+
     def digest(self, layer: int) -> bytes:
         """Return a digest of the map of a layer, or of the token table for layer 0."""
         module = self.map(layer) if layer else self.token_table
@@ -173,16 +179,28 @@ class Projections(nn.Module):
                     "run starbucks fit on this model again",
                 )
 
-    def save(self, folder: str | Path, fingerprints: Mapping[int, str] | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        fingerprints: Mapping[int, str] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Write projections.safetensors, atomically.
 
         Args:
             folder: The model folder.
             fingerprints: Those of the backbone, where training has changed it; they and the maps then identify a new
                 space.
+            weights: Written in place of the maps' own weights, by name, as when they are gathered from several
+                processes.
         """
         from safetensors.torch import save
 
+        if weights is not None:
+            whole = self._with_weights(weights)
+            whole.save(folder, fingerprints)
+            self.fingerprints, self.space = whole.fingerprints, whole.space
+            return
         if fingerprints is not None:
             self.fingerprints = dict(fingerprints)
             self.space = self.identity()
@@ -205,6 +223,14 @@ class Projections(nn.Module):
         content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, described)
         with atomic_writer(Path(folder) / FILE) as file:
             file.write(content)
+
+    def _with_weights(self, weights: Mapping[str, Tensor]) -> Projections:
+        maps = {}
+        for name in self.maps:
+            own, bias = self.map(int(name)), weights.get(f"maps.{name}.bias")
+            maps[int(name)] = LayerMap(weights[f"maps.{name}.weight"], bias, own.inputs, own.normalize)
+        table = None if self.table is None else TokenTable(weights["table.rows"])
+        return Projections(maps, table, self.fingerprints, self.space)
 
     def identity(self) -> str:
         """Return a digest of all maps and of the backbone that they belong to, as 32 hex digits."""

@@ -1,4 +1,4 @@
-"""The texts of a fit: an equal number from each source, spread over it, in a fixed order."""
+"""Texts without labels, of a fit or of training: an equal number from each source, in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starbucks_retrieval.data import Records, open_queries
 from starbucks_retrieval.data.documents import open_documents
 from starbucks_retrieval.data.records import count_records
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.config import EncoderConfig
 
 _BLOCKS = 10  # parts of a large source that are read: its beginning may be of one kind
 _TURN = 64  # texts of a source before the next source's turn
@@ -128,3 +128,20 @@ def mixed(sources: Sequence[TextSource], shares: Sequence[int | None]) -> Iterat
             if len(turn) == _TURN:
                 left.append((is_query, stream))
         streams = left
+
+
+def token_rows(encoder: Any, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
+    """Return the token ids of texts.
+
+    Args:
+        encoder: A `NestedEncoder`: its tokenizer and its lengths are used.
+        texts: (text, whether it is a query); each is cut at the length of its kind.
+    """
+    rows: list[list[int]] = [[] for _ in texts]
+    for is_query in (False, True):
+        positions = [i for i, (_, kind) in enumerate(texts) if kind is is_query]
+        if positions:
+            found = encoder.tokenize([texts[i][0] for i in positions], encoder.max_length(is_query))
+            for i, row in zip(positions, found):
+                rows[i] = row
+    return rows
