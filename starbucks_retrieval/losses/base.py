@@ -131,6 +131,11 @@ class Objective(ABC, Generic[T]):
         """The deepest layer that queries or passages run through."""
         return max(self.largest.layer, *(layer for _, layer in self.options.passage_layers), 0)
 
+    @property
+    def trained_layers(self) -> tuple[int, ...]:
+        """The layers that some step visits, of queries or of passages, ascending."""
+        return tuple(sorted({layer for side in self.layers(None) for layer in side}))
+
     def layers(self, drawn: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the layers whose pooled outputs a step needs: of queries, and of passages."""
         layers = {size.layer for size in self.visited(drawn)}

@@ -120,6 +120,12 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         layer, first, second = int(rng.choice(self._layers)), int(rng.choice(self._dims)), int(rng.choice(self._dims))
         return Draw(layer, first, first if self.options.shared_dim else second)
 
+    @property
+    def trained_layers(self) -> tuple[int, ...]:
+        """Every layer that a step may sample, and the last one."""
+        drawn = (Draw(layer, self.full.dim, self.full.dim) for layer in self._layers)
+        return tuple(sorted({layer for one in drawn for side in self.layers(one) for layer in side}))
+
     def visited(self, drawn: Draw) -> tuple[Size, ...]:
         """Return two sizes, or with `always_full` four."""
         last, layer, dim = self.full.layer, drawn.layer, self.full.dim

@@ -166,7 +166,7 @@ class EncoderConfig:
 def _layer_pairs(written: Any, path: str | Path) -> tuple[tuple[int, int], ...]:
     try:
         pairs = tuple(sorted((int(query), int(passage)) for query, passage in written.items()))
-        if min((min(pair) for pair in pairs), default=1) < 1:
+        if any(query < 0 or passage < 1 for query, passage in pairs):
             raise ValueError
     except (AttributeError, TypeError, ValueError):
         raise UserError(

@@ -104,8 +104,6 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     log.info("objective %s; sizes: %s", arguments.objective, plan.objective.sizes)
     score = "cosine" if options.normalize else "dot product"
     log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
-    with _unsharded_loading(settings):
-        encoder = _load_encoder(arguments, plan)
     dev = open_dev_set(arguments, settings.seed)
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
@@ -122,6 +120,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             "passages per query": plan.group_size,
             "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
             "anchor weight": arguments.anchor_weight,
+            **({"projections": plan.projections} if plan.projections != "none" else {}),
             **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
             **recipe_of(settings),
         }
@@ -129,6 +128,8 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
 
     try:
         data = _training_set(arguments, settings, plan, cache)
+        with _unsharded_loading(settings):
+            encoder = _load_encoder(arguments, settings, plan, data, bool(resume))
         ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
         configuration = ours | fixed_settings(settings) | {"training queries": len(data)}
         first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
@@ -138,6 +139,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             train_dataset=data,
             data_collator=Collator(encoder, arguments.false_negatives == "mask"),
             dev=dev,
+            projection_learning_rate=arguments.projection_learning_rate,
         )
         torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
         result = train_and_save(trainer, resume, record, card)
@@ -175,15 +177,39 @@ def _unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
         set_hf_deepspeed_config(settings.hf_deepspeed_config)
 
 
-def _load_encoder(arguments: TrainArguments, plan: TrainPlan) -> NestedEncoder:
+def _load_encoder(
+    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, data: TrainingSet, resume: bool
+) -> NestedEncoder:
     from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.train.projections import new_projections
 
-    depth = None if plan.objective.depth == plan.model.num_layers else plan.objective.depth
+    depth = None if plan.objective.depth == plan.model.num_layers else max(1, plan.objective.depth)
     if depth is not None:
         log.info("layers above %d are not loaded: no size uses them", depth)
     name = arguments.model_name_or_path
     encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=arguments.dropout)
+    layers, found = plan.config.projected_layers, encoder.projections
+    encoder.projections = None
+    if plan.projections == "kept":
+        assert found is not None
+        encoder.projections = found.subset(layers)
+    elif plan.projections != "none":
+
+        def whole() -> NestedEncoder:
+            loaded = NestedEncoder.from_pretrained(name, device=settings.device)
+            loaded.config = plan.config
+            return loaded
+
+        output = Path(str(settings.output_dir))
+        encoder.projections = new_projections(
+            plan.projections, whole, layers, data.sample_texts, output, resume, settings.seed
+        )
+    if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
+        left = ", ".join(str(layer) for layer in model_layers if layer not in layers)
+        log.warning("the maps of the layers %s are dropped: no size of this run uses them", left)
     encoder.config = plan.config
+    if plan.objective.depth == 0:
+        encoder.backbone.requires_grad_(False)  # only the token table is trained
     return encoder
 
 
@@ -192,12 +218,13 @@ def _training_module(
 ) -> TrainingModule:
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.train.module import Chunks, TrainingModule
+    from starbucks_retrieval.train.projections import frozen_copy
 
     anchor = None
     if arguments.anchor_weight > 0:
         layers = plan.objective.largest.layer
         anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=layers, device="cpu")
-        anchor.config = encoder.config
+        anchor.config, anchor.projections = encoder.config, frozen_copy(encoder.projections)
     chunks = Chunks(
         arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
     )

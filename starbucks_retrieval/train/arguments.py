@@ -73,6 +73,12 @@ class TrainArguments:
     objective_options: list[str] | None = flag(
         None, "any other option of the method's file in losses/, as kl_space=scores detach_teacher=false"
     )
+    projections: Literal["fit", "random", "none"] | None = flag(
+        None,
+        "a linear map per layer, trained with the backbone: fitted on the training texts, or random (default: the model's "
+        "own if starbucks fit made it, else none; none drops them)",
+    )
+    projection_learning_rate: float = flag(3e-4, "learning rate of these maps; --learning_rate is that of the backbone")
     passage_layers: str | None = flag(
         None, "encode passages at other layers than queries: last, or pairs such as 2:6,4:12"
     )
@@ -152,6 +158,8 @@ class TrainArguments:
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
             problem = f"--warmup_ratio {self.warmup_ratio} is not a share of the steps"
             raise UserError(problem, "use a number from 0 to below 1")
+        if not self.projection_learning_rate > 0:
+            raise UserError(f"--projection_learning_rate {self.projection_learning_rate} is not positive", "use 3e-4")
         if self.anchor_weight < 0:
             raise UserError(f"--anchor_weight {self.anchor_weight} is negative", "use 0 or more; 0 switches it off")
         if (self.gc_q_chunk_size or self.gc_p_chunk_size) and not self.grad_cache:
@@ -211,21 +219,22 @@ class TrainArguments:
         """The measures of the dev set, separated by spaces; the first one selects the best checkpoint."""
         return self.eval_measures or ("spearman" if self.task == "sts" else "nDCG@10 RR@10")
 
-    def model_sizes(self, num_layers: int, hidden_size: int, stored: Sizes | None) -> Sizes:
+    def model_sizes(self, num_layers: int, hidden_size: int, config: EncoderConfig) -> Sizes:
         """Return the sizes that the trained model stores.
 
         Args:
             num_layers: Layers of the backbone.
             hidden_size: Its width.
-            stored: The sizes that it stores, or None; `--sizes` overrides them, and None means the paper's proportions.
+            config: Its configuration; `--sizes` overrides the sizes that it stores, and without either the sizes have
+                the paper's proportions.
 
         Raises:
             UserError: A size does not fit the backbone or the objective.
         """
         full = Size(num_layers, hidden_size)
-        default = stored or Sizes.default(num_layers, hidden_size)
+        default = config.sizes or Sizes.default(num_layers, hidden_size)
         if self.sizes is not None:
-            sizes = Sizes.parse(self.sizes, default).check(num_layers, hidden_size)
+            sizes = config.check_sizes(Sizes.parse(self.sizes, default), num_layers, hidden_size)
             if self.objective == "full" and sizes.members != (full,):
                 raise UserError(f"--objective full trains {full} alone, not {sizes}", "drop --sizes")
             return sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,28 @@ class TrainingSet:
             label=group.label,
         )
 
+    def sample_texts(self, count: int) -> Iterator[tuple[str, bool]]:
+        """Yield about `count` texts with whether they are queries, without empty ones.
+
+        Half of them are queries, unless there are fewer; they are spread over the collections.
+
+        Args:
+            count: How many.
+        """
+        rows = _spread(len(self), count // 2)
+        starts = np.cumsum([0, *(len(shard.passages) for shard in self._shards)])
+        numbers = _spread(int(starts[-1]), count - len(rows))
+        for is_query, chosen, first in ((True, rows, np.array(self._starts)), (False, numbers, starts)):
+            for position in chosen:
+                number = int(np.searchsorted(first, position, side="right")) - 1
+                shard, row = self._shards[number], int(position - first[number])
+                if is_query:
+                    text = (self.query_prefix + shard.row(row).query).strip()
+                else:
+                    text = join_text(shard.passage(row), self.separator, self.passage_prefix)
+                if text:
+                    yield text, is_query
+
     def _choose(self, group: PassageRow, row: int, epoch: int) -> list[int] | None:
         """Return positions in the group's documents, or None if the group has no negatives."""
         wanted = self.group_size - 1
@@ -202,6 +224,11 @@ class TrainingSet:
             raise UserError(problem, "add passages to the corpus, or set --train_group_size 1")
         chosen = candidates[:wanted] if len(candidates) >= wanted else rng.choice(candidates, wanted).tolist()
         return [group.documents[positive], *chosen]
+
+
+def _spread(total: int, wanted: int) -> np.ndarray:
+    """Return `wanted` positions below `total` at equal distances, all of them if there are fewer."""
+    return np.arange(total) if total <= wanted else np.arange(wanted) * total // wanted
 
 
 def _positive(group: PassageRow, epoch: int, rng: np.random.Generator) -> int:

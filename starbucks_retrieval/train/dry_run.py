@@ -65,7 +65,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     _check_dev_set(arguments, settings.seed)
     rows = _total([sample.count for sample in samples])
     steps = count_steps(settings, rows.number)
-    parameters = plan.model.parameters(plan.objective.depth)
+    parameters = plan.model.parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
     query, passage = _mean_tokens(samples[0], plan)
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
@@ -76,6 +76,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         "objective": arguments.objective,
         "sizes": str(plan.objective.sizes),
         "layers": plan.objective.depth,
+        "projections": plan.projections,
         "parameters": parameters,
         "rows": rows.number,
         "rows_exact": rows.exact,
@@ -209,6 +210,7 @@ def _lines(
     return [
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         ("sizes", f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {score}"),
+        *([("maps", _maps(plan))] if plan.projections != "none" else []),
         ("data", f"{rows} rows from {', '.join(arguments.collections)}; queries and passages have {tokens}"),
         *(
             ("negatives", f"none in the first {SAMPLE} rows of {name}: train refuses if no later row has any")
@@ -218,3 +220,9 @@ def _lines(
         *dry_run_lines(figures, "model", "activations"),
         ("time", f"{duration(figures['seconds'])}, {format_number(figures['seconds_per_step'], 2)} s a step"),
     ]
+
+
+def _maps(plan: TrainPlan) -> str:
+    layers = ", ".join(map(str, plan.config.projected_layers))
+    origin = {"kept": "of the model", "fit": "fitted on the training texts first", "random": "random"}
+    return f"of the layers {layers}, {origin[plan.projections]}; {plan.projection_parameters / 1e6:.1f} M weights"

@@ -14,6 +14,7 @@ from starbucks_retrieval.losses.base import Objective
 from starbucks_retrieval.losses.batch import Batch, Loss
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.train.projections import touch_unused
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
@@ -124,6 +125,9 @@ class TrainingModule(GradientCheckpointing):
             if anchor_loss is not None:
                 total = loss.total + self.anchor_weight * anchor_loss
                 loss = Loss(total, {**loss.parts, "anchor": anchor_loss.detach()})
+            untouched = touch_unused(self.encoder.projections, {*queries, *passages})
+            if untouched is not None:
+                loss = Loss(loss.total + untouched, loss.parts)
         return {"loss": loss.total, "parts": loss.parts}
 
     def _batch(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import logging
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,16 @@ from starbucks_retrieval.data import Records, open_corpus, open_groups, open_pai
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.arguments import TrainArguments, integers
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Objective, Options
     from starbucks_retrieval.models import EncoderConfig
+    from starbucks_retrieval.train.projections import Mode
     from starbucks_retrieval.train.trainer import DevSet
 
+log = logging.getLogger(__name__)
 
 # Flag -> the option that it sets, in every objective that has it.
 _FLAGS = {
@@ -54,6 +57,7 @@ class TrainPlan:
         objective: The loss over all sizes, with its options.
         config: The configuration that the trained model stores.
         group_size: Passages per query.
+        projections: Where the projections come from that training starts with; "none" trains without.
     """
 
     model: ModelInfo
@@ -61,11 +65,18 @@ class TrainPlan:
     objective: Objective
     config: EncoderConfig
     group_size: int
+    projections: Mode = "none"
 
     @property
     def with_scores(self) -> bool:
         """Whether the training rows must have a teacher's scores."""
         return self.objective.options.distil_weight > 0
+
+    @property
+    def projection_parameters(self) -> int:
+        """The number of weights of the projections."""
+        hidden, layers = self.model.hidden_size, self.config.projected_layers
+        return sum(hidden * (hidden + 1 if layer else int(self.model.hf_config.vocab_size)) for layer in layers)
 
 
 def plan_training(arguments: TrainArguments) -> TrainPlan:
@@ -80,16 +91,51 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
     """
     model = model_info(arguments.model_name_or_path)
     pairs = _has_scored_pairs(arguments)
-    sizes = arguments.model_sizes(model.num_layers, model.hidden_size, model.config.sizes)
+    mode = projection_mode(arguments, model)
+    model = dataclasses.replace(model, config=with_projections(model, mode))
+    sizes = arguments.model_sizes(model.num_layers, model.hidden_size, model.config)
     options = build_options(arguments, model.config, model.num_layers, pairs)
     objective = LOSSES[arguments.objective].objective(sizes, Size(model.num_layers, model.hidden_size), options)
     config = arguments.encoder_config(model.config, sizes, options, model.token_limit)
+    if mode != "none":
+        model.check(Sizes(Size(layer, 1) for layer in objective.trained_layers))
+        config = dataclasses.replace(config, projected_layers=objective.trained_layers)
     for length in (config.query_max_len, config.passage_max_len):
         check_length(length or 0, model.token_limit)
     if arguments.lora and not importlib.util.find_spec("peft"):
         raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'")
     group_size = arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
-    return TrainPlan(model, pairs, objective, config, group_size)
+    return TrainPlan(model, pairs, objective, config, group_size, mode)
+
+
+def projection_mode(arguments: TrainArguments, model: ModelInfo) -> Mode:
+    """Return where the projections come from: `--projections`, else the model's own, else there are none.
+
+    Args:
+        arguments: The flags.
+        model: The configuration of the model.
+    """
+    if arguments.projections is None:
+        return "kept" if model.config.projected_layers else "none"
+    if arguments.projections == "none" and model.config.projected_layers:
+        log.warning("the projections of %s are dropped: --projections none", arguments.model_name_or_path)
+    return arguments.projections
+
+
+def with_projections(model: ModelInfo, mode: Mode) -> EncoderConfig:
+    """Return the model's configuration with the layers that projections can have.
+
+    Args:
+        model: The configuration of the model.
+        mode: What `projection_mode` returned. Sizes with layer 0 are forgotten if projections are dropped.
+    """
+    config = model.config
+    if mode == "kept":
+        return config
+    if mode != "none":
+        return dataclasses.replace(config, projected_layers=tuple(range(model.num_layers + 1)))
+    stored = None if config.sizes is not None and 0 in config.sizes.layers else config.sizes
+    return dataclasses.replace(config, projected_layers=(), sizes=stored)
 
 
 def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:

@@ -14,6 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
@@ -22,6 +23,7 @@ from starbucks_retrieval.trainer.trainer import ModelCard
 _ADAPTER = Path("adapter") / "adapter.safetensors"
 _NAME = "default"
 _PREFIX = "encoder.backbone."
+_MAPS_PREFIX = "encoder.projections."
 
 
 def add_lora(module: TrainingModule, arguments: TrainArguments) -> None:
@@ -84,8 +86,9 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
     backbone = module.encoder.backbone
     if state is None:
         weights = backbone.state_dict()
+        maps = None
     else:
-        weights = {name.removeprefix(_PREFIX): weight for name, weight in state.items() if name.startswith(_PREFIX)}
+        weights, maps = _named(state, _PREFIX), _named(state, _MAPS_PREFIX) or None
     folder.mkdir(parents=True, exist_ok=True)
     adapters = {name: weight.contiguous().cpu() for name, weight in weights.items() if ".lora_" in name}
     if adapters:  # a resumed run cannot recover them from merged weights
@@ -94,20 +97,26 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
             save_file(adapters, str(folder / _ADAPTER))
         weights = merged(weights, module.lora_scale)
     # Training keeps float32 weights, whatever precision it computes in.
-    module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()})
+    module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()}, maps)
+
+
+def _named(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weight for name, weight in state.items() if name.startswith(prefix)}
 
 
 def load_model(module: TrainingModule, folder: Path) -> None:
     """Read the weights of a saved encoder into a module.
 
     Args:
-        module: The module; its backbone is changed in place.
-        folder: A model folder that `save_model` wrote. If it holds adapters, only they are read.
+        module: The module; its backbone and its projections are changed in place.
+        folder: A model folder that `save_model` wrote. If it holds adapters, they are read instead of the backbone.
     """
     from safetensors.torch import load_file
 
     from starbucks_retrieval.models.loading import load_backbone
 
+    if module.encoder.projections is not None:
+        _copy(Projections.load(folder / FILE).state_dict(), module.encoder.projections)
     if (folder / _ADAPTER).is_file():
         _copy(load_file(str(folder / _ADAPTER)), module.encoder.backbone, strict=False)
         return
@@ -115,14 +124,14 @@ def load_model(module: TrainingModule, folder: Path) -> None:
     _copy(backbone.state_dict(), module.encoder.backbone)
 
 
-def _copy(weights: dict[str, Tensor], backbone: nn.Module, strict: bool = True) -> None:
-    if all(type(parameter.data) is Tensor for parameter in backbone.parameters()):
-        backbone.load_state_dict(weights, strict=strict)
+def _copy(weights: dict[str, Tensor], target: nn.Module, strict: bool = True) -> None:
+    if all(type(parameter.data) is Tensor for parameter in target.parameters()):
+        target.load_state_dict(weights, strict=strict)
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     # FSDP: each process keeps its shard of the weights.
-    set_model_state_dict(backbone, weights, options=StateDictOptions(full_state_dict=True, strict=strict))
+    set_model_state_dict(target, weights, options=StateDictOptions(full_state_dict=True, strict=strict))
 
 
 def write_card(
@@ -195,12 +204,18 @@ def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
 def parameters(encoder: NestedEncoder, size: Size) -> int:
     """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
 
+    Layer 0 needs its token table only, another layer of a model with projections its map too.
+
     Args:
         encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
         size: The size, of which only the layer matters.
     """
-    return sum(
-        getattr(weight, "ds_numel", weight.numel())  # the size of a weight that ZeRO 3 shards
+    weights = [
+        weight
         for name, weight in encoder.backbone.named_parameters()
         if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
-    )
+    ]
+    if encoder.projections is not None:
+        maps = encoder.projections.map(size.layer) if size.layer else encoder.projections.token_table
+        weights = [*(weights if size.layer else ()), *maps.parameters()]
+    return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)  # ZeRO 3 shards weights

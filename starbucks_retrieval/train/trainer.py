@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,9 +143,21 @@ class StarbucksTrainer(PartsTrainer):
 
     model: TrainingModule
 
-    def __init__(self, *args: Any, dev: DevSet | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, dev: DevSet | None = None, projection_learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, eval_dataset=dev, **kwargs)
         self.dev = dev
+        self.projection_learning_rate = projection_learning_rate
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Give the projections groups of their own, with their own learning rate."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        projections = self.model.encoder.projections
+        if is_new and projections is not None and self.projection_learning_rate is not None:
+            separate_group(optimizer, projections.parameters(), self.projection_learning_rate)
+        return optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return EpochSampler(len(self.train_dataset), self.args.seed, lambda: int(self.state.epoch or 0))
@@ -201,6 +213,24 @@ class StarbucksTrainer(PartsTrainer):
             super()._load_best_model()
             return
         load_model(self.model, Path(self.state.best_model_checkpoint))
+
+
+def separate_group(
+    optimizer: torch.optim.Optimizer, weights: Iterable[torch.nn.Parameter], learning_rate: float
+) -> None:
+    """Move weights of an optimizer that has not stepped yet into groups with another learning rate, in place.
+
+    Args:
+        optimizer: The optimizer.
+        weights: The weights; they keep the weight decay of their groups.
+        learning_rate: Their learning rate.
+    """
+    moved = {id(weight) for weight in weights}
+    for group in list(optimizer.param_groups):
+        chosen = [weight for weight in group["params"] if id(weight) in moved]
+        if chosen:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in moved]
+            optimizer.add_param_group({**group, "params": chosen, "lr": learning_rate})
 
 
 @dataclass(eq=False)

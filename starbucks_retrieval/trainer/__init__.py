@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # transformers uploads a checkpoint with the output folder around it, but no file whose name begins with _.
 CACHE = "_data-cache-"
 LOCK = "_lock"
+START = "_start"  # folder with the projections that a run started from
 _OLD_NAMES = ("data-cache-", ".lock")  # of version 0.1
 NOT_UPLOADED = ("checkpoint-*", "_*", *(f"{name}*" for name in _OLD_NAMES))
 _RUN = "run.json"
@@ -84,7 +85,7 @@ def prepare_output_dir(output: Path, resume: Any, overwrite: bool) -> str | None
         log.info("no checkpoint in %s yet: starting from the beginning", output)
     for left in temporaries(output / _RUN):  # by a run that was killed; the lock keeps others out
         left.unlink(missing_ok=True)
-    ours = (CACHE, LOCK, _RUN, *_OLD_NAMES)
+    ours = (CACHE, LOCK, START, _RUN, *_OLD_NAMES)
     if any(not path.name.startswith(ours) for path in output.iterdir()) and not resume and not overwrite:
         raise UserError(
             f"{output} is not empty",

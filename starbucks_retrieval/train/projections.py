@@ -1,0 +1,145 @@
+"""The projections that training starts from: those of the model, fitted in closed form, or random."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from starbucks_retrieval.models.projections import FILE, LayerMap, Projections, TokenTable
+from starbucks_retrieval.trainer import START
+from starbucks_retrieval.trainer.distributed import first_process
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.models import NestedEncoder
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["kept", "fit", "random", "none"]
+TEXTS_PER_DIM = 10  # texts of a fit per number of an embedding
+_CHUNK = 1024  # texts whose outputs are held at once
+
+
+def new_projections(
+    mode: Mode,
+    load: Callable[[], NestedEncoder],
+    layers: Sequence[int],
+    texts: Callable[[int], Iterable[tuple[str, bool]]],
+    output: Path,
+    resume: bool,
+    seed: int,
+) -> Projections:
+    """Return the projections that a run starts from where the model brings none, equal in every process.
+
+    A fit is made in the first process and kept in the output folder, so that a resumed run starts from the same bits.
+
+    Args:
+        mode: "fit" or "random".
+        load: Loads the whole encoder, with the configuration that will be trained.
+        layers: The layers that training uses.
+        texts: Called with a number, returns that many (text, whether it is a query) of the training data.
+        output: The output folder of the run.
+        resume: Whether the run is resumed.
+        seed: Seed of random projections.
+
+    Raises:
+        UserError: There are too few texts for a fit.
+    """
+    path = output / START / FILE
+    if mode == "random":
+        return random_projections(load(), layers, seed)
+    if not (resume and path.is_file()):
+        first_process(lambda: _fit(load(), layers, texts, path.parent))
+    return Projections.load(path)
+
+
+def _fit(
+    encoder: NestedEncoder, layers: Sequence[int], texts: Callable[[int], Iterable[tuple[str, bool]]], folder: Path
+) -> None:
+    from starbucks_retrieval.models.fitter import Fitter
+    from starbucks_retrieval.models.texts import token_rows
+
+    wanted = TEXTS_PER_DIM * encoder.hidden_size
+    fitter = Fitter(encoder, layers)
+    for chunk in _chunks(texts(wanted), _CHUNK):
+        fitter.add(token_rows(encoder, chunk))
+    found, report = fitter.finish()
+    log.info("projections of layers %s fitted on %d texts of the training data", _list(layers), report.texts)
+    folder.mkdir(parents=True, exist_ok=True)
+    found.subset(layers).save(folder)
+
+
+def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int) -> Projections:
+    """Return random rotations of the layers' outputs, the identity at the last layer.
+
+    Args:
+        encoder: The encoder.
+        layers: Its layers that get a map; 0 gets a token table: a rotation of the output of the embedding layer.
+        seed: The seed.
+    """
+    from starbucks_retrieval.models.fitter import token_states
+
+    hidden = encoder.hidden_size
+    maps, table = {}, None
+    for layer in layers:
+        if layer == encoder.num_layers:
+            maps[layer] = LayerMap(torch.eye(hidden), None, (layer,), normalize=False)
+            continue
+        square = np.random.default_rng([seed, layer]).normal(size=(hidden, hidden))
+        rotation = torch.from_numpy(np.linalg.qr(square)[0]).float()
+        if layer:
+            maps[layer] = LayerMap(rotation, torch.zeros(hidden), (layer,), normalize=True)
+            continue
+        rows = token_states(encoder) @ rotation
+        special = encoder.tokenizer.all_special_ids
+        rows[[token for token in special if token < len(rows)]] = 0
+        table = TokenTable(rows)
+    fingerprints = {layer: encoder.backbone_fingerprint(layer) for layer in range(encoder.num_layers + 1)}
+    found = Projections(maps, table, fingerprints, "")
+    found.space = found.identity()
+    return found
+
+
+def frozen_copy(projections: Projections | None) -> Projections | None:
+    """Return a copy that is not trained, for the frozen start model."""
+    return None if projections is None else copy.deepcopy(projections).requires_grad_(False)
+
+
+def touch_unused(projections: Projections | None, used: Iterable[int]) -> Tensor | None:
+    """Return 0 with a zero gradient for the maps that a step does not use, None if it uses all.
+
+    Processes must find a gradient for every weight in every step, and with one process the trajectory must be the same.
+
+    Args:
+        projections: The maps in training.
+        used: The layers that the step uses.
+    """
+    if projections is None:
+        return None
+    left = sorted(set(projections.layers) - set(used))
+    modules = [projections.map(layer) if layer else projections.token_table for layer in left]
+    weights = [weight for module in modules for weight in module.parameters() if not hasattr(weight, "ds_id")]
+    if not weights:
+        return None
+    return torch.stack([weight.sum() for weight in weights]).sum() * 0
+
+
+def _chunks(texts: Iterable[tuple[str, bool]], size: int) -> Iterator[list[tuple[str, bool]]]:
+    chunk: list[tuple[str, bool]] = []
+    for text in texts:
+        chunk.append(text)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _list(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers))
