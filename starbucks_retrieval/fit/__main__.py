@@ -7,18 +7,24 @@ import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.fit.arguments import FitArguments
 
 
 def main(argv: Sequence[str]) -> None:
     """Fit, then print the grid, the recommended sizes and the next command."""
-    (arguments, common), _ = parse_flags(
-        [FitArguments, CommonArguments],
+    (arguments, dry_run_args, common), _ = parse_flags(
+        [FitArguments, DryRunArguments, CommonArguments],
         argv,
         "starbucks fit",
         "Make small sizes of any encoder good in minutes, from texts without labels; a rerun resumes.",
     )
     setup_logging(common)
+    if dry_run_args.dry_run:
+        from starbucks_retrieval.fit.plan import plan_fit
+
+        plan_fit(arguments).preview().show(common)
+        return
     from starbucks_retrieval.fit.api import fit
     from starbucks_retrieval.fit.card import grid_table
 

@@ -14,6 +14,8 @@ from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.info import base_model, base_model_text
 from starbucks_retrieval.sizes import Size
 
+CARD = "README.md"
+
 
 def grid_table(cells: Sequence[Mapping[str, Any]], sizes: Sequence[str] = ()) -> str:
     """Return the shares of neighbours kept at every layer and dim as a text table, before and after.
@@ -62,7 +64,9 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         cell = cells.get(str(size))
         shown = [_share(cell["top10_before"]), _share(cell["top10"]), _share(cell["cosine"])] if cell else ["–"] * 3
         rows.append([str(size), *shown, str(2 * size.dim)])
-    sources = ", ".join(f"`{Path(name).name}`" for name in figures["sources"])
+    sources = ", ".join(
+        f"{source['texts']:,} {source['kind']} of `{Path(source['name']).name}`" for source in figures["sources"]
+    )
     smallest = encoder.sizes[0]
     lines = [
         "---",
@@ -92,10 +96,10 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         "",
         "## Fitting",
         "",
-        f"{figures['texts']:,} texts of {sources}.",
+        f"{sources}; of these {figures['held_out']:,} were held out.",
         "",
     ]
-    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+    (folder / CARD).write_text("\n".join(lines), encoding="utf-8")
 
 
 def _share(value: float) -> str:

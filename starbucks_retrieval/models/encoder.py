@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
+from starbucks_retrieval.models.fit_texts import fit_texts
+from starbucks_retrieval.models.fitter import FitReport
 from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
@@ -293,6 +296,54 @@ class NestedEncoder(PooledBackbone):
         length = self.max_length(is_query, max_length)
         rows = self.tokenize([(prefix + text).strip() for text in texts], length) if texts else []
         return self.embed(rows, as_sizes(sizes, self.sizes), max_tokens=max_tokens, dtype=dtype, label=label)
+
+    def fit(
+        self,
+        texts: Iterable[str],
+        queries: Iterable[str] | None = None,
+        layers: Sequence[int] | None = None,
+        *,
+        concat_layers: bool = False,
+        max_tokens: int = 8192,
+        dtype: torch.dtype | None = None,
+        label: str | None = None,
+    ) -> FitReport:
+        """Fit a linear map per layer on texts without labels, in place, so that all sizes become useful.
+
+        The weights do not change, nor do scores at the full size. `projections`, and in `config` the fitted layers and
+        the recommended sizes, are replaced; pairs of query and passage layers are dropped. Write the model with
+        `save_pretrained`.
+
+        Args:
+            texts: Passages; ten for each number of an embedding are enough. They are read once.
+            queries: Queries, with their own prefix and length.
+            layers: The layers to fit, 0 for the token table; None: all. The last layer is always among them.
+            concat_layers: Fit each layer from all layers up to it.
+            max_tokens: The largest rows x longest row of a batch.
+            dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
+            label: Shows progress under this name; None shows none.
+
+        Returns:
+            How good each layer and dim is on texts that were held out, before and after.
+
+        Raises:
+            UserError: There are too few texts, the model lacks a layer, or its outputs are constant or not finite. The
+                encoder is then as it was.
+
+        Example:
+            ```python
+            report = encoder.fit(passages)
+            print(report.after[Size(4, 128)].top10)  # share of the ten nearest texts that stay the same
+            encoder.save_pretrained("my-model-fitted")
+            ```
+        """
+        options: dict[str, Any] = {"concat_layers": concat_layers, "max_tokens": max_tokens, "dtype": dtype}
+        projections, report = fit_texts(self, texts, queries, layers, label=label, **options)
+        self.projections = projections.to(self.device).train(self.training)
+        self.config = dataclasses.replace(
+            self.config, projected_layers=projections.layers, sizes=report.recommended(), passage_layers=()
+        )
+        return report
 
 
 def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Sizes) -> Sizes:

@@ -245,6 +245,20 @@ class Fitter:
         return FitReport(self.moments.count, len(target), solution.ridges, before, after)
 
 
+def texts_needed(width: int) -> int:
+    """Return how many texts fit a map whose input has `width` numbers: one for each, and those that are held out.
+
+    Example:
+        >>> texts_needed(384)
+        427
+    """
+    fitted = number = 0
+    while fitted < width:
+        fitted += not Fitter._is_held_out(number)
+        number += 1
+    return number
+
+
 def grid_dims(hidden_size: int) -> list[int]:
     """Return the dims of a fit's grid: 16, 32, 64, … below the hidden size, and the hidden size.
 

@@ -132,12 +132,15 @@ def load_projections(name_or_path: str, config: EncoderConfig, layers: int | Non
     return found
 
 
-def copy_weights(name_or_path: str, folder: str | Path) -> None:
+def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:
     """Copy the safetensors files of a model, as they are, into a folder.
 
     Args:
         name_or_path: A folder or hub name.
         folder: An existing folder.
+
+    Returns:
+        The names of the files.
 
     Raises:
         UserError: The model has no safetensors weights.
@@ -156,6 +159,7 @@ def copy_weights(name_or_path: str, folder: str | Path) -> None:
             raise UserError(f"{name_or_path} lacks {name}", "copy or download the whole model again")
         with atomic_path(Path(folder) / name) as temporary:
             shutil.copyfile(source, temporary)
+    return names
 
 
 def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:

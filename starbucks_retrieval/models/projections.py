@@ -22,6 +22,7 @@ FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
 VERSION = 1
 _TABLE = "token_table"
+_METADATA = "projections"
 
 
 class LayerMap(nn.Module):
@@ -214,13 +215,15 @@ class Projections(nn.Module):
             tensors[_TABLE] = self.table.rows
         described = {
             "format": FORMAT,
-            "version": str(VERSION),
+            "version": VERSION,
             "space": self.space,
-            "fingerprints": json.dumps(self.fingerprints),
-            "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
-            "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
+            "fingerprints": self.fingerprints,
+            "inputs": {layer: self.map(int(layer)).inputs for layer in self.maps},
+            "normalize": {layer: self.map(int(layer)).normalize for layer in self.maps},
         }
-        content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, described)
+        # One entry, since safetensors writes several in a random order.
+        metadata = {_METADATA: json.dumps(described, sort_keys=True)}
+        content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, metadata)
         with atomic_writer(Path(folder) / FILE) as file:
             file.write(content)
 
@@ -254,10 +257,10 @@ class Projections(nn.Module):
 
         try:
             with safe_open(path, framework="pt") as file:
-                described = file.metadata() or {}
+                described = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
                 _check_format(described, path)
-                inputs = {int(layer): tuple(found) for layer, found in json.loads(described["inputs"]).items()}
-                normalize: dict[str, bool] = json.loads(described["normalize"])
+                inputs = {int(layer): tuple(found) for layer, found in described["inputs"].items()}
+                normalize: dict[str, bool] = described["normalize"]
                 names = set(file.keys())
                 maps = {}
                 for layer in inputs:
@@ -271,7 +274,7 @@ class Projections(nn.Module):
                         normalize[str(layer)],
                     )
                 table = TokenTable(file.get_tensor(_TABLE)) if _TABLE in names else None
-                fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
+                fingerprints = {int(layer): text for layer, text in described["fingerprints"].items()}
                 return cls(maps, table, fingerprints, described["space"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starbucks_retrieval.data import Records, open_queries
 from starbucks_retrieval.data.documents import open_documents
@@ -13,8 +13,10 @@ from starbucks_retrieval.data.records import count_records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig
 
+T = TypeVar("T")
+
 _BLOCKS = 10  # parts of a large source that are read: its beginning may be of one kind
-_TURN = 64  # texts of a source before the next source's turn
+_TURN = 64  # items of a stream before the next stream's turn
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class TextSource:
     count: int | None
     records: Records[Any]
     text: Callable[[Any], str]
+
+    @property
+    def kind(self) -> str:
+        """ "queries" or "passages"."""
+        return "queries" if self.is_query else "passages"
 
     def read(self, quota: int) -> Iterator[str]:
         """Yield up to `quota` texts, in blocks that are spread over the collection if it is larger; empty ones too."""
@@ -109,25 +116,47 @@ def quotas(counts: Sequence[int | None], total: int | None) -> list[int | None]:
     return shares
 
 
-def mixed(sources: Sequence[TextSource], shares: Sequence[int | None]) -> Iterator[tuple[str, bool]]:
+def take_turns(streams: Sequence[Iterable[T]], turn: int = _TURN) -> Iterator[tuple[int, T]]:
+    """Yield (number of its stream, item): some items of the first stream, then of the second, and so on until all end.
+
+    Args:
+        streams: The streams; they may have different lengths.
+        turn: Items of a stream before the next stream's turn.
+
+    Example:
+        >>> list(take_turns(["abc", "de"], turn=2))
+        [(0, 'a'), (0, 'b'), (1, 'd'), (1, 'e'), (0, 'c')]
+    """
+    open_streams = [(number, iter(stream)) for number, stream in enumerate(streams)]
+    while open_streams:
+        left = []
+        for number, stream in open_streams:
+            items = list(itertools.islice(stream, turn))
+            yield from ((number, item) for item in items)
+            if len(items) == turn:
+                left.append((number, stream))
+        open_streams = left
+
+
+def mixed(
+    sources: Sequence[TextSource], shares: Sequence[int | None], counts: list[int] | None = None
+) -> Iterator[tuple[str, bool]]:
     """Yield (text, whether it is a query) of all sources in turn, without empty texts.
 
     Args:
         sources: The sources.
         shares: The texts to read of each; None reads all.
+        counts: The texts that were yielded of each source are added up here.
     """
     streams = [
-        (source.is_query, source.read(share) if share is not None else map(source.text, source.records))
+        source.read(share) if share is not None else map(source.text, source.records)
         for source, share in zip(sources, shares)
     ]
-    while streams:
-        left = []
-        for is_query, stream in streams:
-            turn = list(itertools.islice(stream, _TURN))
-            yield from ((text, is_query) for text in turn if text)
-            if len(turn) == _TURN:
-                left.append((is_query, stream))
-        streams = left
+    for number, text in take_turns(streams):
+        if text:
+            if counts is not None:
+                counts[number] += 1
+            yield text, sources[number].is_query
 
 
 def token_rows(encoder: Any, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:

@@ -1,0 +1,57 @@
+"""Fit projections on texts: queries and passages in turn, tokenised, chunk by chunk."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from starbucks_retrieval.cli import progress
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.fitter import FitReport, Fitter
+from starbucks_retrieval.models.projections import Projections
+from starbucks_retrieval.models.texts import take_turns, token_rows
+
+T = TypeVar("T")
+
+CHUNK = 1024  # texts whose outputs are held at once
+
+
+def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """Yield lists of `size` items; the last may be shorter.
+
+    Example:
+        >>> list(chunks("abcde", 2))
+        [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    stream = iter(items)
+    while chunk := list(itertools.islice(stream, size)):
+        yield chunk
+
+
+def fit_texts(
+    encoder: Any,
+    passages: Iterable[str],
+    queries: Iterable[str] | None = None,
+    layers: Sequence[int] | None = None,
+    *,
+    concat_layers: bool = False,
+    max_tokens: int = 8192,
+    dtype: torch.dtype | None = None,
+    label: str | None = None,
+) -> tuple[Projections, FitReport]:
+    """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`."""
+    if isinstance(passages, str) or isinstance(queries, str):
+        raise UserError("fit takes texts, not one text", "give a list of texts")
+    fitter = Fitter(encoder, layers, concat_layers)
+    prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)
+    texts = (
+        ((prefixes[number] + text).strip(), bool(number))
+        for number, text in take_turns([passages, [] if queries is None else queries])
+        if text.strip()
+    )
+    for part in chunks(progress(texts, None, "texts", label) if label else texts):
+        fitter.add(token_rows(encoder, part), max_tokens, dtype)
+    return fitter.finish()
