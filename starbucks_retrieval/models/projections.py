@@ -22,7 +22,6 @@ FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
 VERSION = 1
 _TABLE = "token_table"
-_METADATA = "projections"
 
 
 class LayerMap(nn.Module):
@@ -215,17 +214,15 @@ class Projections(nn.Module):
             tensors[_TABLE] = self.table.rows
         described = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": str(VERSION),
             "space": self.space,
-            "fingerprints": self.fingerprints,
-            "inputs": {layer: self.map(int(layer)).inputs for layer in self.maps},
-            "normalize": {layer: self.map(int(layer)).normalize for layer in self.maps},
+            "fingerprints": json.dumps(self.fingerprints),
+            "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
+            "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
         }
-        # One entry, since safetensors writes several in a random order.
-        metadata = {_METADATA: json.dumps(described, sort_keys=True)}
-        content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, metadata)
+        content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, described)
         with atomic_writer(Path(folder) / FILE) as file:
-            file.write(content)
+            file.write(_with_sorted_header(content))
 
     def _with_weights(self, weights: Mapping[str, Tensor]) -> Projections:
         maps = {}
@@ -257,10 +254,10 @@ class Projections(nn.Module):
 
         try:
             with safe_open(path, framework="pt") as file:
-                described = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
+                described = file.metadata() or {}
                 _check_format(described, path)
-                inputs = {int(layer): tuple(found) for layer, found in described["inputs"].items()}
-                normalize: dict[str, bool] = described["normalize"]
+                inputs = {int(layer): tuple(found) for layer, found in json.loads(described["inputs"]).items()}
+                normalize: dict[str, bool] = json.loads(described["normalize"])
                 names = set(file.keys())
                 maps = {}
                 for layer in inputs:
@@ -274,10 +271,18 @@ class Projections(nn.Module):
                         normalize[str(layer)],
                     )
                 table = TokenTable(file.get_tensor(_TABLE)) if _TABLE in names else None
-                fingerprints = {int(layer): text for layer, text in described["fingerprints"].items()}
+                fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
                 return cls(maps, table, fingerprints, described["space"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Return a safetensors file whose header is sorted: safetensors writes the metadata in a random order."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the numbers after it are aligned
+    return len(header).to_bytes(8, "little") + header + content[start:]
 
 
 def _no_map(layer: int, layers: Sequence[int]) -> UserError:
