@@ -57,6 +57,11 @@ class SearchArguments:
     size: str | None = flag(None, "layer:dim, where several sizes are stored")
     layer: int | None = flag(None, "layer of the size, with --dim instead of --size")
     dim: int | None = flag(None, "dim of the size, with --layer instead of --size")
+    query_size: str | None = flag(
+        None,
+        "layer:dim of the queries, where their layer differs from that of the passages (--size, --funnel): for a model "
+        "that starbucks fit made",
+    )
     sizes: str | None = flag(None, "several sizes, or all: one run for each in the folder --save_ranking_to")
     depth: int | None = flag(None, "passages per query in the run (default: 1000)")
     save_ranking_to: str | None = flag(None, "the run file; .gz compresses it")
@@ -88,6 +93,11 @@ class SearchArguments:
     def memory_bytes(self) -> int:
         """The bytes of --max_memory. Raises UserError for text that is no amount of memory."""
         return parse_bytes(self.max_memory)
+
+    @property
+    def named_query_size(self) -> Size | None:
+        """The size of --query_size; None if it is not given. Raises UserError for text that is no size."""
+        return Size.parse(self.query_size) if self.query_size else None
 
     @property
     def named_size(self) -> Size | None:

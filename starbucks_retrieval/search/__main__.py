@@ -83,6 +83,7 @@ def _answer(
         query_args.corpus_path,
         size=args.named_size,
         funnel=funnel.funnel,
+        query_size=args.named_query_size,
         max_memory=args.memory_bytes,
         device=args.device,
     )
@@ -105,6 +106,7 @@ _SNIPPET = 160
 _PROMPT = "query> "
 _HELP = """type a query, or
   :size 2:32                    search exactly at this size, and the last query again
+  :size 1:128/6:128             the query at layer 1, passages at layer 6, for a model that starbucks fit made
   :funnel 2:32@1000,12:768      shortlist 1000 passages at 2:32, rank them at 12:768, and the last query again
   :text 3                       the whole text of the third passage
   :help                         show this
@@ -163,7 +165,8 @@ def _run_colon_command(searcher: Searcher, line: str, hits: list[Hit]) -> bool:
     command, _, value = line[1:].partition(" ")
     value = value.strip()
     if command == "size":
-        searcher.use(size=Size.parse(value))
+        named, pair, passages = value.partition("/")
+        searcher.use(size=Size.parse(passages or named), query_size=Size.parse(named) if pair else None)
     elif command == "funnel":
         searcher.use(funnel=value)
     elif command == "help":

@@ -15,7 +15,6 @@ from starbucks_retrieval.search.engines import ENGINES, CandidateEngine, plan_me
 from starbucks_retrieval.search.estimate import estimate
 from starbucks_retrieval.search.machine import measure_machine
 from starbucks_retrieval.search.plan import SearchPlan
-from starbucks_retrieval.sizes import pair_name
 from starbucks_retrieval.store import EmbeddingStore
 
 _SAMPLED_IDS = 100  # whose length is measured
@@ -61,7 +60,7 @@ def _describe(plan: SearchPlan) -> dict[str, Any]:
     return {
         "queries": count,
         "passages": store.count,
-        "sizes": {pair_name(size, held.spec.size): _vector_bytes(held) for size, held in request.passages.items()},
+        "sizes": {request.size_name(size): _vector_bytes(held) for size, held in request.passages.items()},
         "way": _kind(plan),
         "depth": plan.depth,
         "passes": -(-count // batch) if scanned else None,

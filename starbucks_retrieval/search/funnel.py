@@ -12,20 +12,43 @@ from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.search.pairs import cut_query_size
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
-_SYNTAX = "write layer:dim@passages for every step, for example 2:32@1000,6:128@100,12:768"
+_SYNTAX = (
+    "write layer:dim@passages for every step, for example 2:32@1000,6:128@100,12:768; or 1:32/6:32@1000,1:128/6:128 for "
+    "queries at layer 1"
+)
 
 
 @dataclass(frozen=True)
 class FunnelStep:
-    """One size, and how many passages of each query it keeps; None, for the last step, leaves that to the depth."""
+    """One size of a funnel.
+
+    Args:
+        size: The size of queries and passages; of the passages, if `query_size` is given.
+        keep: How many passages of each query it keeps; None, for the last step, leaves that to the depth.
+        query_size: The size of the queries, if their layer is another one.
+
+    Raises:
+        UserError: The two sizes differ in dim.
+
+    Example:
+        >>> print(FunnelStep(Size(6, 32), 1000, Size(1, 32)))
+        1:32/6:32@1000
+    """
 
     size: Size
     keep: int | None = None
+    query_size: Size | None = None
+
+    def __post_init__(self) -> None:
+        if self.query_size is not None and self.query_size.dim != self.size.dim:
+            raise UserError(f"the step {self} compares {self.query_size.dim} with {self.size.dim} dimensions", _SYNTAX)
 
     def __str__(self) -> str:
-        return str(self.size) if self.keep is None else f"{self.size}@{self.keep}"
+        name = str(self.size) if self.query_size is None else pair_name(self.query_size, self.size)
+        return name if self.keep is None else f"{name}@{self.keep}"
 
 
 @dataclass(frozen=True)
@@ -75,14 +98,19 @@ class Funnel:
 
     @classmethod
     def parse(cls, text: str) -> Funnel:
-        """Read `2:32@1000,6:128@100,12:768`; the last step may name a number of passages too, else the depth decides."""
+        """Read `2:32@1000,6:128@100,12:768`; the last step may name a number of passages too, else the depth decides.
+
+        A step may name queries of another layer before its passages: `1:32/6:32@1000,1:128/6:128`.
+        """
         steps = []
         for step in text.split(","):
             size, at, keep = step.strip().partition("@")
             if at and not re.fullmatch(r"-?\d+", keep):
                 raise UserError(f"cannot read the step {step.strip()!r} of the funnel {text}", _SYNTAX)
             try:
-                steps.append(FunnelStep(Size.parse(size), int(keep) if at else None))
+                named, pair, passages = size.partition("/")
+                query_size = Size.parse(named) if pair else None
+                steps.append(FunnelStep(Size.parse(passages or named), int(keep) if at else None, query_size))
             except UserError as error:
                 raise UserError(f"{error.what}, in the funnel {text!r}", _SYNTAX) from None
         return cls(tuple(steps))
@@ -94,6 +122,33 @@ class Funnel:
     def sizes(self) -> Sizes:
         """The sizes of the steps, in order."""
         return Sizes(step.size for step in self.steps)
+
+    @property
+    def query_sizes(self) -> dict[Size, Size]:
+        """{size of a step: size of its queries}, for the steps that name one."""
+        return {step.size: step.query_size for step in self.steps if step.query_size is not None}
+
+    def with_queries_at(self, query_size: Size | None) -> Funnel:
+        """Return the funnel with queries of one layer in all steps that do not name their queries.
+
+        Args:
+            query_size: The layer, and the dims that the queries have; None changes nothing.
+
+        Raises:
+            UserError: A step has more dims.
+
+        Example:
+            >>> print(Funnel.parse("6:32@1000,6:128").with_queries_at(Size(1, 128)))
+            1:32/6:32@1000,1:128/6:128
+        """
+        if query_size is None:
+            return self
+        steps = []
+        for step in self.steps:
+            if step.query_size is None:
+                step = replace(step, query_size=cut_query_size(query_size, step.size))
+            steps.append(step)
+        return Funnel(tuple(steps))
 
     @property
     def last(self) -> Size:

@@ -21,9 +21,10 @@ from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, p
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelChoice, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pairs
 from starbucks_retrieval.search.plan import DEPTH, sizes_in_common
 from starbucks_retrieval.search.scores import best, score_candidates
-from starbucks_retrieval.search.stores import check_stores, check_together, open_pairs
+from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -264,7 +265,9 @@ def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments) ->
     sizes = sizes_in_common(arguments)
     if not sizes:
         raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
-    queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes)
+    at = arguments.named_query_size
+    of_queries = {size: cut_query_size(at, size) for size in sizes} if at is not None else None
+    queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes, of_queries)
     check_stores(queries, passages, arguments.override)
     rows = np.arange(queries[sizes[-1]].count)
     choice = choose_funnel(

@@ -16,8 +16,9 @@ from starbucks_retrieval.search import (
 )
 from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest, choose_engine
 from starbucks_retrieval.search.funnel import Funnel, check_depth
-from starbucks_retrieval.search.stores import check_stores, open_pair, open_pairs, searchable_sizes, stored_sizes
-from starbucks_retrieval.sizes import Size, Sizes, pair_name
+from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pair, open_pairs, searchable_sizes
+from starbucks_retrieval.search.stores import stored_sizes
+from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import size_folder
 
 DEPTH = 1000
@@ -67,8 +68,7 @@ class SearchPlan:
     @property
     def size_name(self) -> str:
         """The size, such as `6:128`, or `2:64/4:64` for queries at 2:64 and passages at 4:64."""
-        last = self.request.last
-        return pair_name(last, self.request.passages[last].spec.size)
+        return self.request.size_name(self.request.last)
 
 
 def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: IndexArguments) -> None:
@@ -91,6 +91,12 @@ def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: Inde
         raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
     if funnel.funnel and arguments.named_size is not None:
         raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    size, query_size = arguments.named_size, arguments.named_query_size
+    if size is not None and query_size is not None and size.dim != query_size.dim:
+        raise UserError(
+            f"--query_size {query_size} and --size {size} differ in dim",
+            "take one dim for both: they are cut from wider stored sizes",
+        )
     if index.measure_recall is not None and (not index.approximate or funnel.funnel):
         raise UserError("--measure_recall compares an index with exact search", "give --index or --load_index alone")
 
@@ -120,9 +126,9 @@ def plan_searches(
         UserError: Flags, stores and engine do not belong together.
     """
     check_flags(arguments, funnel, index)
-    output = arguments.save_ranking_to or ""
+    output, query_size = arguments.save_ranking_to or "", arguments.named_query_size
     if arguments.sizes:
-        stored = Sizes(searchable_sizes(arguments.query_reps or "", arguments.passage_reps or ""))
+        stored = Sizes(searchable_sizes(arguments.query_reps or "", arguments.passage_reps or "", query_size))
         return [
             _plan_one(arguments, None, index, milvus, size, Path(output) / f"{size_folder(size)}.trec", seed)
             for size in Sizes.parse(arguments.sizes, stored)
@@ -139,13 +145,15 @@ def sizes_in_common(arguments: SearchArguments) -> list[Size]:
     """Return the stored sizes of the queries at which stored passages can be searched, ascending.
 
     Args:
-        arguments: `query_reps` and `passage_reps` name the stores; the other flags are not read.
+        arguments: `query_reps` and `passage_reps` name the stores. With `query_size`, the sizes are those of passages.
 
     Raises:
         UserError: There is no store at one of the two paths, or it cannot be opened.
     """
     queries, passages = arguments.query_reps or "", arguments.passage_reps or ""
-    return [size for size in searchable_sizes(queries, passages) if size in stored_sizes(queries)]
+    query_size = arguments.named_query_size
+    found = searchable_sizes(queries, passages, query_size)
+    return found if query_size is not None else [size for size in found if size in stored_sizes(queries)]
 
 
 def _plan_one(
@@ -158,11 +166,14 @@ def _plan_one(
     seed: int,
 ) -> SearchPlan:
     queries, passages = arguments.query_reps or "", arguments.passage_reps or ""
+    query_size = arguments.named_query_size
     if steps is None:
-        query_stores, passage_stores = open_pair(queries, passages, size)
+        if query_size is not None and size is not None:  # several sizes: each takes its dims of the queries
+            query_size = cut_query_size(query_size, size)
+        query_stores, passage_stores = open_pair(queries, passages, size, query_size)
     else:
-        steps = steps.at_depth(arguments.depth, DEPTH)
-        query_stores, passage_stores = open_pairs(queries, passages, steps.sizes)
+        steps = steps.at_depth(arguments.depth, DEPTH).with_queries_at(query_size)
+        query_stores, passage_stores = open_pairs(queries, passages, steps.sizes, steps.query_sizes)
     check_stores(query_stores, passage_stores, arguments.override)
     requested = steps.depth if steps is not None else arguments.depth
     depth = check_depth(DEPTH if requested is None else requested)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 import threading
 import time
-from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,20 +11,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from starbucks_retrieval.data import Passage, open_corpus
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.pairs import only_passage_size
+from starbucks_retrieval.search.passage_texts import PassageTexts
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.store import EmbeddingStore, open_store
+from starbucks_retrieval.store import EmbeddingStore, StoreSpec, open_store
 from starbucks_retrieval.store.spec import same_fingerprint
 
 
 class QueryEncoder(Protocol):
-    """The part of a model that a Searcher needs; `NestedEncoder` has it."""
+    """The part of a model that a Searcher needs; `NestedEncoder` has it.
+
+    One with an attribute `projections` that is not None also searches passages of other layers in `projections.space`.
+    """
 
     config: Any
 
@@ -79,6 +80,8 @@ class Searcher:
         corpus: The corpus that was encoded, to show titles and texts. It is read once, into a temporary file.
         size: The size to search at; may be omitted where only one is stored.
         funnel: The steps of a funnel, instead of one size.
+        query_size: The layer of the queries, if it differs from that of the passages, and their dims at least. Only
+            this layer of a model is loaded.
         max_memory: Bytes for vectors and result lists.
         device: Where a model that is named is loaded.
 
@@ -112,6 +115,7 @@ class Searcher:
         *,
         size: Size | None = None,
         funnel: Funnel | str | None = None,
+        query_size: Size | None = None,
         max_memory: int = MAX_MEMORY,
         device: str | None = None,
     ) -> None:
@@ -121,9 +125,9 @@ class Searcher:
         self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
         self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
         if size is None and funnel is None:
-            size = self._only_size()
-        self.use(size, funnel)
-        self._texts = _Texts(corpus, self.store) if corpus is not None else None
+            size = self._only_size() if query_size is None else only_passage_size(passage_reps, query_size)
+        self.use(size, funnel, query_size)
+        self._texts = PassageTexts(corpus, self.store) if corpus is not None else None
 
     @property
     def funnel(self) -> Funnel:
@@ -150,24 +154,32 @@ class Searcher:
         """The model."""
         return self._setup.encoder
 
-    def use(self, size: Size | None = None, funnel: Funnel | str | None = None) -> None:
+    def use(self, size: Size | None = None, funnel: Funnel | str | None = None, query_size: Size | None = None) -> None:
         """Search from now on at `size`, or through `funnel`.
 
+        Args:
+            size: The size to search at.
+            funnel: The steps of a funnel, instead of one size.
+            query_size: The layer of the queries, if it differs from that of the passages.
+
         Raises:
-            UserError: A size is not stored, or not exactly one of the two is given; nothing changes.
+            UserError: A size is not stored, queries and passages are not comparable, or not exactly one of `size` and
+                `funnel` is given; nothing changes.
         """
         if (size is None) == (funnel is None):
             raise UserError("a search needs either a size or a funnel", "give --size or --funnel")
         steps = Funnel((FunnelStep(size),)) if size is not None else funnel
         assert steps is not None
         steps = Funnel.parse(steps) if isinstance(steps, str) else steps
+        steps = steps.with_queries_at(query_size)
         stored_sizes(self._reps)  # raises for a wrong path before a model is loaded
-        encoder = self._encoder(max(steps.sizes.layers))
-        wanted = {step: encoder.config.passage_size(step) for step in steps.sizes}
+        named = steps.query_sizes
+        encoder = self._encoder(max(named.get(step, step).layer for step in steps.sizes))
+        wanted = {step: step if step in named else encoder.config.passage_size(step) for step in steps.sizes}
         opened = open_sizes(self._reps, dict.fromkeys(wanted.values()))
         stores = {step: opened[other] for step, other in wanted.items()}
         for step, store in stores.items():
-            _check_model(store, encoder, step.layer)
+            _check_model(store, encoder, named.get(step, step))
         stores[steps.sizes[0]].hold(self.max_memory // 2)  # every query scans all of it
         self._setup = _Setup(steps, stores, encoder)
 
@@ -189,8 +201,11 @@ class Searcher:
             raise UserError(f"--hits {k} is below 1", "give at least 1")
         setup = self._setup
         began = time.perf_counter()
+        named = setup.funnel.query_sizes
+        sizes = {step: named.get(step, step) for step in setup.funnel.sizes}
         with self._encoding:
-            encoded = setup.encoder.encode([text], setup.funnel.sizes, is_query=True)
+            vectors = setup.encoder.encode([text], Sizes(sorted(set(sizes.values()))), is_query=True)
+        encoded = {step: vectors[size] for step, size in sizes.items()}
         encoded_at = time.perf_counter()
         # A funnel whose last step names a number keeps that number, whatever part is shown.
         funnel = setup.funnel.at_depth(k if setup.funnel.depth is None else None)
@@ -236,39 +251,30 @@ class Searcher:
         return passage.title, passage.text
 
 
-class _Texts:
-    """The passages behind a store, by row: in a temporary file without a name, with 8 bytes of memory for each.
-
-    A corpus may be compressed, a table or on a hub, none of which gives quick access to a single row.
-    """
-
-    def __init__(self, corpus: str, store: EmbeddingStore) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the searcher lives
-        self._lock = threading.Lock()
-        self._ends = array("q", [0])
-        first = store.first_row
-        for passage in open_corpus(corpus).rows(first, first + store.count):
-            written = self._file.write(json.dumps([passage.docid, passage.title, passage.text]).encode())
-            self._ends.append(self._ends[-1] + written)
-        found = len(self._ends) - 1
-        if found != store.count:
-            raise UserError(
-                f"{corpus} has {first + found} passages, the store has {first + store.count}",
-                "give the corpus that was encoded",
-            )
-
-    def __getitem__(self, row: int) -> Passage:
-        with self._lock:
-            self._file.seek(self._ends[row])
-            raw = self._file.read(self._ends[row + 1] - self._ends[row])
-        return Passage(*json.loads(raw))
-
-
-def _check_model(store: EmbeddingStore, encoder: QueryEncoder, layer: int) -> None:
-    """Raise UserError unless queries of the encoder at `layer` are in the vector space of the stored passages."""
-    spec, config = store.spec, encoder.config
+def _check_model(store: EmbeddingStore, encoder: QueryEncoder, query_size: Size) -> None:
+    """Raise UserError unless queries of the encoder at `query_size` can be compared with the stored passages."""
+    spec, config, layer = store.spec, encoder.config, query_size.layer
     if spec.kind != "passages":
         raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
+    space = getattr(getattr(encoder, "projections", None), "space", "")
+    if layer == spec.size.layer or not space or space != spec.shared_space:
+        if config.passage_size(query_size) != spec.size:
+            raise UserError(
+                f"queries at {query_size} and passages at {spec.size} are not in one space: {space or 'none'} and "
+                f"{spec.shared_space or 'none'}",
+                "encode the passages with the model of the queries, which starbucks fit made, or search at one layer",
+            )
+        _check_fingerprint(spec, encoder, layer)
+    for name in ("pooling", "normalize"):
+        expected, found = getattr(spec, name), getattr(config, name)
+        if expected != found:
+            raise UserError(
+                f"the passages were encoded with {name} {expected!r}, this model has {found!r}",
+                "give the model that encoded them, or encode them again",
+            )
+
+
+def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> None:
     # Layers above that of the queries may not be loaded; the store of deeper passages lists the fingerprints below.
     deeper = layer < spec.size.layer
     of_model = encoder.fingerprint(min(layer, spec.size.layer))
@@ -278,13 +284,6 @@ def _check_model(store: EmbeddingStore, encoder: QueryEncoder, layer: int) -> No
             f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({stored}), this one is {of_model}",
             "give the model that encoded them, or encode them again",
         )
-    for name in ("pooling", "normalize"):
-        expected, found = getattr(spec, name), getattr(config, name)
-        if expected != found:
-            raise UserError(
-                f"the passages were encoded with {name} {expected!r}, this model has {found!r}",
-                "give the model that encoded them, or encode them again",
-            )
 
 
 def _load(model: str | Path, layer: int, device: str | None) -> QueryEncoder:

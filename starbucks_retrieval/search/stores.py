@@ -1,4 +1,4 @@
-"""The stores that a search reads: queries and passages of sizes that belong together, as stored or cut from wider ones."""
+"""The stores that a search reads at several sizes, as stored or cut from wider ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, check_same, open_store
+from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, open_store
 from starbucks_retrieval.store.locate import parse_size_folder, store_folders
 from starbucks_retrieval.store.operations import truncate
 from starbucks_retrieval.store.spec import agree
@@ -141,92 +141,6 @@ def stored_sizes(reps: str | os.PathLike[str] | EmbeddingStore) -> list[Size]:
     return sorted({parse_size_folder(folder.name) or EmbeddingStore.open(folder).spec.size for folder in folders})
 
 
-def open_pair(query_reps: str | Path, passage_reps: str | Path, size: Size | None) -> tuple[Stores, Stores]:
-    """Open queries and their passages at one size, both keyed by the size of the queries.
-
-    Mostly both have the same size; queries of a model that was trained with other layers for the two name the size of
-    the passages that they are scored against.
-
-    Args:
-        query_reps: Where the queries are stored.
-        passage_reps: Where the passages are stored.
-        size: The size of the queries; None for the only one.
-
-    Raises:
-        UserError: A size is not stored, or there are several and none is named.
-    """
-    queries = open_store(query_reps, size)
-    wanted = size and queries.spec.passage_size
-    try:
-        passages = open_store(passage_reps, wanted)
-    except UserError as error:
-        if wanted == size:
-            raise
-        what = f"{error.what}; queries at {size} of this model are scored against passages at {wanted}"
-        raise UserError(what, error.hint) from None
-    return {queries.spec.size: queries}, {queries.spec.size: passages}
-
-
-def open_pairs(query_reps: str | Path, passage_reps: str | Path, sizes: Iterable[Size]) -> tuple[Stores, Stores]:
-    """Open queries at several sizes and their passages, as `open_sizes` does.
-
-    Args:
-        query_reps: Where the queries are stored.
-        passage_reps: Where the passages are stored.
-        sizes: The sizes of the queries.
-
-    Returns:
-        Stores of the queries and stores of the passages, both keyed by the sizes of the queries.
-
-    Raises:
-        UserError: Queries or passages are stored neither at a needed size nor at a wider one of its layer.
-    """
-    queries = open_sizes(query_reps, sizes)
-    wanted = {size: store.spec.passage_size for size, store in queries.items()}
-    passages = open_sizes(passage_reps, dict.fromkeys(wanted.values()))
-    return queries, {size: passages[other] for size, other in wanted.items()}
-
-
-def searchable_sizes(query_reps: str | Path, passage_reps: str | Path) -> list[Size]:
-    """Return the sizes of queries at which the stored passages can be searched, ascending.
-
-    For most models these are the sizes of the passages; `open_sizes` may have to cut the queries from wider ones. For a
-    model that scores queries of one layer against passages of another, they are the stored sizes of the queries whose
-    `passage_size` is stored.
-
-    Args:
-        query_reps: Where the queries are stored.
-        passage_reps: Where the passages are stored.
-
-    Raises:
-        UserError: There is no store at one of the two paths, or it cannot be opened.
-    """
-    stored = stored_sizes(passage_reps)
-    queries = open_sizes(query_reps, stored_sizes(query_reps)).values()
-    if not any(store.spec.space for store in queries):
-        return stored
-    return [store.spec.size for store in queries if store.spec.passage_size in stored]
-
-
-def check_stores(
-    queries: Mapping[Size, EmbeddingStore], passages: Mapping[Size, EmbeddingStore], override: bool = False
-) -> None:
-    """Raise UserError unless the stores hold queries and passages of one model at sizes that belong together.
-
-    Args:
-        queries: Stores of the queries, by size.
-        passages: Stores of the passages, by the size of the queries.
-        override: Accept passages as queries and queries as passages.
-    """
-    for size, store in passages.items():
-        query_store = queries.get(size) or next(iter(queries.values()))
-        if not override:
-            _check_kinds(query_store.spec.kind, store.spec.kind)
-        check_same(query_store.spec, store.spec)
-    check_together(queries, queries)
-    check_together(passages, passages)
-
-
 def check_together(stores: Mapping[Size, EmbeddingStore], sizes: Iterable[Size]) -> None:
     """Raise UserError unless there is a store for every size, and all hold the same texts in the same order.
 
@@ -273,19 +187,3 @@ def write_vectors(
         writer.write_shard(0, list(ids), vectors)
         writer.finish()
     return EmbeddingStore.open(Path(folder))
-
-
-def _check_kinds(queries: str, passages: str) -> None:
-    symmetric = "--override accepts them, for tasks whose two sides are of one kind"
-    if (queries, passages) == ("passages", "queries"):
-        raise UserError("--query_reps holds passages and --passage_reps holds queries", "swap the two")
-    if queries != "queries":
-        raise UserError(
-            "--query_reps holds passages: they were encoded without --encode_is_query",
-            f"encode (or store import) the queries again with --encode_is_query; {symmetric}",
-        )
-    if passages != "passages":
-        raise UserError(
-            "--passage_reps holds queries: they were encoded with --encode_is_query",
-            f"encode (or store import) the passages again without --encode_is_query; {symmetric}",
-        )

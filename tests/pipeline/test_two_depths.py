@@ -171,8 +171,15 @@ def test_what_was_not_trained_together_is_refused(made, tiny_bert, tmp_path, cap
     assert "differ in size: 2:16 and 4:16" in refused(
         encoded("lone", tiny_bert, "--sizes", "2:16", "--encode_is_query"), made / "p" / "L4-D16"
     )
-    milvus = ["--engine", "milvus", "--uri", tmp_path / "x.db", "--size", "2:16"]
-    assert "searches queries and passages at one size" in refused(made / "q", made / "p", *milvus)
+
+
+def test_milvus_takes_the_passages_layer(made, expected, tmp_path):
+    pytest.importorskip("milvus_lite")
+    for where in (["--size", "2:16"], ["--query_size", "2:16", "--size", "4:16"], ["--funnel", "1:8@30,2:16@30"]):
+        milvus = ["--engine", "milvus", "--uri", tmp_path / "x.db", "--save_ranking_to", tmp_path / "run"]
+        did(search, *stores(made), *where, *milvus)
+        for line, ranking in zip(expected["2:16"], read_run(tmp_path / "run").values()):
+            np.testing.assert_allclose([ranking[f"d{i}"] for i in range(30)], line, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_without_the_passages_layers_asks_as_the_whole_one(made, tmp_path):

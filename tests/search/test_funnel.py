@@ -175,7 +175,7 @@ def test_reading_and_writing_a_funnel():
         ("2:32@,12:768", "cannot read the step '2:32@'"),
         ("2:32@1e3,12:768", "cannot read the step"),
         ("demi@100,trenta", "cannot read the size 'demi'"),
-        ("0:32@10,12:768", "0:32 is not a size"),
+        ("-1:32@10,12:768", "-1:32 is not a size"),
         ("2:32,12:768", "does not say how many passages 2:32 keeps"),
         ("2:32@0,12:768", "keeps 0 passages at 2:32"),
         ("2:32@10,12:768@-3", "keeps -3 passages at 12:768"),

@@ -17,7 +17,7 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.registry import Registry
 from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.store import EmbeddingStore
 
 # The class behind a name is a CandidateEngine or a RetrieverEngine.
@@ -177,9 +177,12 @@ class Retriever:
 class SearchRequest:
     """A search, as an engine gets it.
 
+    Both mappings have the same keys: the size that names a search or a step of a funnel. One of the two stores has this
+    size, mostly both.
+
     Args:
-        queries: Stores of the queries, by size.
-        passages: Stores of the passages, by the size of the queries that are scored against them.
+        queries: Stores of the queries.
+        passages: Stores of the passages that they are scored against.
         depth: Passages to keep for each query.
         funnel: The steps; None for a search at the only size.
         indexed: Whether an approximate index of `--index` or `--load_index` is used.
@@ -197,13 +200,17 @@ class SearchRequest:
 
     @property
     def first(self) -> Size:
-        """The size of the queries that is searched first."""
+        """The size that is searched first."""
         return self.funnel.sizes[0] if self.funnel is not None else next(iter(self.passages))
 
     @property
     def last(self) -> Size:
-        """The size of the queries whose scores the results have."""
+        """The size whose scores the results have."""
         return self.funnel.last if self.funnel is not None else next(iter(self.passages))
+
+    def size_name(self, size: Size) -> str:
+        """Return the name of what is scored at one of the keys: `6:128`, or `1:128/6:128` (queries/passages)."""
+        return pair_name(self.queries[size].spec.size, self.passages[size].spec.size)
 
 
 class CandidateEngine(ABC):

@@ -27,6 +27,7 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.scores import best
+from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -42,7 +43,7 @@ class RayEngine(RetrieverEngine):
     def retriever(self, request: SearchRequest) -> Retriever:
         """Return a retriever whose workers stay for all blocks of queries."""
         store = request.passages[request.last]
-        workers = RaySearch(store.folders, request.depth, request.options)
+        workers = RaySearch(store.folders, request.depth, request.options, dim=store.spec.size.dim)
 
         def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
             return workers.search(queries[request.last])
@@ -59,17 +60,25 @@ class RaySearch:
         options: `ray_workers` take equal shares of the shards, and `max_memory` each; by default one a machine.
             `ray_address` names a cluster; without it and without RAY_ADDRESS in the environment, a cluster is started
             on this machine that ends with the search. `device` and `dtype` are those of the candidate generator.
+        dim: Search the first numbers of each vector only; None: all.
 
     Raises:
         UserError: Ray is not installed or cannot be reached, or `exact_search` refuses the queries.
     """
 
-    def __init__(self, folders: Sequence[str | Path], depth: int = 1000, options: EngineOptions | None = None) -> None:
+    def __init__(
+        self,
+        folders: Sequence[str | Path],
+        depth: int = 1000,
+        options: EngineOptions | None = None,
+        *,
+        dim: int | None = None,
+    ) -> None:
         self.options = options or EngineOptions()
         workers = self.options.ray_workers
         if workers is not None and workers < 1:
             raise UserError(f"{workers} Ray workers are too few", "give --ray_workers 1 or more")
-        self.store = _open(folders)
+        self.store = _open(folders, dim)
         self.depth = depth
         self._ray = import_ray("--engine ray")
         self._paths = [str(folder) if "://" in str(folder) else os.path.abspath(folder) for folder in folders]
@@ -111,6 +120,7 @@ class RaySearch:
         if needs_gpu and not resources.get("GPU"):  # Ray would wait for a GPU forever
             raise UserError(f"--device {options.device}: the Ray cluster has no GPU", "use --device cpu")
         on_gpu = int(resources.get("GPU", 0)) > 0 and options.device != "cpu" and engine == "torch"
+        dim = self.store.spec.size.dim
         actor = ray.remote(_Worker).options(
             num_cpus=cpus // len(shares),
             num_gpus=1 if on_gpu or needs_gpu else 0,
@@ -119,7 +129,7 @@ class RaySearch:
             scheduling_strategy="SPREAD",
         )
         log.info("%d Ray workers, %d CPUs each, search %d passages", len(shares), cpus // len(shares), self.store.count)
-        self._workers = [actor.remote(self._paths, *share, self.depth, engine, options) for share in shares]
+        self._workers = [actor.remote(self._paths, dim, *share, self.depth, engine, options) for share in shares]
 
     def _submit(self, queries: np.ndarray) -> list[Any]:
         if not len(queries):
@@ -161,11 +171,11 @@ class _Worker:
     """A Ray worker: opens the store once, searches its rows for one batch of queries a call."""
 
     def __init__(
-        self, folders: Sequence[str], start: int, stop: int, depth: int, engine: str, options: EngineOptions
+        self, folders: Sequence[str], dim: int, start: int, stop: int, depth: int, engine: str, options: EngineOptions
     ) -> None:
         # Nothing may fail here: Ray passes on errors of calls, but treats an error at the start as a lost machine.
         self.start, self.stop, self.depth = start, stop, depth
-        self.folders = folders
+        self.folders, self.dim = folders, dim
         self.engine, self.options = engine, options
 
     def search(self, queries: np.ndarray) -> SearchResults:
@@ -183,7 +193,7 @@ class _Worker:
 
     @functools.cached_property
     def _rows(self) -> RowRangeView:
-        return RowRangeView(_open(self.folders), self.start, self.stop)
+        return RowRangeView(_open(self.folders, self.dim), self.start, self.stop)
 
     @functools.cached_property
     def _generator(self) -> CandidateGenerator:
@@ -191,10 +201,11 @@ class _Worker:
         return make_candidate_generator(self.engine, options)
 
 
-def _open(folders: Sequence[str | Path]) -> EmbeddingStore:
+def _open(folders: Sequence[str | Path], dim: int | None = None) -> EmbeddingStore:
     if not folders:
         raise UserError("there is no store to search", "name the passages with --passage_reps")
-    return EmbeddingStore.join(map(EmbeddingStore.open, folders))
+    store = EmbeddingStore.join(map(EmbeddingStore.open, folders))
+    return store if dim in (None, store.spec.size.dim) else SlicedStore(store, dim)
 
 
 def _shares(store: EmbeddingStore, workers: int) -> list[tuple[int, int]]:

@@ -54,23 +54,18 @@ class MilvusEngine(RetrieverEngine):
     """`--engine milvus`: loads what the collection lacks of the stores, then searches in Milvus."""
 
     def check(self, request: SearchRequest) -> None:
-        """Raise UserError for an index of FAISS, a missing URI, and queries of another size than the passages."""
+        """Raise UserError for an index of FAISS and for a missing URI."""
         if request.indexed:
             raise UserError("--engine milvus has its own indexes", "use --milvus_index")
         if request.options.uri is None:
             raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
-        for size, store in request.passages.items():
-            if store.spec.size != size:
-                raise UserError(
-                    f"--engine milvus searches queries and passages at one size, these are {size} and {store.spec.size}",
-                    "use another engine",
-                )
 
     def retriever(self, request: SearchRequest) -> Retriever:
         """Load all stored sizes into one collection, so that the next search finds its size there, and open it."""
         options, funnel = request.options, request.funnel
         assert options.uri is not None
-        sizes = sorted({*stored_sizes(request.passage_reps), *request.passages})
+        fields = {size: store.spec.size for size, store in request.passages.items()}
+        sizes = sorted({*stored_sizes(request.passage_reps), *fields.values()})
         stores = open_sizes(request.passage_reps, sizes)
         loaded = load_stores(
             stores, options.uri, options.collection, index=options.milvus_index, token=options.milvus_token
@@ -79,20 +74,22 @@ class MilvusEngine(RetrieverEngine):
         collection = MilvusCollection(options.uri, options.collection, token=options.milvus_token)
         needed = (request.last,) if funnel is None else tuple(funnel.sizes)
         for size in needed:
-            collection.check(request.queries[size].spec)
+            queries = request.queries[size].spec
+            if queries.size == fields[size]:  # other pairs were compared with the stores that the collection holds
+                collection.check(queries)
 
         def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
             if funnel is None or len(funnel.steps) == 1:
                 found = milvus_search(
-                    queries[request.last], collection, request.last, request.depth, options.index_search
+                    queries[request.last], collection, fields[request.last], request.depth, options.index_search
                 )
             else:
-                found = milvus_funnel(queries, collection, funnel, options.index_search)
+                found = milvus_funnel(queries, collection, funnel, options.index_search, fields=fields)
             for rows, scores in found:
                 held = rows >= 0  # an approximate index may find fewer
                 yield [line[kept] for line, kept in zip(rows, held)], [line[kept] for line, kept in zip(scores, held)]
 
-        return Retriever(needed, stores[request.last], retrieve, collection.close)
+        return Retriever(needed, stores[fields[request.last]], retrieve, collection.close)
 
 
 _CALL_BYTES = 2**23  # bytes of vectors per call; servers accept 64 MB

@@ -211,6 +211,7 @@ def milvus_funnel(
     funnel: Funnel,
     params: Mapping[str, Any] | None = None,
     *,
+    fields: Mapping[Size, Size] | None = None,
     batch_size: int = 64,
 ) -> Iterator[SearchResults]:
     """Search through a funnel whose first step Milvus searches and whose vectors it holds, batch by batch.
@@ -223,6 +224,7 @@ def milvus_funnel(
         collection: The passages at all sizes of the funnel.
         funnel: The steps; the last one keeps 1000 passages if it does not say.
         params: Search parameters of the index, such as nprobe or ef; None: the defaults of Milvus.
+        fields: {size of a step: size of its passages}, where they differ.
         batch_size: Queries per result.
 
     Returns:
@@ -235,16 +237,16 @@ def milvus_funnel(
             queries or depth, or Milvus refuses a call or does not answer.
     """
     funnel = funnel.at_depth()
-    fields = {size: collection.at(size, params) for size in funnel.sizes}
+    held = {size: collection.at((fields or {}).get(size, size), params) for size in funnel.sizes}
     for size in funnel.sizes:
         if size not in queries:
             raise UserError(f"there are no queries of size {size}", "encode the queries at all sizes of the funnel")
     first = funnel.steps[0]
     assert first.keep is not None
     for start in range(0, len(queries[first.size]), batch_size):
-        rows, scores = fields[first.size].search(queries[first.size][start : start + batch_size], first.keep)
+        rows, scores = held[first.size].search(queries[first.size][start : start + batch_size], first.keep)
         for step in funnel.steps[1:] or funnel.steps:
-            rows, scores = _rescore(queries[step.size][start : start + batch_size], rows, fields[step.size])
+            rows, scores = _rescore(queries[step.size][start : start + batch_size], rows, held[step.size])
             rows, scores = rows[:, : step.keep], scores[:, : step.keep]
         yield rows, scores
 
