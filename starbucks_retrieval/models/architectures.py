@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from starbucks_retrieval.errors import UserError
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,11 @@ def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int)
     Returns:
         The view; the norm after the last layer, where there is one, is part of it.
     """
-    view = _shallow(backbone)
+    view = shallow_copy(backbone)
     owner = view
     *path, name = layout.layers.split(".")
     for part in path:
-        owner._modules[part] = _shallow(owner.get_submodule(part))
+        owner._modules[part] = shallow_copy(owner.get_submodule(part))
         owner = owner.get_submodule(part)
     stack = layers_of(backbone, layout)
     owner._modules[name] = nn.ModuleList(list(stack)[:layers])
@@ -149,7 +151,8 @@ def token_limit(config: Any, tokenizer: Any) -> int:
     return min(limit, tokenizer.model_max_length)
 
 
-def _shallow(module: nn.Module) -> nn.Module:
+def shallow_copy(module: Module) -> Module:
+    """Return a module with the same members, of which others can be set without changing `module`."""
     copy = module.__class__.__new__(module.__class__)
     copy.__dict__ = module.__dict__.copy()
     copy._modules = module._modules.copy()

@@ -58,10 +58,10 @@ class LayerMap(nn.Module):
 class TokenTable(nn.Module):
     """The embedding of layer 0: the mean of one vector per token, without any transformer layer.
 
-    Rows of zeros are tokens that do not count, such as [CLS] and [SEP].
-
     Args:
         rows: [vocabulary, hidden].
+        counted: Whether a token counts in the mean, [vocabulary]; None: where its row is not zero. Tokens such as [CLS]
+            and [SEP] do not.
 
     Example:
         >>> table = TokenTable(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]]))
@@ -69,10 +69,10 @@ class TokenTable(nn.Module):
         [[0.5, 1.5], [1.0, 0.0]]
     """
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, rows: Tensor, counted: Tensor | None = None) -> None:
         super().__init__()
         self.rows = nn.Parameter(rows)
-        self.register_buffer("counted", rows.ne(0).any(dim=1), persistent=False)
+        self.register_buffer("counted", rows.ne(0).any(dim=1) if counted is None else counted, persistent=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return [batch, hidden] from token ids and mask, both [batch, tokens]."""
@@ -142,6 +142,24 @@ class Projections(nn.Module):
         if self.table is None:
             raise _no_map(0, self.layers)
         return self.table
+
+    def cut(self, layer: int, dim: int) -> Projections:
+        """Return the map of one layer alone, with the first `dim` rows, or the token table with its first columns.
+
+        Args:
+            layer: The layer, 0 for the token table.
+            dim: The numbers of an embedding.
+
+        Raises:
+            UserError: The layer has no map.
+        """
+        if layer == 0:
+            table = TokenTable(self.token_table.rows.detach()[:, :dim].clone(), self.token_table.counted)
+            return Projections({}, table, self.fingerprints, self.space)
+        found = self.map(layer)
+        bias = None if found.bias is None else found.bias.detach()[:dim].clone()
+        kept = LayerMap(found.weight.detach()[:dim].clone(), bias, found.inputs, found.normalize)
+        return Projections({layer: kept}, None, self.fingerprints, self.space)
 
     def inputs(self, layers: Iterable[int]) -> set[int]:
         """Return the layers of the backbone, from 1, whose pooled outputs the embeddings of `layers` need."""

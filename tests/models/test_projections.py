@@ -1,11 +1,11 @@
 """Fitted projections: the maths, every architecture, saving and loading, and back ends."""
 
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
 from conftest import FAMILIES, save_model
+from fitted_models import fitted, load, texts, token_rows
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
@@ -13,34 +13,6 @@ from starbucks_retrieval.models.fitter import FitReport, Fitter, Quality, token_
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
 from starbucks_retrieval.models.projections import FILE, LayerMap, Projections, TokenTable
 from starbucks_retrieval.sizes import Size, Sizes
-
-
-def texts(count=200, seed=0):
-    rng = np.random.default_rng(seed)
-    return [" ".join(f"w{i}" for i in rng.integers(0, 95, rng.integers(3, 30))) for _ in range(count)]
-
-
-def token_rows(count=200, seed=0):
-    rng = np.random.default_rng(seed)
-    return [[2, *rng.integers(5, 100, rng.integers(3, 30)).tolist(), 3] for _ in range(count)]
-
-
-def load(folder, **config):
-    encoder = NestedEncoder.from_pretrained(folder, device="cpu")
-    return _configured(encoder, **({"pooling": "mean", "normalize": True} | config))
-
-
-def _configured(encoder, **config):
-    encoder.config = dataclasses.replace(encoder.config, **config)
-    return encoder
-
-
-def fitted(encoder, **options):
-    fitter = Fitter(encoder, **options)
-    fitter.add(token_rows())
-    encoder.projections, report = fitter.finish()
-    encoder.config = dataclasses.replace(encoder.config, projected_layers=encoder.projections.layers)
-    return encoder, report
 
 
 @pytest.fixture

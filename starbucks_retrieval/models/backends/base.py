@@ -55,46 +55,63 @@ class Backend(Protocol):
 class GraphBackend(ABC):
     """A back end whose static graph returns the pooled outputs of the layers it was made for.
 
-    Pooling is part of the graph; cutting to the dim and normalising are done here.
+    Pooling and projections are part of the graph; cutting to the dim and normalising are done here. Layer 0 is not part
+    of it: torch looks it up in the token table, in float32.
 
     Args:
         name: See `Backend`.
         encoder: The encoder whose graph it is.
-        sizes: The sizes whose layers the graph returns, in ascending order of the layers.
+        sizes: The sizes that can be embedded. The graph returns their `graph_layers`.
     """
 
     def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes) -> None:
         self.name = name
         self._encoder = encoder
-        self._layers = sizes.layers
+        self._sizes = sizes
 
     @abstractmethod
     def runner(self) -> GraphFunction:
         """Return a function for one thread: int64 ids and mask [batch, tokens] → pooled outputs [batch, hidden]."""
 
+    @torch.no_grad()
     def embed(
         self, rows: TokenRows, sizes: Sizes, *, max_tokens: int, label: str | None = None
     ) -> dict[Size, np.ndarray]:
         """Compute embeddings as `Backend.embed` does. Raises UserError for a layer that the graph does not return."""
         self._encoder.check(sizes)
         for layer in sizes.layers:
-            if layer not in self._layers:
-                opened = ", ".join(map(str, self._layers))
+            if layer not in self._sizes.layers:
+                opened = ", ".join(map(str, self._sizes.layers))
                 raise UserError(
                     f"{self.name} was opened for layers {opened}, not for layer {layer}", "open it with all the sizes"
                 )
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
         batches = token_batches([len(row) for row in rows], max_tokens)
-        run = self.runner()
-        pad_id = self._encoder.tokenizer.pad_token_id or 0
+        run = self.runner() if graph_layers(sizes) else None
         normalize = self._encoder.config.normalize
         for batch in progress(batches, len(batches), "batches", label) if label else batches:
-            padded = pad([rows[i] for i in batch], pad_id)
-            outputs = run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())
-            pooled = {layer: torch.from_numpy(output) for layer, output in zip(self._layers, outputs)}
+            batch_rows = [rows[i] for i in batch]
+            pooled = self._run_graph(run, batch_rows) if run else {}
+            if 0 in sizes.layers and self._encoder.projections is not None:
+                pooled[0] = self._encoder.projections.token_table.embed_rows(batch_rows)
             for size in sizes:
                 results[size][batch] = embedding(pooled[size.layer], size.dim, normalize).numpy()
         return results
+
+    def _run_graph(self, run: GraphFunction, rows: TokenRows) -> dict[int, torch.Tensor]:
+        padded = pad(rows, self._encoder.tokenizer.pad_token_id or 0)
+        outputs = run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())
+        return {layer: torch.from_numpy(output) for layer, output in zip(graph_layers(self._sizes), outputs)}
+
+
+def graph_layers(sizes: Sizes) -> tuple[int, ...]:
+    """Return the layers of sizes that a graph computes: those from 1, ascending.
+
+    Example:
+        >>> graph_layers(Sizes.parse("0:8,2:8,4:8"))
+        (2, 4)
+    """
+    return tuple(layer for layer in sizes.layers if layer)
 
 
 def need(*modules: str, extra: str) -> None:

@@ -39,7 +39,7 @@ _MIN_COSINE = 0.8
 class PooledLayersGraph(nn.Module):
     """The pooled outputs of several layers as one function of token ids and mask.
 
-    It holds no weights above the deepest layer. Padding is on the right. In a row without tokens, the first padding
+    It holds no weights above the deepest layer, and of the projections only those of its layers. Padding is on the right. In a row without tokens, the first padding
     token counts as one, so that no row gives NaN.
 
     Args:
@@ -55,8 +55,7 @@ class PooledLayersGraph(nn.Module):
         self.layers = tuple(layers)
         if max(layers):
             self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
-        if encoder.projections is not None:
-            maps = encoder.projections
+        if (maps := encoder.projections) is not None:
             self.projections = nn.ModuleList([maps.map(layer) if layer else maps.token_table for layer in layers])
         self._encoder = [encoder]  # inside a list it is no submodule, so its other layers are not exported
 
@@ -88,6 +87,8 @@ class PooledLayersGraph(nn.Module):
 class EmbeddingGraph(nn.Module):
     """The embedding at one size as one function of token ids and mask.
 
+    Its projection, if there is one, is cut to the dimensions of the size.
+
     Args:
         encoder: The encoder.
         size: The size of the embedding.
@@ -96,6 +97,8 @@ class EmbeddingGraph(nn.Module):
     def __init__(self, encoder: NestedEncoder, size: Size) -> None:
         super().__init__()
         encoder.check(Sizes([size]))
+        if encoder.projections is not None:
+            encoder = encoder.with_projections(encoder.projections.cut(size.layer, size.dim))
         self.size = size
         self.outputs = [OUTPUT]
         self.pooled_layers = PooledLayersGraph(encoder, [size.layer])

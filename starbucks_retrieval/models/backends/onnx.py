@@ -11,7 +11,15 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
-from starbucks_retrieval.models.backends.base import Backend, GraphBackend, GraphFunction, TokenRows, need, need_cpu
+from starbucks_retrieval.models.backends.base import (
+    Backend,
+    GraphBackend,
+    GraphFunction,
+    TokenRows,
+    graph_layers,
+    need,
+    need_cpu,
+)
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
     EmbeddingGraph,
@@ -36,7 +44,7 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
     need_cpu("onnx", encoder)
     if dtype not in ("auto", "fp32"):
         raise UserError(f"onnx computes in fp32, not {dtype}", "take --backend openvino, or --dtype fp32")
-    graph = PooledLayersGraph(encoder, sizes.layers)
+    graph = PooledLayersGraph(encoder, graph_layers(sizes))
     session = open_session(onnx_bytes(graph))
     check_close(graph, runner(session), "ONNX Runtime")
     return OnnxBackend(encoder, sizes, session)

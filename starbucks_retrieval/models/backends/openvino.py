@@ -19,7 +19,15 @@ import torch
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import sync_folder
 from starbucks_retrieval.models import precision
-from starbucks_retrieval.models.backends.base import Backend, GraphBackend, GraphFunction, TokenRows, need, need_cpu
+from starbucks_retrieval.models.backends.base import (
+    Backend,
+    GraphBackend,
+    GraphFunction,
+    TokenRows,
+    graph_layers,
+    need,
+    need_cpu,
+)
 from starbucks_retrieval.models.backends.graph import (
     INPUTS,
     EmbeddingGraph,
@@ -54,7 +62,7 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
     if dtype == "int8":
         check_calibration(calibration)  # before the conversion, which takes seconds
     fast = precision.dtype_name(precision.autocast_dtype("auto", encoder.device))
-    graph = PooledLayersGraph(encoder, sizes.layers)
+    graph = PooledLayersGraph(encoder, graph_layers(sizes))
     model = convert(graph)
     if dtype == "int8":
         model = quantise(model, calibration or [])

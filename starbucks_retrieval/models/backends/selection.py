@@ -29,6 +29,9 @@ def open_backend(
 ) -> Backend:
     """Open a back end for an encoder.
 
+    For layer 0 alone this is torch in fp32, whatever the name and dtype: a look-up in the token table leaves nothing to
+    convert.
+
     Args:
         name: A name of `BACKENDS`: torch; on CPUs also onnx (fp32) and openvino (fp32, bf16, int8).
         encoder: The encoder. Its configuration must not change afterwards.
@@ -42,7 +45,10 @@ def open_backend(
     """
     if dtype not in get_args(Dtype):
         raise UserError(f"unknown dtype {dtype!r}", f"take one of {', '.join(get_args(Dtype))}")
-    return BACKENDS[name](encoder, sizes, dtype, calibration)
+    open_named = BACKENDS[name]
+    if sizes.layers == (0,) and encoder.projections is not None:
+        open_named, dtype = BACKENDS["torch"], "fp32"
+    return open_named(encoder, sizes, dtype, calibration)
 
 
 def choose_backend(
