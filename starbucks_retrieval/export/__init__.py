@@ -10,7 +10,7 @@ from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
-from starbucks_retrieval.sizes import Size, Sizes, check_size
+from starbucks_retrieval.sizes import Size, Sizes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starbucks_retrieval.data import Passage
     from starbucks_retrieval.export.api import export
     from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.models.info import ModelInfo
 
 __all__ = ["TARGETS", "ExportArguments", "ExportTarget", "export"]
 
@@ -33,6 +34,7 @@ class ExportTarget:
         notes: Returns further notes of the model card, from the model, the size and the figures of the export.
         packages: Packages that exporting needs.
         int8_packages: Packages that int8 needs besides.
+        check: Raises UserError for a model and size that the tool cannot represent; None admits all.
     """
 
     loader: str
@@ -41,6 +43,7 @@ class ExportTarget:
     notes: Callable[[NestedEncoder, Size, Mapping[str, Any]], list[str]]
     packages: tuple[str, ...] = ()
     int8_packages: tuple[str, ...] = ()
+    check: Callable[[ModelInfo, Size], None] | None = None
 
 
 #: The values of `--to`.
@@ -49,7 +52,7 @@ TARGETS: Registry[ExportTarget] = Registry(
     "export target",
     {
         "sentence-transformers": (
-            "starbucks_retrieval.export.hugging_face:SENTENCE_TRANSFORMERS",
+            "starbucks_retrieval.export.sentence_modules:SENTENCE_TRANSFORMERS",
             "a folder for SentenceTransformer",
         ),
         "transformers": ("starbucks_retrieval.export.hugging_face:TRANSFORMERS", "a folder for AutoModel"),
@@ -105,20 +108,23 @@ class ExportArguments:
         if (self.hub_model_id or self.hub_private) and not self.push_to_hub:
             raise UserError("--hub_model_id and --hub_private do nothing without --push_to_hub", "add --push_to_hub")
 
-    def selected_size(self, num_layers: int, hidden_size: int, model_sizes: Sizes) -> Size:
+    def selected_size(self, model: ModelInfo) -> Size:
         """Return the size to export. Raises UserError, listing the model's sizes, for a missing or impossible one."""
-        listed = f"sizes of the model: {model_sizes}"
+        listed = f"sizes of the model: {model.sizes}"
         if self.size:
-            sizes = Sizes.parse(self.size, model_sizes)
+            sizes = Sizes.parse(self.size, model.sizes)
             if len(sizes) > 1:
                 raise UserError(f"--size {self.size} names {len(sizes)} sizes, an export has one", listed)
             size = sizes[0]
         elif self.layer is not None or self.dim is not None:
-            size = Size(num_layers if self.layer is None else self.layer, hidden_size if self.dim is None else self.dim)
+            size = Size(
+                model.num_layers if self.layer is None else self.layer,
+                model.hidden_size if self.dim is None else self.dim,
+            )
         else:
             raise UserError("no size to export", f"give --size; {listed}")
         try:
-            check_size(size, num_layers, hidden_size)
+            model.check(Sizes([size]))
         except UserError as error:
             raise UserError(error.what, f"{error.hint}; {listed}") from None
         return size

@@ -54,7 +54,7 @@ class _Plan:
             "size": str(self.size),
             "int8": self.arguments.int8,
             "calibration_texts": len(self.calibration),
-            "parameters_kept": self.model.parameters(self.size.layer),
+            "parameters_kept": self.model.parameters(self.size.layer, self.size.dim),
             "parameters_total": self.model.parameters(self.model.num_layers),
         }
 
@@ -145,8 +145,10 @@ def _plan(arguments: ExportArguments) -> _Plan:
         _check_repository(arguments.hub_model_id)
     calibration = _read_calibration(arguments.calibration_path) if arguments.calibration_path else []
     model = model_info(arguments.model_name_or_path)
-    size = arguments.selected_size(model.num_layers, model.hidden_size, model.sizes)
-    if model.config.sizes and size not in model.config.sizes:
+    size = arguments.selected_size(model)
+    if target.check:
+        target.check(model, size)
+    if model.config.sizes and size not in model.config.sizes and not model.config.projected_layers:
         log.warning("%s is not one of the sizes that the model was trained for: %s", size, model.config.sizes)
     return _Plan(arguments, model, size, calibration)
 

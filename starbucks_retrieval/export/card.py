@@ -20,9 +20,8 @@ $head
 ---
 # $name: `$base` at size $size
 
-The text encoder `$base` cut to its first $layer layers and its embeddings to their first $dim dimensions, for $loader: \
-$kept of $total parameters, $weights. Pooling: $pooling; score: $score. This export was not evaluated; quality and licence \
-are those of the original model.
+$content, for $loader: $kept of $total parameters, $weights. Pooling: $pooling; score: $score. This export was not \
+evaluated; quality and licence are those of the original model.
 
 ## Use
 
@@ -74,7 +73,8 @@ def write_card(
         "pooled": _pooled(config.pooling, size.dim, config.normalize),
     }
     card = _CARD.substitute(
-        names,
+        names | {"pooling": config.pooling if size.layer else "mean of the token vectors"},
+        content=_content(encoder, size, names["base"]),
         head=yaml.safe_dump(head, sort_keys=False).strip(),
         loader=target.loader,
         kept=f"{figures['parameters_kept']:,}",
@@ -85,6 +85,16 @@ def write_card(
         notes="\n".join(f"- {note}" for note in (*_notes(encoder), *target.notes(encoder, size, figures))),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _content(encoder: NestedEncoder, size: Size, base: str) -> str:
+    """Return what the export is, without the full stop of a sentence."""
+    if size.layer == 0:
+        return f"One vector of {size.dim} dimensions per token, made from the text encoder `{base}` without its layers"
+    cut = f"The text encoder `{base}` cut to its first {size.layer} layers"
+    if encoder.projections is None:
+        return f"{cut} and its embeddings to their first {size.dim} dimensions"
+    return f"{cut}, and the linear map that was fitted for this layer, cut to its first {size.dim} dimensions"
 
 
 def _pooled(pooling: str, dim: int, normalize: bool) -> str:

@@ -19,7 +19,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.models import unpadded
-from starbucks_retrieval.models.architectures import shallow_copy, token_limit
+from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
@@ -150,12 +150,6 @@ class NestedEncoder(PooledBackbone):
             digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights)
             self.projections.save(folder, dict(enumerate(digests)), projections)
         self.config.save(folder)
-
-    def with_projections(self, projections: Projections | None) -> NestedEncoder:
-        """Return an encoder that shares this one's backbone and tokenizer and has other projections."""
-        view = shallow_copy(self)
-        view.projections = projections
-        return view
 
     @property
     def sizes(self) -> Sizes:

@@ -20,7 +20,7 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, quiet_transformers
+from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_shape, quiet_transformers
 from starbucks_retrieval.sizes import Size, Sizes
 
 _VOCABULARY = 1000  # words of the model that is timed: a table of all words would take longer to make
@@ -78,14 +78,30 @@ class ModelInfo:
         """The longest input, in tokens."""
         return token_limit(self.hf_config, self.tokenizer)
 
-    def parameters(self, layers: int) -> int:
-        """Count the parameters of the model cut after `layers` layers."""
+    def map_shape(self, layer: int) -> tuple[int, int]:
+        """Return the shape of the map of a layer of a fitted model; see `loading.map_shape`."""
+        return map_shape(self.name, layer)
+
+    def parameters(self, layers: int, dim: int | None = None) -> int:
+        """Count the parameters of the model cut after `layers` layers.
+
+        Args:
+            layers: The layers to keep. 0 is the token table of a fitted model, without any of its layers.
+            dim: The numbers of an embedding, which the map of a fitted model is cut to; None: all.
+        """
         import torch
 
+        if layers in self.config.projected_layers:
+            rows, width = self.map_shape(layers)
+            if layers == 0:
+                return rows * (dim or width)
+            added = (dim or rows) * width
+        else:
+            added = 0
         hf_config = copy.deepcopy(self.hf_config)
         cut_config(hf_config, layers)
         with torch.device("meta"):  # no memory for the numbers
-            return sum(weight.numel() for weight in _bare(hf_config).parameters())
+            return sum(weight.numel() for weight in _bare(hf_config).parameters()) + added
 
     def mean_tokens(self, texts: Sequence[str], max_length: int) -> float:
         """Return the mean number of tokens of a text, special ones included, cut at `max_length`."""

@@ -122,14 +122,44 @@ def load_projections(name_or_path: str, config: EncoderConfig, layers: int | Non
     """
     if not config.projected_layers:
         return None
-    path = model_file(name_or_path, projections.FILE)
-    if path is None:
-        raise UserError(f"{name_or_path} lacks {projections.FILE}", "copy the whole folder, or run starbucks fit again")
+    path = _projections_file(name_or_path)
     found = Projections.load(path, layers)
     expected = tuple(layer for layer in config.projected_layers if layers is None or layer <= layers)
     if found.layers != expected:
         raise UserError(f"{path} does not hold the layers that starbucks.json names", "run starbucks fit again")
     return found
+
+
+def map_shape(name_or_path: str, layer: int) -> tuple[int, int]:
+    """Return the shape of the map of a layer of a fitted model, without reading it.
+
+    Args:
+        name_or_path: A folder or hub name.
+        layer: The layer; 0 for the token table.
+
+    Returns:
+        For layer 0 (vocabulary, hidden); otherwise (hidden, inputs), the bias counting as an input.
+
+    Raises:
+        UserError: The file is missing or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = _projections_file(name_or_path)
+    name = f"layer_{layer}" if layer else projections.TABLE
+    try:
+        with safe_open(path, framework="pt") as file:
+            rows, width = file.get_slice(f"{name}.weight" if layer else name).get_shape()
+            return rows, width + (f"{name}.bias" in set(file.keys()))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+
+
+def _projections_file(name_or_path: str) -> str:
+    path = model_file(name_or_path, projections.FILE)
+    if path is None:
+        raise UserError(f"{name_or_path} lacks {projections.FILE}", "copy the whole folder, or run starbucks fit again")
+    return path
 
 
 def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:

@@ -21,7 +21,7 @@ from starbucks_retrieval.files import atomic_writer
 FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
 VERSION = 1
-_TABLE = "token_table"
+TABLE = "token_table"
 
 
 class LayerMap(nn.Module):
@@ -143,24 +143,6 @@ class Projections(nn.Module):
             raise _no_map(0, self.layers)
         return self.table
 
-    def cut(self, layer: int, dim: int) -> Projections:
-        """Return the map of one layer alone, with the first `dim` rows, or the token table with its first columns.
-
-        Args:
-            layer: The layer, 0 for the token table.
-            dim: The numbers of an embedding.
-
-        Raises:
-            UserError: The layer has no map.
-        """
-        if layer == 0:
-            table = TokenTable(self.token_table.rows.detach()[:, :dim].clone(), self.token_table.counted)
-            return Projections({}, table, self.fingerprints, self.space)
-        found = self.map(layer)
-        bias = None if found.bias is None else found.bias.detach()[:dim].clone()
-        kept = LayerMap(found.weight.detach()[:dim].clone(), bias, found.inputs, found.normalize)
-        return Projections({layer: kept}, None, self.fingerprints, self.space)
-
     def inputs(self, layers: Iterable[int]) -> set[int]:
         """Return the layers of the backbone, from 1, whose pooled outputs the embeddings of `layers` need."""
         return {needed for layer in layers if layer for needed in self.map(layer).inputs}
@@ -229,7 +211,7 @@ class Projections(nn.Module):
             if module.bias is not None:
                 tensors[f"layer_{layer}.bias"] = module.bias
         if self.table is not None:
-            tensors[_TABLE] = self.table.rows
+            tensors[TABLE] = self.table.rows
         described = {
             "format": FORMAT,
             "version": str(VERSION),
@@ -288,7 +270,7 @@ class Projections(nn.Module):
                         inputs[layer],
                         normalize[str(layer)],
                     )
-                table = TokenTable(file.get_tensor(_TABLE)) if _TABLE in names else None
+                table = TokenTable(file.get_tensor(TABLE)) if TABLE in names else None
                 fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
                 return cls(maps, table, fingerprints, described["space"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -127,7 +127,8 @@ def test_a_graph_holds_only_the_maps_that_it_needs(encoder):
     assert count(EmbeddingGraph(encoder, Size(0, 8))) == vocabulary * 8
 
 
-@pytest.mark.parametrize("size", [Size(0, 8), pytest.param(Size(2, 8), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [Size(0, 8), Size(2, 8)])
 def test_files_hold_the_map_at_its_size(encoder, tmp_path, size):
     for backend in BACKENDS:
         needs(backend)

@@ -1,6 +1,5 @@
 """Fitted projections: the maths, every architecture, saving and loading, and back ends."""
 
-
 import numpy as np
 import pytest
 import torch

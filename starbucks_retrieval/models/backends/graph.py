@@ -17,6 +17,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import truncated_view
 from starbucks_retrieval.models.backends.base import GraphFunction
 from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.models.cutting import cut_projections, with_projections
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.sizes import Size, Sizes
@@ -98,7 +99,7 @@ class EmbeddingGraph(nn.Module):
         super().__init__()
         encoder.check(Sizes([size]))
         if encoder.projections is not None:
-            encoder = encoder.with_projections(encoder.projections.cut(size.layer, size.dim))
+            encoder = with_projections(encoder, cut_projections(encoder.projections, size))
         self.size = size
         self.outputs = [OUTPUT]
         self.pooled_layers = PooledLayersGraph(encoder, [size.layer])

@@ -1,0 +1,45 @@
+"""The projections of one size, and an encoder with other projections, for exports and static graphs."""
+
+from __future__ import annotations
+
+from starbucks_retrieval.models.architectures import shallow_copy
+from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.models.projections import LayerMap, Projections, TokenTable
+from starbucks_retrieval.sizes import Size
+
+
+def cut_projections(projections: Projections, size: Size) -> Projections:
+    """Return what one size needs: the first rows of the map of its layer, or the first columns of the token table.
+
+    Args:
+        projections: The projections of a model.
+        size: The layer, 0 for the token table, and the numbers of an embedding.
+
+    Returns:
+        A copy, in the same space.
+
+    Raises:
+        UserError: The layer has no map.
+
+    Example:
+        >>> import torch
+        >>> whole = Projections({1: LayerMap(torch.eye(3), torch.ones(3), (1,), normalize=True)}, None, {}, "")
+        >>> tuple(cut_projections(whole, Size(1, 2)).map(1).weight.shape)
+        (2, 3)
+    """
+    maps, table = {}, None
+    if size.layer == 0:
+        whole = projections.token_table
+        table = TokenTable(whole.rows.detach()[:, : size.dim].clone(), whole.counted)
+    else:
+        found = projections.map(size.layer)
+        bias = None if found.bias is None else found.bias.detach()[: size.dim].clone()
+        maps[size.layer] = LayerMap(found.weight.detach()[: size.dim].clone(), bias, found.inputs, found.normalize)
+    return Projections(maps, table, projections.fingerprints, projections.space)
+
+
+def with_projections(encoder: NestedEncoder, projections: Projections | None) -> NestedEncoder:
+    """Return an encoder with other projections that shares the backbone and tokenizer of `encoder`."""
+    view = shallow_copy(encoder)
+    view.projections = projections
+    return view
