@@ -142,7 +142,7 @@ def projected_digest(fingerprint: str, projection: bytes) -> str:
 
     Example:
         >>> projected_digest("0" * 32 + ":" + "0" * 16, bytes(16))[:8]
-        '9c0eb50b'
+        'ff0f2249'
     """
     weights, _, settings = fingerprint.partition(":")
     return f"{_hasher(bytes.fromhex(weights) + projection).hexdigest()}:{settings}"
