@@ -23,8 +23,9 @@ from starbucks_retrieval.fit.plan import CHECKPOINT, RECORD, FitPlan, check_outp
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import NestedEncoder, config, projections
 from starbucks_retrieval.models.config import model_file
+from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import CHUNK, chunks
-from starbucks_retrieval.models.fitter import FitReport, Fitter
+from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.models.loading import copy_weights
 from starbucks_retrieval.models.texts import mixed, token_rows

@@ -23,8 +23,8 @@ from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
+from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
-from starbucks_retrieval.models.fitter import FitReport
 from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections

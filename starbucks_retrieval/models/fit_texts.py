@@ -10,7 +10,8 @@ import torch
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.fitter import FitReport, Fitter
+from starbucks_retrieval.models.fit_report import FitReport
+from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.texts import take_turns, token_rows
 

@@ -10,7 +10,7 @@ solved from two sums per layer that do not grow with the number of texts. Relate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -206,22 +206,6 @@ def layer_maps(solution: Solution, last: int, inputs: Mapping[int, Sequence[int]
             maps[layer] = LayerMap(weight, bias, inputs[layer], normalize=True)
     maps[last] = LayerMap(_float32(solution.axes.T), None, (last,), normalize=False)
     return maps
-
-
-def token_table(solution: Solution, states: Tensor, special: Iterable[int]) -> TokenTable:
-    """Return the token table of layer 0: the fitted map applied to the output of the embedding layer for each token.
-
-    Args:
-        solution: The fitted maps, with one for layer 0.
-        states: [vocabulary, hidden].
-        special: Ids of tokens that do not count.
-
-    Returns:
-        The table, in float32.
-    """
-    rows = with_ones(states.numpy()) @ solution.coefficients[0]
-    rows[[token for token in special if token < len(rows)]] = 0
-    return TokenTable(_float32(rows))
 
 
 def projections(maps: Mapping[int, LayerMap], table: TokenTable | None, fingerprints: Mapping[int, str]) -> Projections:

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _BLOCKS = 10  # parts of a large source that are read: its beginning may be of one kind
 _TURN = 64  # items of a stream before the next stream's turn
+_JOINED = 8  # texts that are joined into a long one at most
+_LONGEST = 512  # tokens of a joined text at most
 
 
 @dataclass(frozen=True)
@@ -174,3 +176,39 @@ def token_rows(encoder: Any, texts: Sequence[tuple[str, bool]]) -> list[list[int
             for i, row in zip(positions, found):
                 rows[i] = row
     return rows
+
+
+def join_short(rows: Sequence[Sequence[int]], max_length: int, special: Iterable[int]) -> list[Sequence[int]]:
+    """Join every second run of short texts into one long text.
+
+    Args:
+        rows: The token ids of each text.
+        max_length: Tokens of a passage at most; joined texts have at most 512.
+        special: Ids of special tokens, which a joined text has at its ends only.
+
+    Returns:
+        The rows, of which about half are joined. They are unchanged where two average texts are too long for that.
+
+    Example:
+        >>> join_short([[1, 5, 2], [1, 6, 2], [1, 7, 2], [1, 8, 2]], max_length=6, special=[1, 2])
+        [[1, 5, 2], [1, 6, 2], [1, 7, 8, 2]]
+    """
+    limit = min(max_length, _LONGEST)
+    count = min(_JOINED, int(limit * len(rows) / max(1, sum(map(len, rows)))))
+    if count < 2:
+        return list(rows)
+    ends = frozenset(special)
+    result: list[Sequence[int]] = []
+    for start in range(0, len(rows), 2 * count):
+        result += rows[start : start + count]
+        if parts := rows[start + count : start + 2 * count]:
+            result.append(_joined(parts, limit, ends))
+    return result
+
+
+def _joined(parts: Sequence[Sequence[int]], limit: int, special: frozenset[int]) -> list[int]:
+    first = next((i for i, token in enumerate(parts[0]) if token not in special), len(parts[0]))
+    last = next((i for i, token in enumerate(reversed(parts[0])) if token not in special), 0)
+    content = [token for part in parts for token in part if token not in special]
+    tail = list(parts[0][len(parts[0]) - last :])
+    return [*parts[0][:first], *content[: limit - first - len(tail)], *tail]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.models.projections import FILE, LayerMap, Projections, TokenTable
+from starbucks_retrieval.models.projections import FILE, LayerMap, Projections
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import first_process
 
@@ -83,7 +83,7 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
         layers: Its layers that get a map; 0 gets a token table: a rotation of the output of the embedding layer.
         seed: The seed.
     """
-    from starbucks_retrieval.models.fitter import token_states
+    from starbucks_retrieval.models.tables import token_states, token_table
 
     hidden = encoder.hidden_size
     maps, table = {}, None
@@ -96,10 +96,7 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
         if layer:
             maps[layer] = LayerMap(rotation, torch.zeros(hidden), (layer,), normalize=True)
             continue
-        rows = token_states(encoder) @ rotation
-        special = encoder.tokenizer.all_special_ids
-        rows[[token for token in special if token < len(rows)]] = 0
-        table = TokenTable(rows)
+        table = token_table(token_states(encoder) @ rotation.numpy(), encoder.tokenizer.all_special_ids)
     fingerprints = {layer: encoder.backbone_fingerprint(layer) for layer in range(encoder.num_layers + 1)}
     found = Projections(maps, table, fingerprints, "")
     found.space = found.identity()

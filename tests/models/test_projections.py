@@ -8,9 +8,12 @@ from fitted_models import fitted, load, texts, token_rows
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
-from starbucks_retrieval.models.fitter import FitReport, Fitter, Quality, token_states
+from starbucks_retrieval.models.fit_report import FitReport, Quality
+from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
 from starbucks_retrieval.models.projections import FILE, LayerMap, Projections, TokenTable
+from starbucks_retrieval.models.tables import refined_table, sparse_from, token_shares, token_states
+from starbucks_retrieval.models.texts import join_short
 from starbucks_retrieval.sizes import Size, Sizes
 
 
@@ -96,12 +99,49 @@ def test_a_text_of_special_tokens_only_is_zero_at_layer_0(encoder):
     assert not encoder.encode([""], "0:8")[Size(0, 8)].any()
 
 
-def test_token_states_are_the_output_of_the_embedding_layer(tiny_bert):
+def test_token_states_are_the_output_of_the_embedding_layer_averaged_over_positions(tiny_bert):
     encoder = load(tiny_bert)
-    states = token_states(encoder)
     with torch.no_grad():
-        expected = encoder.backbone(torch.tensor([[7]]), output_hidden_states=True).hidden_states[0][0, 0]
-    torch.testing.assert_close(states[7], expected)
+        states = encoder.backbone(torch.full((1, 16), 7), output_hidden_states=True).hidden_states[0][0]
+    np.testing.assert_allclose(token_states(encoder)[7], states[1:].mean(dim=0).numpy(), atol=1e-6)
+
+
+def test_the_refined_table_is_better_for_other_texts_and_keeps_unseen_tokens():
+    rng = np.random.default_rng(0)
+    true, first = rng.normal(size=(30, 4)), rng.normal(size=(30, 4))
+    rows = [rng.integers(0, 29, 8).tolist() for _ in range(300)]  # token 29 never occurs
+    shares = token_shares(rows, frozenset(), 30)
+    target = shares @ true
+    table = refined_table(first, shares[:200], target[:200], shares[200:], target[200:])
+    before, after = (np.square(shares[200:] @ found - target[200:]).sum() for found in (first, table))
+    assert after < before / 10
+    np.testing.assert_array_equal(table[29], first[29])
+
+
+def test_a_table_that_only_gets_worse_for_other_texts_stays_as_it_was():
+    rng = np.random.default_rng(1)
+    shares = token_shares([[i] for i in range(20)], frozenset(), 20)
+    first = rng.normal(size=(20, 4))
+    table = refined_table(first, shares, rng.normal(size=(20, 4)) * 9, shares, shares @ first)
+    np.testing.assert_array_equal(table, first)
+
+
+def test_sparse_matrices_survive_a_checkpoint():
+    shares = token_shares([[1, 1, 4], [], [2]], frozenset([4]), 5)
+    assert shares.sum(axis=1).ravel().tolist()[0] == [1, 0, 1]
+    arrays = {f"x_{field}": getattr(shares, field) for field in ("data", "indices", "indptr")}
+    assert (sparse_from(arrays, "x", 5) != shares).nnz == 0
+
+
+def test_short_texts_are_joined_up_to_the_length_of_passages():
+    rows = [[2, i, i, 3] for i in range(5, 21)]
+    joined = join_short(rows, 12, [2, 3])
+    assert joined[:3] == rows[:3]
+    assert joined[3] == [2, 8, 8, 9, 9, 10, 10, 3]
+    assert sum(row[1:-1] == [i, i] for i, row in zip(range(5, 21), rows)) == 16
+    assert join_short(rows, 7, [2, 3]) == rows  # two do not fit
+    assert max(map(len, join_short([[2, *range(5, 30), 3]] * 4, 60, [2, 3]))) == 52
+    assert join_short([[7, 8], [9]] * 8, 40, [2])[8:] == [[7, 8, 9] * 4]  # without special tokens
 
 
 def test_concatenated_layers_are_nested_and_saved(tiny_bert, tmp_path):
