@@ -21,6 +21,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_shape, quiet_transformers
+from starbucks_retrieval.models.projections import TokenTable
 from starbucks_retrieval.sizes import Size, Sizes
 
 _VOCABULARY = 1000  # words of the model that is timed: a table of all words would take longer to make
@@ -83,30 +84,65 @@ class ModelInfo:
         return map_shape(self.name, layer)
 
     def parameters(self, layers: int, dim: int | None = None) -> int:
-        """Count the parameters of the model cut after `layers` layers.
+        """Count the parameters that embeddings after `layers` layers need.
 
         Args:
-            layers: The layers to keep. 0 is the token table of a fitted model, without any of its layers.
-            dim: The numbers of an embedding, which the map of a fitted model is cut to; None: all.
+            layers: The layers. Layer 0 of a fitted model is its token table alone; another layer has a map.
+            dim: The numbers of an embedding, which the table or map is cut to; None: all.
         """
+        if layers not in self.config.projected_layers:
+            return self.backbone_parameters(layers)
+        rows, width = self.map_shape(layers)
+        if layers == 0:
+            return rows * (dim or width)
+        return self.backbone_parameters(layers) + (dim or rows) * width
+
+    def backbone_parameters(self, layers: int) -> int:
+        """Count the parameters of the backbone cut after `layers` layers."""
         import torch
 
-        if layers in self.config.projected_layers:
-            rows, width = self.map_shape(layers)
-            if layers == 0:
-                return rows * (dim or width)
-            added = (dim or rows) * width
-        else:
-            added = 0
         hf_config = copy.deepcopy(self.hf_config)
         cut_config(hf_config, layers)
         with torch.device("meta"):  # no memory for the numbers
-            return sum(weight.numel() for weight in _bare(hf_config).parameters()) + added
+            return sum(weight.numel() for weight in _bare(hf_config).parameters())
 
     def mean_tokens(self, texts: Sequence[str], max_length: int) -> float:
         """Return the mean number of tokens of a text, special ones included, cut at `max_length`."""
         rows = self.tokenizer(list(texts), truncation=True, max_length=max_length, padding=False)["input_ids"]
         return sum(map(len, rows)) / max(1, len(rows))
+
+    def seconds_per_text(
+        self, layer: int, texts: Sequence[str], max_length: int, max_tokens: int, device: str, dtype: Any
+    ) -> float:
+        """Measure the seconds that embedding a text takes.
+
+        Args:
+            layer: The layer. At layer 0 tokenising is counted, which takes most of the time there.
+            texts: A sample of the texts.
+            max_length: Where texts are cut, in tokens.
+            max_tokens: The largest rows x length of a batch.
+            device: The device to measure on.
+            dtype: The autocast dtype; None is float32.
+        """
+        if layer == 0:
+            return self._lookup_seconds(texts, max_length) / max(1, len(texts))
+        tokens = self.mean_tokens(texts, max_length)
+        return tokens * layer * self.layer_seconds(max(3, round(tokens)), max_tokens, device, dtype)
+
+    def _lookup_seconds(self, texts: Sequence[str], max_length: int) -> float:
+        """Measure the seconds that tokenising texts and the means of their token vectors take; the faster of two runs."""
+        import torch
+
+        table = TokenTable(torch.ones(_VOCABULARY, self.hidden_size))
+        self.tokenizer  # noqa: B018  is loaded before the clock starts
+        times = []
+        for _ in range(2):
+            began = now()
+            rows = self.tokenizer(list(texts), truncation=True, max_length=max_length, padding=False)["input_ids"]
+            with torch.inference_mode():
+                table.embed_rows([[token % _VOCABULARY for token in row] for row in rows])
+            times.append(seconds_since(began))
+        return min(times)
 
     def layer_seconds(self, length: int, max_tokens: int, device: str, dtype: Any, budget: float = 0.6) -> float:
         """Measure the seconds that the forward pass of one layer takes per token, with random weights.

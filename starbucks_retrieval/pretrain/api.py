@@ -89,7 +89,7 @@ class PretrainPlan:
     def preview(self) -> Preview:
         """Return the lines and figures of `--dry_run`. Bytes leave out the decoder and the heads of checkpoints."""
         arguments, settings, model = self.arguments, self.settings, self.model
-        parameters = model.parameters(model.num_layers)
+        parameters = model.backbone_parameters(model.num_layers)
         shared = dry_run_figures(settings, parameters, int(settings.max_steps), arguments.overwrite_output_dir)
         steps, rows = shared["steps"], shared["rows_per_step"]
         figures: dict[str, Any] = {

@@ -65,7 +65,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     _check_dev_set(arguments, settings.seed)
     rows = _total([sample.count for sample in samples])
     steps = count_steps(settings, rows.number)
-    parameters = plan.model.parameters(plan.objective.depth) + plan.projection_parameters
+    parameters = plan.model.backbone_parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
     query, passage = _mean_tokens(samples[0], plan)
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
