@@ -207,7 +207,7 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
         size: `parameters`, `texts_per_second` and `tokens_per_second`.
     """
     from starbucks_retrieval.models import NestedEncoder, precision
-    from starbucks_retrieval.train.save import parameters
+    from starbucks_retrieval.models.cutting import count_parameters
 
     # The collection is sorted by module: take passages spread evenly over it.
     texts = [passage.text for passage in open_corpus(str(data))]
@@ -233,7 +233,7 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
         "precision": precision.dtype_name(dtype),
         "device": encoder.device.type,
         "tokens_per_text": tokens / len(texts),
-        "parameters": {str(size): parameters(encoder, size) for size in base.sizes},
+        "parameters": {str(size): count_parameters(encoder, size) for size in base.sizes},
         "texts_per_second": {name: len(texts) / median for name, median in medians.items()},
         "tokens_per_second": {name: tokens / median for name, median in medians.items()},
     }

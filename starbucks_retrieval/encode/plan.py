@@ -72,26 +72,28 @@ class EncodePlan:
         length = check_length(stored or model.token_limit, model.token_limit)
         count = count_records(self.records)
         rows = _rows(count, arguments)
-        torch_computes = arguments.backend in ("torch", "auto") and arguments.dtype != "int8"
-        dtype = autocast_dtype(arguments.dtype, device) if torch_computes else None  # type: ignore[arg-type]
-        tokens = self._mean_tokens(length)
+        sample, layer = self._sample(), self.sizes[-1].layer
+        backend, wanted = (arguments.backend, arguments.dtype) if layer else ("torch", "fp32")  # as open_backend does
+        torch_computes = backend in ("torch", "auto") and wanted != "int8"
+        dtype = autocast_dtype(wanted, device) if torch_computes else None  # type: ignore[arg-type]
+        tokens = model.mean_tokens(sample, length)
         seconds = None
-        if arguments.backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
+        if backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
             batch = arguments.batch_tokens(device.type, length)
-            each = model.layer_seconds(max(3, round(tokens)), batch, str(device), dtype)
+            each = model.seconds_per_text(layer, sample, length, batch, str(device), dtype)
             processes = arguments.num_processes if device.type == "cuda" else 1
-            seconds = rows * tokens * self.sizes[-1].layer * each / processes
+            seconds = rows * each / processes
         stores = [self._store(size, rows) for size in self.sizes]
         figures: dict[str, Any] = {
             "model": arguments.model_name_or_path,
-            "layers": self.sizes[-1].layer,
-            "parameters": model.parameters(self.sizes[-1].layer),
+            "layers": layer,
+            "parameters": model.parameters(layer),
             "texts": count.number,
             "texts_exact": count.exact,
             "rows": rows,
             "mean_tokens": round(tokens, 1),
             "max_length": length,
-            "runtime": f"{arguments.backend}, {dtype_name(dtype) if torch_computes else arguments.dtype}",
+            "runtime": f"{backend}, {dtype_name(dtype) if torch_computes else wanted}",
             "device": str(device),
             "stores": stores,
             "bytes": None if rows is None else sum(store["bytes"] for store in stores),
@@ -100,11 +102,11 @@ class EncodePlan:
         }
         return Preview(_lines(figures, count, self.records.source, arguments), figures)
 
-    def _mean_tokens(self, length: int) -> float:
+    def _sample(self) -> list[str]:
         first = list(itertools.islice(self.records, _SAMPLE))
         if not first:
             raise UserError(f"{self.records.name} holds no {self.arguments.kind}", "check the file and the split")
-        return self.model.mean_tokens(texts_of(first, self.config)[1], length)
+        return texts_of(first, self.config)[1]
 
     def _store(self, size: Size, rows: int | None) -> dict[str, Any]:
         folder, each = self.folder(size), self.arguments.bytes_per_text(size)

@@ -215,19 +215,20 @@ def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     sets = open_pair_sets(pair_arguments.data, pair_arguments.split)
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(side for one in sets for side in one.sentences)))
     length = check_length(config.passage_max_len or model.token_limit, model.token_limit)
-    tokens = model.mean_tokens([(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]], length)
+    sample = [(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]]
+    tokens = model.mean_tokens(sample, length)
     device = pair_arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     budget = pair_arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
     dtype = autocast_dtype(pair_arguments.dtype, torch.device(device))  # type: ignore[arg-type]
-    layer_seconds = model.layer_seconds(max(3, round(tokens)), budget, device, dtype)
     layers, dims = ({getattr(size, name) for size in sizes} for name in ("layer", "dim"))
+    each = model.seconds_per_text(max(layers), sample, length, budget, device, dtype)
     pairs = {one.name: len(one.numbers) for one in sets}
     figures = {
         "pairs": pairs,
         "sentences": len(sentences),
         "mean_tokens": round(tokens, 1),
         "bytes": 0,
-        "seconds": len(sentences) * tokens * max(layers) * layer_seconds,
+        "seconds": len(sentences) * each,
         **_common(arguments, sorted(layers), sorted(dims), len(sizes) * len(sets)),
     }
     lines = [

@@ -12,6 +12,7 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.integrations.base import SizedModel
+from starbucks_retrieval.models.cutting import count_parameters
 
 
 class MtebModel(SizedModel):
@@ -40,7 +41,7 @@ class MtebModel(SizedModel):
             **unknown,
             name=f"starbucks/{Path(self.encoder.name).name or 'model'}",
             revision=self.encoder.fingerprint(self.size.layer),
-            n_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
+            n_parameters=count_parameters(self.encoder, self.size),
             max_tokens=self.encoder.max_length(False),
             embed_dim=self.size.dim,
             framework=["PyTorch"],

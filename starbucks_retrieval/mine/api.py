@@ -244,9 +244,8 @@ class MinePlan:
             (queries.number, query_texts, config.query_max_len),
             (documents.number, passage_texts, config.passage_max_len),
         ):
-            tokens = model.mean_tokens(texts, length or model.token_limit)
-            layer_seconds = model.layer_seconds(max(3, round(tokens)), budget, str(device), dtype)
-            seconds += number * tokens * size.layer * layer_seconds
+            longest = length or model.token_limit
+            seconds += number * model.seconds_per_text(size.layer, texts, longest, budget, str(device), dtype)
         return name, seconds
 
 

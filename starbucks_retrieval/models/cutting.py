@@ -1,4 +1,4 @@
-"""The projections of one size, and an encoder with other projections, for exports and static graphs."""
+"""One size of an encoder: its projections, for exports and static graphs, and the number of its weights."""
 
 from __future__ import annotations
 
@@ -43,3 +43,23 @@ def with_projections(encoder: NestedEncoder, projections: Projections | None) ->
     view = shallow_copy(encoder)
     view.projections = projections
     return view
+
+
+def count_parameters(encoder: NestedEncoder, size: Size) -> int:
+    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
+
+    Layer 0 needs its token table only, another layer of a model with projections its map too.
+
+    Args:
+        encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
+        size: The size, of which only the layer matters.
+    """
+    weights = [
+        weight
+        for name, weight in encoder.backbone.named_parameters()
+        if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
+    ]
+    if encoder.projections is not None:
+        maps = encoder.projections.map(size.layer) if size.layer else encoder.projections.token_table
+        weights = [*(weights if size.layer else ()), *maps.parameters()]
+    return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)  # ZeRO 3 shards weights

@@ -14,8 +14,9 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.models.projections import FILE, Projections
-from starbucks_retrieval.sizes import Size, Sizes, pair_name
+from starbucks_retrieval.sizes import Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.trainer.trainer import ModelCard
@@ -183,7 +184,7 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
     head = ["size", "parameters", "bytes per passage (float16)", *columns]
     rows = [head]
     for size in sizes:
-        cells = [str(size), f"{parameters(encoder, size):,}", str(2 * size.dim)]
+        cells = [str(size), f"{count_parameters(encoder, size):,}", str(2 * size.dim)]
         for measure in measures:
             key = f"eval_{measure}/{size}"
             cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
@@ -199,23 +200,3 @@ def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:
         "",
         f"Sizes are those of queries; passages use other layers (queries/passages): {', '.join(deeper)}.",
     ] * bool(deeper)
-
-
-def parameters(encoder: NestedEncoder, size: Size) -> int:
-    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
-
-    Layer 0 needs its token table only, another layer of a model with projections its map too.
-
-    Args:
-        encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
-        size: The size, of which only the layer matters.
-    """
-    weights = [
-        weight
-        for name, weight in encoder.backbone.named_parameters()
-        if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
-    ]
-    if encoder.projections is not None:
-        maps = encoder.projections.map(size.layer) if size.layer else encoder.projections.token_table
-        weights = [*(weights if size.layer else ()), *maps.parameters()]
-    return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)  # ZeRO 3 shards weights

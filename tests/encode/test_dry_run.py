@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from fitted_models import fitted, load
 
-from starbucks_retrieval import NestedEncoder, Sizes
+from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
 from starbucks_retrieval.models import info
+from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.store import open_store
 
 
@@ -56,7 +58,26 @@ def test_parameters_are_those_of_the_model_cut_there(tiny_bert):
     for layers in (1, 4):
         cut = NestedEncoder.from_pretrained(tiny_bert, layers=layers).backbone
         assert shape.parameters(layers) == sum(weight.numel() for weight in cut.parameters())
+        assert shape.backbone_parameters(layers) == shape.parameters(layers)
     assert (shape.num_layers, shape.hidden_size, shape.token_limit) == (4, 32, 60)
+
+
+def test_parameters_of_a_fitted_model_count_its_map(tiny_bert, tmp_path):
+    encoder = fitted(load(tiny_bert))[0]
+    encoder.save_pretrained(tmp_path)
+    shape = info.model_info(str(tmp_path))
+    for size in (Size(0, 8), Size(0, 32), Size(1, 8), Size(4, 32)):
+        whole = count_parameters(encoder, size)
+        assert shape.parameters(size.layer) == whole
+        width = 0 if size.layer == 0 else 32 if size.layer == 4 else 33  # the rotation of the last layer has no bias
+        cut = whole * size.dim // 32 if size.layer == 0 else whole - (32 - size.dim) * width
+        assert shape.parameters(size.layer, size.dim) == cut
+    (tmp_path / "projections.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match="damaged"):
+        shape.parameters(1)
+    (tmp_path / "projections.safetensors").unlink()
+    with pytest.raises(UserError, match="lacks projections"):
+        shape.parameters(1)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "modernbert", "distilbert", "qwen3"])
@@ -99,6 +120,19 @@ def test_the_models_own_settings_count(tiny_bert, job, tmp_path, capsys):
 def test_refusals(job, capsys, more, what):
     assert run_command(main, [*job, *more, "--dry_run"]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx"])
+def test_layer_0_is_a_look_up_in_float32(tiny_bert, job, tmp_path, capsys, ticking, backend):
+    fitted(load(tiny_bert))[0].save_pretrained(tmp_path / "model")
+    job[1] = str(tmp_path / "model")
+    told = previewed(capsys, *job, "--sizes", "0:8,0:16", "--backend", backend, "--dtype", "auto")
+    assert (told["layers"], told["parameters"], told["runtime"]) == (0, 100 * 32, "torch, fp32")
+    assert told["seconds"] == pytest.approx(1.0)  # a tick for the sample, which has all 50 texts
+    assert [store["bytes_per_text"] for store in told["stores"]] == [16, 32]
+    assert run_command(main, [*job, "--sizes", "0:8", "--backend", backend, "--quiet"]) == 0
+    capsys.readouterr()
+    assert open_store("emb/L0-D8").spec.compute_dtype == "fp32"
 
 
 def test_text_for_a_terminal(job, capsys):

@@ -6,11 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+from fitted_models import fitted, load
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.integrations import CONSUMERS, BeirModel, MtebModel, SizedModel
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.sts import StsArguments, sts
 
 SIZES = ["2:8", "4:32"]
@@ -184,6 +186,40 @@ def test_mteb_keeps_sizes_apart(mteb, model):
     vectors = small.embed_passages(["w1", "w2 w3"])
     np.testing.assert_allclose(small.similarity(vectors, vectors[0]), vectors @ vectors[:1].T, rtol=1e-5)
     np.testing.assert_allclose(small.similarity_pairwise(vectors, vectors), (vectors**2).sum(1), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def fitted_model(tiny_bert, tmp_path_factory):
+    """A fitted model with prefixes and lengths of its own."""
+    encoder = load(tiny_bert, query_prefix="w90 ", passage_prefix="w91 ", passage_field_separator=" w92 ")
+    folder = tmp_path_factory.mktemp("fitted")
+    fitted(encoder)[0].save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("size", ["0:8", "2:8", "4:32"])
+def test_fitted_models_serve_both_at_every_layer(mteb, fitted_model, collection, size):
+    corpus, queries, _ = collection
+    encoder, (layer, dim) = NestedEncoder.from_pretrained(fitted_model), map(int, size.split(":"))
+    beir_model, mteb_model = BeirModel(fitted_model, size), MtebModel(fitted_model, size)
+    texts = [f"{p['title']} w92 {p['text']}" if p["title"] else p["text"] for p in corpus.values()]
+    passages = encoder.encode(texts, size)[Size(layer, dim)]
+    np.testing.assert_allclose(beir_model.encode_corpus(list(corpus.values())), passages, atol=1e-6)
+    batch = {"title": [p["title"] for p in corpus.values()], "body": [p["text"] for p in corpus.values()]}
+    np.testing.assert_allclose(mteb_model.encode([batch]), passages, atol=1e-6)
+    found = mteb_model.encode([{"text": list(queries.values())}], prompt_type="query")
+    np.testing.assert_allclose(
+        found, encoder.encode(list(queries.values()), size, is_query=True)[Size(layer, dim)], atol=1e-6
+    )
+    meta = mteb_model.mteb_model_meta
+    assert meta.revision == encoder.fingerprint(layer)
+    assert (meta.embed_dim, meta.n_parameters) == (dim, count_parameters(encoder, Size(layer, dim)))
+    assert MtebModel(encoder, size).mteb_model_meta.n_parameters == meta.n_parameters  # of the layers that run
+
+
+def test_layer_0_of_an_unfitted_model_is_refused(model):
+    with pytest.raises(UserError, match=r"0:8|layer 0"):
+        BeirModel(model, "0:8")
 
 
 def test_refusals(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fitted_models import fitted, load
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.data import join_text
@@ -98,6 +99,21 @@ def test_only_the_layers_asked_for_are_loaded(tiny_bert, tmp_path):
     assert whole.model.size == Size(4, 32)
     assert miner.identity["fingerprint"] == whole.model.encoder.fingerprint(2)
     assert miner.identity != engine(tiny_bert, tmp_path, size="2:16").identity
+
+
+@pytest.mark.parametrize("size", [Size(0, 8), Size(2, 8)], ids=str)
+def test_a_fitted_model_mines_at_its_projected_sizes(tiny_bert, tmp_path, collection, size):
+    (topics, corpus, docids), ids = collection
+    encoder = fitted(load(tiny_bert))[0]
+    encoder.save_pretrained(tmp_path / "model")
+    miner = engine(tmp_path / "model", tmp_path, size=str(size))
+    found = miner.search(topics, corpus, docids, 10)
+    queries = encoder.encode(topics.texts, [size], is_query=True)[size].astype(np.float64)
+    passages = encoder.encode([join_text(p, " ") for p in corpus], [size])[size].astype(np.float64)
+    np.testing.assert_allclose(found.scores, reference(queries, passages, ids, 10)[1], atol=1e-5)
+    assert miner.identity["fingerprint"] == encoder.fingerprint(size.layer)
+    with pytest.raises(UserError, match="layer 5"):
+        engine(tmp_path / "model", tmp_path, size="5:8")
 
 
 @pytest.mark.parametrize(("size", "message"), [("5:8", "layer 5"), ("2:64", "64 dimensions")])
