@@ -15,7 +15,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.config import EncoderConfig
-from starbucks_retrieval.models.projections import Projections, TokenTable
+from starbucks_retrieval.models.layer_maps import TokenTable
+from starbucks_retrieval.models.projections import Projections
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:

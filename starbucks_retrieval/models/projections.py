@@ -17,79 +17,12 @@ from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
 
 FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
 VERSION = 1
 TABLE = "token_table"
-
-
-class LayerMap(nn.Module):
-    """The linear map of one layer.
-
-    Args:
-        weight: [hidden, inputs x hidden].
-        bias: [hidden], or None.
-        inputs: The layers whose pooled outputs are concatenated as its input.
-        normalize: Bring each pooled output to length 1 first.
-
-    Example:
-        >>> turn = LayerMap(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), None, (6,), normalize=False)
-        >>> turn({6: torch.tensor([[3.0, 4.0]])}).tolist()
-        [[4.0, 3.0]]
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, inputs: Sequence[int], normalize: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self.inputs = tuple(inputs)
-        self.normalize = normalize
-
-    def forward(self, pooled_layers: Mapping[int, Tensor]) -> Tensor:
-        """Return [batch, hidden] from {layer: pooled output [batch, hidden]}, computed in float32."""
-        parts = [pooled_layers[layer].to(self.weight.dtype) for layer in self.inputs]
-        if self.normalize:
-            parts = [nn.functional.normalize(part, dim=-1) for part in parts]
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-        return nn.functional.linear(joined, self.weight, self.bias)
-
-
-class TokenTable(nn.Module):
-    """The embedding of layer 0: the mean of one vector per token, without any transformer layer.
-
-    Args:
-        rows: [vocabulary, hidden].
-        counted: Whether a token counts in the mean, [vocabulary]; None: where its row is not zero. Tokens such as [CLS]
-            and [SEP] do not.
-
-    Example:
-        >>> table = TokenTable(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]]))
-        >>> table.embed_rows([[0, 1, 2, 0], [1]]).tolist()
-        [[0.5, 1.5], [1.0, 0.0]]
-    """
-
-    def __init__(self, rows: Tensor, counted: Tensor | None = None) -> None:
-        super().__init__()
-        self.rows = nn.Parameter(rows)
-        self.register_buffer("counted", rows.ne(0).any(dim=1) if counted is None else counted, persistent=False)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return [batch, hidden] from token ids and mask, both [batch, tokens]."""
-        weights = (attention_mask * self.counted[input_ids]).to(self.rows.dtype).unsqueeze(-1)
-        total = (nn.functional.embedding(input_ids, self.rows) * weights).sum(dim=1)
-        return total / weights.sum(dim=1).clamp(min=1)
-
-    def embed_rows(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return [texts, hidden] from the token ids of each text, without padding."""
-        device = self.rows.device
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        ids = torch.tensor([token for row in rows for token in row], dtype=torch.long, device=device)
-        starts = lengths.cumsum(0) - lengths
-        total = nn.functional.embedding_bag(ids, self.rows, starts, mode="sum")
-        text = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
-        counts = torch.zeros(len(rows), device=device).index_add_(0, text, self.counted[ids].float())
-        return total / counts.clamp(min=1).unsqueeze(1)
 
 
 class Projections(nn.Module):
@@ -103,6 +36,7 @@ class Projections(nn.Module):
         table: The embedding of layer 0, or None.
         fingerprints: {layer: fingerprint of the backbone up to it}, of the model that the maps belong to.
         space: Identifies the maps: embeddings of two layers are comparable if it is equal.
+        absent: {layer: digest} of the maps of the space that are not held, as in a model that is cut to fewer layers.
 
     Example:
         >>> rotation = LayerMap(torch.eye(2), None, (2,), normalize=False)
@@ -116,12 +50,14 @@ class Projections(nn.Module):
         table: TokenTable | None,
         fingerprints: Mapping[int, str],
         space: str,
+        absent: Mapping[int, bytes] | None = None,
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleDict({str(layer): maps[layer] for layer in sorted(maps)})
         self.table = table
         self.fingerprints = dict(fingerprints)
         self.space = space
+        self.absent = dict(absent or {})
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -151,7 +87,8 @@ class Projections(nn.Module):
         """Return projections with the maps of some layers only. Raises UserError for a layer that has none."""
         kept = sorted(set(layers))
         table = self.token_table if 0 in kept else None
-        return Projections({n: self.map(n) for n in kept if n}, table, self.fingerprints, self.space)
+        absent = {layer: found for layer, found in self._digests().items() if layer not in kept}
+        return Projections({n: self.map(n) for n in kept if n}, table, self.fingerprints, self.space, absent)
 
     def digest(self, layer: int) -> bytes:
         """Return a digest of the map of a layer, or of the token table for layer 0."""
@@ -189,8 +126,8 @@ class Projections(nn.Module):
 
         Args:
             folder: The model folder.
-            fingerprints: Those of the backbone, where training has changed it; they and the maps then identify a new
-                space.
+            fingerprints: Those of the backbone. Where training has changed them or the maps, they identify a new
+                space; a model that is only cut to fewer layers keeps its space.
             weights: Written in place of the maps' own weights, by name, as when they are gathered from several
                 processes.
         """
@@ -202,7 +139,7 @@ class Projections(nn.Module):
             self.fingerprints, self.space = whole.fingerprints, whole.space
             return
         if fingerprints is not None:
-            self.fingerprints = dict(fingerprints)
+            self.fingerprints |= fingerprints
             self.space = self.identity()
         tensors = {}
         for layer, module in self.maps.items():
@@ -217,6 +154,7 @@ class Projections(nn.Module):
             "version": str(VERSION),
             "space": self.space,
             "fingerprints": json.dumps(self.fingerprints),
+            "digests": json.dumps({layer: digest.hex() for layer, digest in self._digests().items()}),
             "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
             "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
         }
@@ -230,13 +168,18 @@ class Projections(nn.Module):
             own, bias = self.map(int(name)), weights.get(f"maps.{name}.bias")
             maps[int(name)] = LayerMap(weights[f"maps.{name}.weight"], bias, own.inputs, own.normalize)
         table = None if self.table is None else TokenTable(weights["table.rows"])
-        return Projections(maps, table, self.fingerprints, self.space)
+        return Projections(maps, table, self.fingerprints, self.space, self.absent)
+
+    def _digests(self) -> dict[int, bytes]:
+        """Return the digests of all maps of the space, held or not, by layer in ascending order."""
+        found = self.absent | {layer: self.digest(layer) for layer in self.layers}
+        return dict(sorted(found.items()))
 
     def identity(self) -> str:
         """Return a digest of all maps and of the backbone that they belong to, as 32 hex digits."""
         hasher = hashlib.blake2b(json.dumps(sorted(self.fingerprints.items())).encode(), digest_size=16)
-        for layer in self.layers:
-            hasher.update(self.digest(layer))
+        for digest in self._digests().values():
+            hasher.update(digest)
         return hasher.hexdigest()
 
     @classmethod
@@ -272,7 +215,12 @@ class Projections(nn.Module):
                     )
                 table = TokenTable(file.get_tensor(TABLE)) if TABLE in names else None
                 fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
-                return cls(maps, table, fingerprints, described["space"])
+                found = cls(maps, table, fingerprints, described["space"])
+                digests: dict[str, str] = json.loads(described.get("digests", "{}"))
+                found.absent = {
+                    int(n): bytes.fromhex(text) for n, text in digests.items() if int(n) not in found.layers
+                }
+                return found
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
 

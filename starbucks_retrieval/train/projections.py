@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.models.projections import FILE, LayerMap, Projections
+from starbucks_retrieval.models.layer_maps import LayerMap
+from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import first_process
 

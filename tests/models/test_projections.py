@@ -11,7 +11,8 @@ from starbucks_retrieval.models import EncoderConfig, NestedEncoder
 from starbucks_retrieval.models.fit_report import FitReport, Quality
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
-from starbucks_retrieval.models.projections import FILE, LayerMap, Projections, TokenTable
+from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
+from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.models.tables import refined_table, sparse_from, token_shares, token_states
 from starbucks_retrieval.models.texts import join_short
 from starbucks_retrieval.sizes import Size, Sizes
@@ -231,6 +232,22 @@ def test_saving_trained_maps_names_another_space(encoder, tmp_path):
         encoder.projections.map(2).weight += 0.1
     encoder.save_pretrained(tmp_path / "trained")
     assert NestedEncoder.from_pretrained(tmp_path / "trained", device="cpu").projections.space != space
+
+
+def test_a_model_that_is_cut_keeps_its_space_until_it_is_trained(encoder, tmp_path):
+    encoder.save_pretrained(tmp_path / "fitted")
+    for layers in (0, 2):
+        part = NestedEncoder.from_pretrained(tmp_path / "fitted", layers=layers, device="cpu")
+        part.save_pretrained(tmp_path / f"cut{layers}")
+        cut = NestedEncoder.from_pretrained(tmp_path / f"cut{layers}", device="cpu")
+        assert cut.projections.space == encoder.projections.space
+        cut.save_pretrained(tmp_path / "again")
+        assert NestedEncoder.from_pretrained(tmp_path / "again").projections.space == encoder.projections.space
+    assert encoder.projections.subset([0, 4]).identity() == encoder.projections.space
+    with torch.no_grad():
+        cut.projections.map(2).weight += 0.1
+    cut.save_pretrained(tmp_path / "trained")
+    assert NestedEncoder.from_pretrained(tmp_path / "trained").projections.space != encoder.projections.space
 
 
 def test_maps_are_computed_in_float32_under_autocast(encoder):

@@ -214,6 +214,13 @@ def test_a_typed_query_is_encoded_at_its_own_layer(made, expected):
     assert (only.size, only.encoder.num_layers) == (Size(4, 8), 1)
 
 
+def test_a_folder_of_the_query_layer_alone_searches_deep_passages(made, expected, tmp_path):
+    NestedEncoder.from_pretrained(made / "model", layers=0).save_pretrained(tmp_path / "small")
+    searcher = Searcher(tmp_path / "small", made / "p" / "L4-D32", query_size=Size(0, 32))
+    hits = searcher.search(texts(made / "data", "queries.jsonl")[2], 3)
+    close([hit.score for hit in hits], -np.sort(-expected("0:32", "4:32")[2])[:3])
+
+
 def test_a_typed_query_of_another_space_is_refused(made, tiny_bert, tmp_path, capsys, monkeypatch):
     flags = ["--passage_reps", made / "p", "--size", "4:32", "--query_size", "1:32", "--query", "w1 w2"]
     for model in (fit(tiny_bert, tmp_path / "other", layers=[1]), tiny_bert):
