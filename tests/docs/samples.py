@@ -103,6 +103,24 @@ def trained(source: Path, folder: Path) -> None:
     EncoderConfig(Sizes.default(6, 384), "mean", True, 0.05, query_max_len=32, passage_max_len=32).save(folder)
 
 
+def fitted(source: Path, folder: Path) -> None:
+    """Write a trained model with maps that are fitted on random tokens."""
+    import dataclasses
+
+    from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.models.fitter import Fitter
+
+    encoder = NestedEncoder.from_pretrained(source, device="cpu")
+    encoder.config = dataclasses.replace(encoder.config, sizes=None)
+    rng = np.random.default_rng(3)
+    words = int(encoder.backbone.config.vocab_size)
+    fitter = Fitter(encoder)
+    fitter.add([rng.integers(5, words, 8).tolist() for _ in range(500)])
+    encoder.projections, _ = fitter.finish()
+    encoder.config = dataclasses.replace(encoder.config, projected_layers=encoder.projections.layers)
+    encoder.save_pretrained(folder)
+
+
 def beir(folder: Path) -> None:
     """Write forty passages, twelve queries and judgements of three splits."""
     rng = np.random.default_rng(1)
@@ -127,7 +145,7 @@ class Samples:
         self._run = run
 
     names = (
-        *("my-backbone", "my-model", "my-set", "emb/passages", "emb/queries", "run.trec"),
+        *("my-backbone", "my-model", "fitted", "my-set", "emb/passages", "emb/queries", "run.trec"),
         *("Starbucks-msmarco", "Starbucks_STS", "bert-base-uncased-fineweb100bt-smae", "stsb.tsv"),
     )
 
@@ -155,6 +173,8 @@ class Samples:
             backbone(path)
         elif name == "my-model":
             trained(self._path("my-backbone"), path)
+        elif name == "fitted":
+            fitted(self._path("my-model"), path)
         elif name == "my-set":
             beir(path)
         elif name == "Starbucks-msmarco":
