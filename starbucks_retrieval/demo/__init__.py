@@ -1,4 +1,4 @@
-"""The offline demonstration: a backbone at its six sizes, before and after training."""
+"""The offline demonstration: a backbone at its six sizes as it is, fitted without labels, and trained."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Settings:
     # the same lengths before and after, so that only the training differs
     query_max_len: int = 32
     passage_max_len: int = 128
+    fit_texts: int = 6000
     # training: as many steps as fit into the seconds, within bounds
     train_seconds: float = 180.0
     min_steps: int = 30
@@ -55,6 +56,7 @@ SHORT = Settings(
     per_module=75,
     test_queries=150,
     dev_queries=50,
+    fit_texts=2000,
     train_seconds=25.0,
     min_steps=12,
     max_steps=60,

@@ -26,17 +26,27 @@ from starbucks_retrieval.demo.pipeline import (
     minilm,
     run_file,
     short_path,
-    train_model,
 )
+from starbucks_retrieval.demo.training import fit_model, train_model
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.provenance import describe
+from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.version import __version__
 
 log = logging.getLogger(__name__)
 _RECORDS = ".starbucks-demo"
-_OUTPUTS = {"corpus": ["data"], "before": ["before"], "speed": [], "training": ["model"], "after": ["after"]}
+TOKEN_DIM = 128  # of layer 0, which is measured once
+_OUTPUTS = {
+    "corpus": ["data"],
+    "before": ["before"],
+    "speed": [],
+    "fitting": ["fitted-model"],
+    "fitted": ["fitted"],
+    "training": ["model"],
+    "after": ["after"],
+}
 
 
 def demo(
@@ -46,7 +56,7 @@ def demo(
     backbone: str | Path | None = None,
     modules: Sequence[Path] | None = None,
 ) -> dict[str, Any]:
-    """Build a collection, measure a backbone at every size, train it, measure it again, and report, all in `output`.
+    """Build a collection, and measure a backbone at every size: as it is, fitted and trained. All goes into `output`.
 
     Finished steps of an earlier call with the same arguments are kept.
 
@@ -85,37 +95,59 @@ def demo(
 
 def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources: list[Path]) -> dict[str, Any]:
     data, model, sizes = folder / "data", folder / "model", base.sizes
+    fitted_model = folder / "fitted-model"
     corpus = steps.run(
         "corpus",
-        "[1/6] the collection: docstrings of this machine's Python",
+        "[1/8] the collection: docstrings of this machine's Python",
         lambda: build_corpus(data, sources, settings),
     )
     lengths = {"query_max_len": settings.query_max_len, "passage_max_len": settings.passage_max_len}
     flags = {"model_name_or_path": short_path(base.path), **lengths, "override": True}
     before = steps.run(
         "before",
-        f"[2/6] before: {base.name}, cut to each of {sizes}",
+        f"[2/8] before: {base.name}, cut to each of {sizes}",
         lambda: measure(folder / "before", data, sizes, settings, flags),
         resumes=True,
     )
-    speed = steps.run("speed", "[3/6] the speed of each size", lambda: measure_speed(base, data, settings))
+    speed = steps.run("speed", "[3/8] the speed of each size", lambda: measure_speed(base, data, settings))
+    fitting = steps.run(
+        "fitting",
+        "[4/8] fitting a linear map per layer, without labels",
+        lambda: fit_model(fitted_model, data, base, settings),
+        resumes=True,
+    )
+    token_size = Size(0, min(TOKEN_DIM, sizes[-1].dim))
+    fitted = steps.run(
+        "fitted",
+        f"[5/8] fitted: the same sizes, and {token_size}, which needs no layer",
+        lambda: measure(
+            folder / "fitted",
+            data,
+            Sizes([token_size, *sizes]),
+            settings,
+            {"model_name_or_path": str(fitted_model)},
+        ),
+        resumes=True,
+    )
     training = steps.run(
         "training",
-        "[4/6] training for all sizes at once",
+        "[6/8] training for all sizes at once",
         lambda: train_model(model, data, base, settings, speed),
     )
     after = steps.run(
         "after",
-        "[5/6] after: the trained model at each size",
+        "[7/8] after: the trained model at each size",
         lambda: measure(folder / "after", data, sizes, settings, {"model_name_or_path": str(model)}),
         resumes=True,
     )
-    log.info("\n[6/6] figure and page")
+    log.info("\n[8/8] figure and page")
     where = "a GPU" if speed["device"] == "cuda" else f"{os.cpu_count()} CPU cores"
     summary = {
         "backbone": base.name,
         "machine": f"{where} ({platform.machine()}, {speed['precision']})",
         "collection": corpus,
+        "fitting": fitting,
+        "token_table": {"size": str(token_size), "scores": fitted["scores"][str(token_size)]},
         "training": training,
         "speed": speed,
         "depth": settings.depth,
@@ -126,6 +158,7 @@ def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources
                 "bytes_per_passage": after["encode"]["passages"]["bytes_per_text"][size],
                 "texts_per_second": round(speed["texts_per_second"][size], 1),
                 "before": before["scores"][size],
+                "fitted": fitted["scores"][size],
                 "after": after["scores"][size],
             }
             for size in map(str, sizes)

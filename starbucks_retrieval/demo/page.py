@@ -25,30 +25,31 @@ from starbucks_retrieval.sizes import Size
 if TYPE_CHECKING:
     import pandas as pd
 
+MOMENTS = ("before", "fitted", "after")
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "ir-measures")
 
 
 def score_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows of a summary as text, the scores under headings of two lines: measure, then before and after.
+    """Return the rows of a summary as text, the scores under headings of two lines: measure, then before, fitted and after.
 
     Args:
-        rows: One mapping for each size: `size`, `parameters`, `bytes_per_passage`, `texts_per_second`, and `before` and
-            `after`, the score by measure. All rows have the measures of the first.
+        rows: One mapping for each size: `size`, `parameters`, `bytes_per_passage`, `texts_per_second`, and `before`,
+            `fitted` and `after`, the score by measure. All rows have the measures of the first.
 
     Returns:
         A table of strings with one row for each size. Parameters from one million on are in millions.
     """
     import pandas as pd
 
-    measures, moments = list(rows[0]["before"]), ("before", "after")
+    measures = list(rows[0]["before"])
     columns = [("", name) for name in ("parameters", "bytes/passage", "texts/s")]
-    columns += [(name, when) for name in measures for when in moments]
+    columns += [(name, when) for name in measures for when in MOMENTS]
     cells = [
         [
             f"{row['parameters'] / 1e6:.1f} M" if row["parameters"] >= 1e6 else f"{row['parameters']:,}",
             str(row["bytes_per_passage"]),
             _rate(row["texts_per_second"]),
-            *(f"{row[when][name]:.3f}" for name in measures for when in moments),
+            *(f"{row[when][name]:.3f}" for name in measures for when in MOMENTS),
         ]
         for row in rows
     ]
@@ -95,14 +96,15 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
 
 
 def draw(folder: Path, rows: Sequence[dict[str, Any]]) -> Drawing:
-    """Return the figure: each measure over the sizes before and after training, and the speed of each size.
+    """Return the figure: each measure over the sizes before, fitted and after training, and the speed of each size.
 
     Args:
-        folder: The folder of the demonstration, with `scores.json` of both models.
+        folder: The folder of the demonstration, with `scores.json` of all three models.
         rows: The rows of its summary, as in `score_table`.
     """
-    found = read_inputs([f"{when}={folder / when / 'scores.json'}" for when in ("before", "after")])
-    quality = effectiveness_figure(found, found.choose_sizes()) or Drawing("", "", [])  # of one size, no line
+    found = read_inputs([f"{when}={folder / when / 'scores.json'}" for when in MOMENTS])
+    sizes = found.choose_sizes(",".join(row["size"] for row in rows))
+    quality = effectiveness_figure(found, sizes) or Drawing("", "", [])  # of one size, no line
     panels = [dataclasses.replace(p, title=p.title.removeprefix("data ")) for p in quality.panels]
     speed = Panel("texts encoded per second", "texts encoded per second at each size", lambda axes: _bars(axes, rows))
     return Drawing("figure", "Quality and speed at each size", [*panels, speed], (4.3, 3.3), quality.legend)
@@ -118,16 +120,16 @@ def _bars(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def example_ranks(folder: Path, sizes: Sequence[str], count: int, seed: int) -> pd.DataFrame:
-    """Return the rank of the relevant passage of a few test queries at every size, before and after training.
+    """Return the rank of the relevant passage of a few test queries at every size, before, fitted and after training.
 
     Args:
-        folder: The folder of the demonstration, with runs of both models and the collection.
+        folder: The folder of the demonstration, with runs of all three models and the collection.
         sizes: The sizes, as text.
         count: The number of queries, which are picked by a hash.
         seed: The seed of the hash.
 
     Returns:
-        A table with a row for each query and a column for each size. A cell is a text such as `57 → 4`; a dash is a
+        A table with a row for each query and a column for each size. A cell is a text such as `57 → 9 → 4`; a dash is a
         rank beyond the depth searched.
     """
     import pandas as pd
@@ -136,13 +138,13 @@ def example_ranks(folder: Path, sizes: Sequence[str], count: int, seed: int) -> 
     qrels = read_qrels(data, split="test")
     texts = {query.query_id: query.text for query in open_queries(data, split="test")}
     chosen = sorted(qrels, key=lambda name: hashlib.blake2b(f"{seed} {name}".encode()).digest())[:count]
-    runs = [[read_run(run_file(folder / when, Size.parse(size))) for when in ("before", "after")] for size in sizes]
+    runs = [[read_run(run_file(folder / when, Size.parse(size))) for when in MOMENTS] for size in sizes]
 
     def first_rank(run: Run, name: str) -> str:
         order = enumerate(trec_order(run.get(name, {})), 1)
         return next((str(rank) for rank, docid in order if docid in qrels[name]), "–")
 
-    cells = [[" → ".join(first_rank(run, name) for run in pair) for pair in runs] for name in chosen]
+    cells = [[" → ".join(first_rank(run, name) for run in moments) for moments in runs] for name in chosen]
     return pd.DataFrame(cells, index=[texts[name] for name in chosen], columns=pd.Index(sizes, name="query"))
 
 

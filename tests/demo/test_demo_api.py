@@ -58,7 +58,7 @@ def test_all_steps_write_their_outputs(finished):
     assert summary["training"]["steps"] == 2
     assert {"eval_nDCG@10/4:32", "eval_RR@10/1:3"} <= set(summary["training"]["dev"])
     for row in summary["rows"]:
-        assert set(row["before"]) == set(row["after"]) == {"RR@10", "nDCG@10"}
+        assert set(row["before"]) == set(row["fitted"]) == set(row["after"]) == {"RR@10", "nDCG@10"}
         assert row["texts_per_second"] == TINY.speed_passages
     parameters = [row["parameters"] for row in summary["rows"]]
     assert parameters == sorted(set(parameters))
@@ -72,14 +72,16 @@ def test_all_steps_write_their_outputs(finished):
         "examples.html",
         "model/README.md",
         "before/scores.json",
+        "fitted-model/projections.safetensors",
+        "fitted/scores.json",
         "after/scores.json",
     ):
         assert (folder / name).stat().st_size > 0
 
 
-def test_both_models_are_measured_with_the_same_settings(finished):
+def test_all_models_are_measured_with_the_same_settings(finished):
     folder, _ = finished
-    for when in ("before", "after"):
+    for when in ("before", "fitted", "after"):
         for size in SIZES:
             layer, dim = size.split(":")
             run = read_run(folder / when / "runs" / f"L{layer}-D{dim}.trec")
@@ -108,7 +110,7 @@ def test_a_second_run_repeats_no_step(finished, tiny_bert, library, caplog):
     assert changed == {"summary.json", "index.html", "examples.html", "figure.png", "figure.svg"}
     assert (folder / "index.html").read_bytes() == page
     assert {**again, "seconds": 0} == {**summary, "seconds": 0}
-    assert caplog.text.count("kept from an earlier run") == 5
+    assert caplog.text.count("kept from an earlier run") == 7
 
 
 def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog):
@@ -124,7 +126,7 @@ def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, libr
             demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
     with caplog.at_level(logging.INFO):
         summary = demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
-    assert caplog.text.count("kept from an earlier run") == 3
+    assert caplog.text.count("kept from an earlier run") == 5
     assert summary["training"]["steps"] == 2
 
 

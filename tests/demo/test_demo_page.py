@@ -19,6 +19,7 @@ ROWS = [
         "bytes_per_passage": 32,
         "texts_per_second": 1234.5,
         "before": {"RR@10": 0.01, "nDCG@10": 0.0123},
+        "fitted": {"RR@10": 0.11, "nDCG@10": 0.112},
         "after": {"RR@10": 0.2, "nDCG@10": 0.25},
     },
     {
@@ -27,6 +28,7 @@ ROWS = [
         "bytes_per_passage": 768,
         "texts_per_second": 9.87,
         "before": {"RR@10": 0.6, "nDCG@10": 0.689},
+        "fitted": {"RR@10": 0.6, "nDCG@10": 0.689},
         "after": {"RR@10": 0.61, "nDCG@10": 0.7},
     },
 ]
@@ -34,6 +36,8 @@ SUMMARY = {
     "backbone": "<base>",
     "machine": "2 cores & more",
     "collection": {"passages": 1500, "train_queries": 1154, "test_queries": 150},
+    "fitting": {"texts": 2000, "seconds": 30.0},
+    "token_table": {"size": "0:128", "scores": {"RR@10": 0.3, "nDCG@10": 0.333}},
     "training": {"steps": 12, "seconds": 25.0},
     "depth": 100,
     "rows": ROWS,
@@ -45,7 +49,7 @@ SUMMARY = {
 @pytest.fixture
 def folder(tmp_path):
     """A demonstration's scores, runs and data, with one test query whose passage is found at ranks 4 and 1."""
-    for when in ("before", "after"):
+    for when in ("before", "fitted", "after"):
         cells = [
             Cell("data", name, Size.parse(row["size"]), value, 1) for row in ROWS for name, value in row[when].items()
         ]
@@ -90,9 +94,21 @@ class Reader(HTMLParser):
 
 def test_the_columns_of_the_table_are_aligned():
     lines = score_table(ROWS).to_string().splitlines()
-    assert lines[1].split() == ["size", "parameters", "bytes/passage", "texts/s", *["before", "after"] * 2]
-    assert lines[2].split() == ["1:16", "13.7", "M", "32", "1,234", "0.010", "0.200", "0.012", "0.250"]
-    assert lines[3].split() == ["6:384", "987", "768", "9.9", "0.600", "0.610", "0.689", "0.700"]
+    assert lines[1].split() == ["size", "parameters", "bytes/passage", "texts/s", *["before", "fitted", "after"] * 2]
+    assert lines[2].split() == [
+        "1:16",
+        "13.7",
+        "M",
+        "32",
+        "1,234",
+        "0.010",
+        "0.110",
+        "0.200",
+        "0.012",
+        "0.112",
+        "0.250",
+    ]
+    assert lines[3].split() == ["6:384", "987", "768", "9.9", "0.600", "0.600", "0.610", "0.689", "0.689", "0.700"]
     assert len({len(line) for line in lines[1:]}) == 1
     assert lines[0].index("nDCG@10") > lines[0].index("RR@10") > lines[1].index("texts/s")
 
@@ -105,8 +121,12 @@ def test_the_page_escapes_texts_and_loads_nothing_from_the_network(folder):
     assert reader.open == []
     assert reader.tags.count("script") == 1  # the one that sorts tables, which a policy pins
     assert reader.text.count("<script>alert('x')") == 1
-    assert "<base> was trained for 12 steps" in reader.text
-    assert "nDCG@10 went from 0.012 to 0.250 at the smallest size, 1:16" in reader.text
+    assert "<base> was fitted on 2,000 texts without labels (30 seconds), and trained with labels for 12" in reader.text
+    assert "nDCG@10 went from 0.012 to 0.112 fitted and 0.250 trained at the smallest size, 1:16" in reader.text
+    assert (
+        "At 0:128, a table of token vectors without any transformer layer, the fitted model reaches 0.333"
+        in reader.text
+    )
     assert "<third> " + 20 * "word " in reader.text
     assert "2 cores & more, with starbucks_retrieval 1.2.3, Python 3.11.0, torch 2.0." in reader.text
     assert "starbucks search --query 'a < b'" in reader.text
@@ -131,10 +151,10 @@ def test_page_figure_and_examples_are_written(folder):
 def test_the_figure_shows_each_measure_and_the_speed(folder):
     drawing = draw(folder, ROWS)
     assert [panel.title for panel in drawing.panels] == ["RR@10", "nDCG@10", "texts encoded per second"]
-    assert list(drawing.legend) == ["before", "after"]
+    assert list(drawing.legend) == ["before", "fitted", "after"]
 
 
 def test_examples_show_the_ranks_before_and_after(folder):
     ranks = example_ranks(folder, ["1:16", "6:384"], 5, 0)
     assert [text[:7] for text in ranks.index] == ["<third>"]
-    assert ranks.to_numpy().tolist() == [["4 → 1", "– → –"]]
+    assert ranks.to_numpy().tolist() == [["4 → 4 → 1", "– → – → –"]]

@@ -6,7 +6,8 @@ import shlex
 import sys
 
 from starbucks_retrieval.demo import LONG
-from starbucks_retrieval.demo.pipeline import command, program, short_path, steps_for
+from starbucks_retrieval.demo.pipeline import command, program, short_path
+from starbucks_retrieval.demo.training import steps_for
 
 
 def test_commands_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
