@@ -90,7 +90,7 @@ def refined_table(
         >>> shares = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.5, 0.5]]))
         >>> refined_table(np.zeros((2, 1)), shares, np.array([[2.0], [3.0]]), shares, np.array([[2.0], [3.0]])).round(1)
         array([[2. ],
-               [3.9]])
+               [3.7]])
     """
     start, wide = np.asarray(rows, dtype=np.float64), tokens.astype(np.float64)
     across = wide.T.tocsr()
