@@ -10,6 +10,7 @@ from typing import Any
 from starbucks_retrieval.choose.candidates import (
     BYTES,
     MILLISECONDS,
+    PASSAGE_MILLISECONDS,
     SizeCandidate,
     build_candidates,
     find_knee,
@@ -66,7 +67,7 @@ class SizeChoice:
         for one in self.front:  # the best size within any budget is on the front
             marks = ("*" if one is self.best else "") + ("k" if one is self.knee else "")
             costs = [format_number(one.costs[unit]) for unit in units]
-            rows.append([marks, str(one.size), f"{one.quality:.4f}", *costs])
+            rows.append([marks, one.name, f"{one.quality:.4f}", *costs])
         return "\n".join(align_columns(rows, "r"))
 
 
@@ -75,6 +76,7 @@ def choose(
     *,
     measure: str | None = None,
     budget_ms: float | None = None,
+    passage_ms: float | None = None,
     bytes_per_passage: float | None = None,
     min_quality: float | None = None,
     auto_sizes: int | None = None,
@@ -85,6 +87,7 @@ def choose(
         inputs: Result files of one model with scores at sizes; data sets are averaged.
         measure: The measure of quality; may be left out if the files have only one.
         budget_ms: The most milliseconds to encode a query.
+        passage_ms: The most milliseconds to encode a passage, which is done once.
         bytes_per_passage: The most bytes of a stored vector.
         min_quality: Choose the cheapest size that reaches this, not the best one.
         auto_sizes: How many sizes to propose for the next training.
@@ -100,9 +103,10 @@ def choose(
         raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
     candidates, measure = build_candidates(files, measure)
     fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, budget_ms)
+    fitting = _within_budget(fitting, "passage_ms", PASSAGE_MILLISECONDS, passage_ms)
     fitting = _within_budget(fitting, "bytes_per_passage", BYTES, bytes_per_passage)
     best, reason = _best(fitting, min_quality, measure)
-    if budget_ms is not None:
+    if budget_ms is not None or passage_ms is not None:
         _warn_of_busy_machine(files)
     return SizeChoice(
         best=best,
@@ -136,7 +140,7 @@ def _within_budget(candidates: list[SizeCandidate], flag: str, unit: str, budget
         least = min(candidates, key=lambda one: one.costs[unit])
         raise UserError(
             f"no size fits --{flag} {format_number(budget)}",
-            f"the least is {format_number(least.costs[unit])}, at {least.size}",
+            f"the least is {format_number(least.costs[unit])}, at {least.name}",
         )
     return fitting
 
@@ -150,7 +154,7 @@ def _best(fitting: Sequence[SizeCandidate], min_quality: float | None, measure: 
     if not good_enough:
         raise UserError(
             f"nothing that fits reaches --min_quality {min_quality:g}",
-            f"the best is {best.quality:.4f}, at {best.size}",
+            f"the best is {best.quality:.4f}, at {best.name}",
         )
     cheapest = min(good_enough, key=lambda one: (one.log_cost, -one.quality))
     return cheapest, f"the cheapest that reaches {min_quality:g}"

@@ -17,6 +17,7 @@ class ChooseArguments:
     input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
     measure: str | None = flag(None, "measure of quality, averaged over data sets (default: the only one)")
     budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
+    passage_ms: float | None = flag(None, "milliseconds to encode a passage, once; likewise")
     bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
     min_quality: float | None = flag(None, "choose the cheapest size that reaches this, not the best one")
     auto_sizes: int | None = flag(None, "propose this many sizes for the next training")
@@ -41,8 +42,8 @@ def main(argv: Sequence[str]) -> None:
             print(f"--sizes {choice.model_sizes}")
     over = f", averaged over {len(choice.datasets)} data sets" if len(choice.datasets) > 1 else ""
     summary = (
-        f"* {choice.best.size}: {choice.reason}, {choice.best.quality:.4f}{over}; "
-        f"k {choice.knee.size}: the knee of the Pareto front"
+        f"* {choice.best.name}: {choice.reason}, {choice.best.quality:.4f}{over}; "
+        f"k {choice.knee.name}: the knee of the Pareto front"
     )
     finish(common, summary, choice.to_json())
 

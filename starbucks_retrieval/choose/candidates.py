@@ -10,10 +10,11 @@ from typing import Any
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Results
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
-BYTES, MILLISECONDS = "bytes_per_passage", "query_ms"
+BYTES, MILLISECONDS, PASSAGE_MILLISECONDS = "bytes_per_passage", "query_ms", "passage_ms"
 _FLOAT16_BYTES = 2
+_LAYER_0 = 0.1  # of the cost of a layer, where no milliseconds were measured
 
 
 @dataclass(frozen=True)
@@ -21,26 +22,39 @@ class SizeCandidate:
     """A size with its quality and cost.
 
     Args:
-        size: The size.
+        size: The size of the queries, mostly of the passages too.
         quality: The mean of the measure over the data sets.
-        costs: Costs by name: `bytes_per_passage`, and `query_ms` if it was measured.
+        costs: Costs by name: `bytes_per_passage`, and `query_ms` and `passage_ms` if they were measured.
         by_dataset: The measure of each data set.
+        passage_size: The size of the passages, if their layer is another one.
     """
 
     size: Size
     quality: float
     costs: Mapping[str, float]
     by_dataset: Mapping[str, float] = field(default_factory=dict)
+    passage_size: Size | None = None
+
+    @property
+    def name(self) -> str:
+        """The size, such as `6:128`, or `1:128/6:128` (queries/passages)."""
+        return pair_name(self.size, self.passage_size)
+
+    @property
+    def query_cost(self) -> float:
+        """The milliseconds per query, or the layers of the query where they were not measured."""
+        return self.costs.get(MILLISECONDS, self.size.layer or _LAYER_0)
 
     @property
     def log_cost(self) -> float:
         """The costs as one number: log(bytes per passage) + log(milliseconds per query, or layers without them)."""
-        return math.log(self.costs[BYTES]) + math.log(self.costs.get(MILLISECONDS, self.size.layer))
+        return math.log(self.costs[BYTES]) + math.log(self.query_cost)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
         return {
             "size": str(self.size),
+            **({"passage_size": str(self.passage_size)} if self.passage_size is not None else {}),
             "quality": self.quality,
             **self.costs,
             **({"by_dataset": dict(self.by_dataset)} if len(self.by_dataset) > 1 else {}),
@@ -51,7 +65,8 @@ def build_candidates(files: Mapping[str, Results], measure: str | None = None) -
     """Return the sizes that were measured on every data set, ascending, and the measure.
 
     A size that some data set lacks is left out with a warning. Costs are those of the first file that has any; without
-    costs, bytes per passage are those of float16.
+    costs, bytes per passage are those of float16. A grid of `--asymmetric` of a model whose layers share one space also
+    has candidates with queries of another layer than passages.
 
     Args:
         files: Results by file name.
@@ -61,18 +76,22 @@ def build_candidates(files: Mapping[str, Results], measure: str | None = None) -
         UserError: There are no sizes, several measures, a data set measured twice, or a size without costs.
     """
     measure = _choose_measure(files, measure)
-    values: dict[str, dict[Size, float]] = {}
+    values: dict[str, dict[tuple[Size, Size], float]] = {}
     for name, results in files.items():
         if results.kind == "deltas":
             raise UserError(f"{name} holds deltas, not qualities", "name the grids themselves")
         for cell in results.cells:
-            # Queries and passages of different sizes are no single size that could be deployed.
-            if cell.measure != measure or cell.size is None or cell.passage_size not in (None, cell.size):
+            if cell.measure != measure or cell.size is None:
                 continue
+            pair = cell.size, cell.passage_size or cell.size
+            if pair[0] != pair[1] and not results.more.get("shared_space"):
+                continue  # search would refuse them
             by_size = values.setdefault(cell.dataset, {})
-            if cell.size in by_size:
-                raise UserError(f"{cell.dataset} is measured twice at {cell.size}, again in {name}", "drop one file")
-            by_size[cell.size] = cell.value
+            if pair in by_size:
+                raise UserError(
+                    f"{cell.dataset} is measured twice at {pair_name(*pair)}, again in {name}", "drop one file"
+                )
+            by_size[pair] = cell.value
     if not values:
         raise UserError(f"no size is measured by {measure} in {', '.join(files)}", "name what `starbucks grid` wrote")
     measured = {size for by_size in values.values() for size in by_size}
@@ -80,14 +99,19 @@ def build_candidates(files: Mapping[str, Results], measure: str | None = None) -
         size for size in measured if all(math.isfinite(by_size.get(size, math.nan)) for by_size in values.values())
     )
     if missing := sorted(measured - set(complete)):
-        log.warning("left out, not measured on every data set: %s", ", ".join(map(str, missing)))
+        log.warning("left out, not measured on every data set: %s", ", ".join(pair_name(*pair) for pair in missing))
     if not complete:
         raise UserError(f"no size is measured on all of {', '.join(values)}", "measure the data sets at the same sizes")
-    costs = _read_size_costs(files, complete)
+    costs = _read_size_costs(files, sorted({size for pair in complete for size in pair}))
     found = []
-    for size in complete:
-        by_dataset = {dataset: by_size[size] for dataset, by_size in values.items()}
-        found.append(SizeCandidate(size, sum(by_dataset.values()) / len(by_dataset), costs[size], by_dataset))
+    for pair in complete:
+        size, passage_size = pair
+        by_dataset = {dataset: by_size[pair] for dataset, by_size in values.items()}
+        # The query is encoded at its own layer; all other costs are those of the passages.
+        of_pair = costs[passage_size] | {unit: costs[size][unit] for unit in (MILLISECONDS,) if unit in costs[size]}
+        quality = sum(by_dataset.values()) / len(by_dataset)
+        other = passage_size if passage_size != size else None
+        found.append(SizeCandidate(size, quality, of_pair, by_dataset, other))
     return found, measure
 
 
@@ -101,7 +125,7 @@ def pareto_front(candidates: Sequence[SizeCandidate]) -> list[SizeCandidate]:
         ['2:8', '4:16']
     """
     front = [one for one in candidates if not any(_dominates(other, one) for other in candidates)]
-    return sorted(front, key=lambda one: (one.log_cost, -one.quality, one.size))
+    return sorted(front, key=lambda one: (one.log_cost, -one.quality, one.size, one.passage_size or one.size))
 
 
 def find_knee(candidates: Sequence[SizeCandidate]) -> SizeCandidate:
@@ -144,8 +168,10 @@ def propose_sizes(candidates: Sequence[SizeCandidate], count: int) -> Sizes:
     Raises:
         UserError: The full size is not a candidate, or the candidates hold no chain of `count` nested sizes.
     """
-    full = Size(max(one.size.layer for one in candidates), max(one.size.dim for one in candidates))
-    ordered = sorted(candidates, key=lambda one: one.size)
+    ordered = sorted((one for one in candidates if one.passage_size is None), key=lambda one: one.size)
+    if not ordered:
+        raise UserError("no size is measured for both queries and passages", "measure them with grid")
+    full = Size(max(one.size.layer for one in ordered), max(one.size.dim for one in ordered))
     if full not in [one.size for one in ordered]:
         raise UserError(f"the full size {full} is not measured, and the sizes must include it", "measure it with grid")
     if count < 1:
@@ -178,9 +204,7 @@ def _is_nested(lower: Size, upper: Size) -> bool:
 
 
 def _dominates(other: SizeCandidate, one: SizeCandidate) -> bool:
-    scales = [
-        (each.costs[BYTES], each.costs.get(MILLISECONDS, each.size.layer), -each.quality) for each in (other, one)
-    ]
+    scales = [(each.costs[BYTES], each.query_cost, -each.quality) for each in (other, one)]
     return scales[0] != scales[1] and all(a <= b for a, b in zip(*scales))
 
 

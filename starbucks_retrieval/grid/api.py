@@ -185,6 +185,7 @@ def _description(
         "layers": list(layers),
         "dims": list(dims),
         "depth": depth,
+        **({"shared_space": spec.shared_space} if spec.shared_space else {}),
         "compute_dtype": spec.compute_dtype,
         "store_dtype": spec.store_dtype,
         "provenance": describe({name: value for name, value in settings.items() if name not in _NOT_RECORDED}),

@@ -23,6 +23,7 @@ from starbucks_retrieval.report.figures import (
     grid_figure,
 )
 from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
+from starbucks_retrieval.report.layer_pairs import layer_pairs_table
 from starbucks_retrieval.report.layouts import (
     CORRECTIONS,
     SignificanceMarks,
@@ -188,6 +189,8 @@ def _tables(
         yield by_size_table(inputs, model_sizes, marker, published)
     if len(model_sizes) > 1:
         yield ablation_table(inputs, model_sizes, published)
+    if (pairs := layer_pairs_table(inputs)) is not None:
+        yield pairs
 
 
 def _left_out_notes(inputs: ReportInputs, model_sizes: ReportSizes) -> list[str]:

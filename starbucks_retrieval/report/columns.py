@@ -75,11 +75,29 @@ class MethodResults:
         label: Its name in tables.
         cells: Its cells by column and size; None is the size of scores without one.
         costs: Its costs by size.
+        pairs: Its scores of queries at one layer against passages at another, by column, size of the queries and size of
+            the passages.
     """
 
     label: str
     cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
     costs: dict[Size, Cost] = field(default_factory=dict)
+    pairs: dict[tuple[Column, Size, Size], float] = field(default_factory=dict)
+
+    def add_pairs(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Add the scores of two layers at one dim, where a column has several of a dim, and return their cells."""
+        groups: dict[tuple[Column, int], list[Cell]] = {}
+        for cell in cells:
+            if cell.size and cell.passage_size and cell.size.dim == cell.passage_size.dim:
+                groups.setdefault((Column(cell.dataset, cell.measure), cell.size.dim), []).append(cell)
+        added = []
+        for (column, _), group in groups.items():
+            if sum(cell.size != cell.passage_size for cell in group) > 1:
+                for cell in group:
+                    assert cell.size and cell.passage_size
+                    self.pairs[column, cell.size, cell.passage_size] = cell.value
+                added += group
+        return added
 
     @property
     def has_sizes(self) -> bool:

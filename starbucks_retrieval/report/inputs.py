@@ -100,7 +100,8 @@ def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
         for part in parts:
             method = methods.setdefault(part.label, MethodResults(part.label))
             shown = _shown_cells(part)
-            left_out += len(part.cells) - len(shown)
+            kept = {*map(id, shown), *map(id, method.add_pairs(part.cells))}
+            left_out += sum(id(cell) not in kept for cell in part.cells)
             for cell in shown:
                 _add_cell(method, cell, path, origins)
             notes += [note for note in _layer_notes(part.label, shown) if note not in notes]

@@ -136,6 +136,7 @@ class Table:
         headings: One for each column of scores.
         blocks: The rows, grouped.
         notes: Sentences below the table.
+        rows: What the names of the rows are.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Table:
     headings: tuple[Heading, ...]
     blocks: tuple[Block, ...]
     notes: list[str] = field(default_factory=list)
+    rows: str = "method"
 
     def spans(self) -> list[tuple[str, int, int]]:
         """Return (measure, first column, last column) for neighbouring columns of one measure."""
@@ -177,7 +179,7 @@ class Table:
     def to_markdown(self) -> str:
         """Return a heading, a pipe table and the notes; best scores are bold, published rows in italics."""
         corner = [self.corner] if self.corner else []
-        rows = [[escape_markdown(text) for text in (*corner, "method", *(heading.full for heading in self.headings))]]
+        rows = [[escape_markdown(text) for text in (*corner, self.rows, *(heading.full for heading in self.headings))]]
         for block in self.blocks:
             for number, row in enumerate(block.rows):
                 first = [escape_markdown(block.title) if number == 0 else ""] if corner else []
@@ -210,7 +212,7 @@ class Table:
             lines.append(latex_row([*[""] * names, *groups]))
             rules = [rf"\cmidrule(lr){{{first + names + 1}-{last + names + 1}}}" for _, first, last in spans]
             lines.append(" ".join(rules))
-        lines.append(latex_row(map(escape_latex, (*corner, "method", *(heading.name for heading in self.headings)))))
+        lines.append(latex_row(map(escape_latex, (*corner, self.rows, *(heading.name for heading in self.headings)))))
         for block in self.blocks:
             lines.append(r"\midrule")
             for number, row in enumerate(block.rows):
@@ -227,7 +229,7 @@ class Table:
     def to_csv(self) -> str:
         """Return the scores with all their digits; the column `source` tells published rows from measured ones."""
         corner = [self.corner] if self.corner else []
-        rows: list[list[str | float | None]] = [[*corner, "method", "source", *(head.full for head in self.headings)]]
+        rows: list[list[str | float | None]] = [[*corner, self.rows, "source", *(head.full for head in self.headings)]]
         for block in self.blocks:
             for row in block.rows:
                 source = "published" if row.published else "measured"

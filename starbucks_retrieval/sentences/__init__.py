@@ -127,19 +127,19 @@ def grid_axes(layers: str | None, dims: str | None, model: NestedEncoder | Model
     """
     projected = model.config.projected_layers
     usual = grid_layers(model.num_layers)
-    rows = _numbers("layers", layers) or [layer for layer in projected if layer in (0, *usual)] or usual
+    rows = _numbers("layers", layers, least=0) or [layer for layer in projected if layer in (0, *usual)] or usual
     columns = _numbers("dims", dims) or grid_dims(model.hidden_size)
     model.check(Sizes(Size(layer, dim) for layer in rows for dim in columns))
     return rows, columns
 
 
-def _numbers(name: str, text: str | None) -> list[int]:
+def _numbers(name: str, text: str | None, least: int = 1) -> list[int]:
     """Return the ascending distinct numbers of a flag such as 2,4,6; an empty list if it was not given."""
     words = (text or "").replace(",", " ").split()
-    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word) >= least)]
     if wrong or (text is not None and not words):
-        reason = f": {wrong[0]!r} is not a number from 1" if wrong else ""
-        raise UserError(f"cannot read --{name} {text}{reason}", "write numbers from 1: 2,4,6")
+        reason = f": {wrong[0]!r} is not a number from {least}" if wrong else ""
+        raise UserError(f"cannot read --{name} {text}{reason}", f"write numbers from {least}: 2,4,6")
     return sorted({int(word) for word in words})
 
 

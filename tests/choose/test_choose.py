@@ -52,6 +52,39 @@ def test_the_best_under_budgets():
     assert found.best in found.front
 
 
+def pairs(**more) -> Results:
+    """Queries and passages of layers 0, 2 and 6 at 32 dims: passages cost nothing per query, so deep ones are better."""
+    quality = {(0, 0): 0.2, (0, 2): 0.22, (0, 6): 0.3, (2, 2): 0.35, (2, 6): 0.5, (6, 0): 0.1, (6, 2): 0.2, (6, 6): 0.6}
+    cells = [Cell("a", "nDCG@10", Size(n, 32), value, 10, Size(m, 32)) for (n, m), value in quality.items()]
+    costs = {f"{n}:32": {"bytes_per_passage": 64, "query_ms": 0.1 + n, "passage_ms": 0.2 + 3 * n} for n in (0, 2, 6)}
+    return Results("grid", "m", cells, {"costs": costs, **more})
+
+
+def test_queries_of_a_shallow_layer_are_chosen_for_deep_passages():
+    write_results("pairs.json", pairs(shared_space="5ace"))
+    found = choose("pairs.json", budget_ms=3)
+    assert (found.best.name, found.best.costs) == (
+        "2:32/6:32",
+        {"bytes_per_passage": 64, "query_ms": 2.1, "passage_ms": 18.2},
+    )
+    assert [one.name for one in found.front] == ["0:32/6:32", "2:32/6:32", "6:32"]
+    assert found.to_json()["best"]["passage_size"] == "6:32"
+    assert "2:32/6:32" in found.table()
+    assert choose("pairs.json", budget_ms=3, passage_ms=10).best.name == "2:32"
+    with pytest.raises(UserError, match=r"passage_ms 0.1[\s\S]*least is 0.2, at 0:32"):
+        choose("pairs.json", passage_ms=0.1)
+    assert str(propose_sizes(build_candidates({"p": pairs(shared_space="5ace")})[0], 2)) == "0:32,6:32"
+
+
+def test_pairs_that_search_refuses_are_no_candidates():
+    assert [one.name for one in build_candidates({"p": pairs()})[0]] == ["0:32", "2:32", "6:32"]
+
+
+def test_layer_0_has_a_cost_without_milliseconds():
+    candidates = build_candidates({"p": Results("grid", "m", pairs(shared_space="x").cells, {"shared_space": "x"})})[0]
+    assert [one.name for one in pareto_front(candidates)] == ["0:32/6:32", "2:32/6:32", "6:32"]
+
+
 def test_the_cheapest_that_is_good_enough():
     found = choose("a.json", min_quality=0.4)
     assert str(found.best.size) == "4:32" and "cheapest" in found.reason

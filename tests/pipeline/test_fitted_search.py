@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
+from starbucks_retrieval.choose.__main__ import main as choose
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.data.run_reader import read_tag
 from starbucks_retrieval.encode.__main__ import main as encode
+from starbucks_retrieval.evaluate.__main__ import main as evaluate
+from starbucks_retrieval.grid.__main__ import main as grid
+from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models.fitter import Fitter
+from starbucks_retrieval.report.__main__ import main as report
 from starbucks_retrieval.search import Searcher
 from starbucks_retrieval.search.__main__ import main as search
 from starbucks_retrieval.store import open_store
@@ -195,6 +200,26 @@ def test_stores_of_another_fit_and_of_no_fit_are_refused(made, tiny_bert, tmp_pa
     # The map of the last layer is the same in both fits, so stores of that layer belong together.
     words = ["--query_reps", tmp_path / "q1", "--passage_reps", made / "p", "--size", "4:32"]
     did(search, *words, "--save_ranking_to", tmp_path / "run")
+
+
+def test_a_grid_of_layer_pairs_is_what_search_finds_and_choose_and_report_read_it(made, tmp_path, capsys):
+    flags = ["--model_name_or_path", made / "model", "--dataset_path", made / "data", "--asymmetric", "--layers", "0,4"]
+    did(grid, *flags, "--dims", "32", "--output", tmp_path / "grid.json", "--label", "m")
+    assert "query \\ passage layer" in capsys.readouterr().out
+    cells = {
+        (str(cell.size), str(cell.passage_size)): cell.value for cell in read_results(tmp_path / "grid.json").cells
+    }
+    stores = ["--query_reps", made / "q", "--passage_reps", made / "p"]
+    did(search, *stores, "--query_size", "0:32", "--size", "4:32", "--save_ranking_to", tmp_path / "run.trec")
+    run = ["--run", tmp_path / "run.trec", "--qrels", made / "data", "--measures", "nDCG@10"]
+    did(evaluate, *run, "--output", tmp_path / "run.json")
+    [found] = read_results(tmp_path / "run.json").cells
+    assert cells["0:32", "4:32"] == pytest.approx(found.value, abs=1e-6)
+    did(choose, "--input", tmp_path / "grid.json")
+    assert "0:32/4:32" in capsys.readouterr().out
+    did(report, "--input", tmp_path / "grid.json", "--output_dir", tmp_path / "report", "--no_figures")
+    assert f"{cells['0:32', '4:32']:.4f}" in (tmp_path / "report" / "layer_pairs.md").read_text()
+    assert "Queries at one layer, passages at another" in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_a_typed_query_is_encoded_at_its_own_layer(made, expected):

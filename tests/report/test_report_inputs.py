@@ -9,6 +9,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column, group_columns, is_grid
 from starbucks_retrieval.report.inputs import read_inputs
+from starbucks_retrieval.report.layer_pairs import layer_pairs_table
 from starbucks_retrieval.sizes import Size, Sizes
 
 from .conftest import grid
@@ -95,6 +96,23 @@ def test_cells_of_two_sizes_are_left_out_and_counted(write):
     inputs = read_inputs([write("a.json", cells)])
     assert inputs.left_out == 1
     assert inputs.methods[0].value(WEB, Size(2, 8)) == 0.5
+    assert layer_pairs_table(inputs) is None
+
+
+def test_queries_of_one_layer_against_passages_of_another_make_a_matrix(write):
+    cells = [
+        cell(value, Size(side, 8), passage_size=Size(layer, 8))
+        for (side, layer), value in {(0, 0): 0.1, (0, 4): 0.2, (4, 0): 0.3, (4, 4): 0.4}.items()
+    ]
+    pairs = [cell(0.5, Size(0, 16), passage_size=Size(2, 16)), cell(0.6, Size(0, 16), passage_size=Size(4, 16))]
+    inputs = read_inputs([write("a.json", [*cells[1:], *pairs, cell(0.1, Size(0, 8))], kind="grid")])
+    assert inputs.left_out == 0
+    table = layer_pairs_table(inputs)
+    assert [heading.full for heading in table.headings] == [f"layer {layer} passages" for layer in (0, 2, 4)]
+    assert [[c.value for c in row.cells] for row in table.blocks[0].rows] == [[0.1, None, 0.2], [0.3, None, 0.4]]
+    assert [[c.value for c in row.cells] for row in table.blocks[1].rows] == [[None, 0.5, 0.6]]
+    assert table.blocks[0].title.endswith("dim 8") and table.blocks[0].rows[0].name == "layer 0"
+    assert "| queries |" in table.to_markdown()
 
 
 @pytest.mark.parametrize(
