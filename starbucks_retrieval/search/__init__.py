@@ -117,10 +117,13 @@ class FunnelArguments:
 
     funnel: str | None = flag(
         None,
-        "2:32@1000,6:128@100,12:768: how many passages each size keeps; auto: the fewest products that keep --target",
+        "2:32@1000,6:128@100,12:768: how many passages each size keeps; the first may be quantised: 12:128/int4@200 "
+        "(int8, int4, int2, binary); auto: the fastest on this machine that keeps --target",
     )
     target: float = flag(0.99, "share of the full size's nDCG@10 that --funnel auto keeps")
-    qrels: str | None = flag(None, "judgements of the queries, for --funnel auto")
+    qrels: str | None = flag(
+        None, "judgements of the queries, for --funnel auto; without, it keeps that share of the exact ten best"
+    )
 
 
 @dataclass

@@ -23,6 +23,7 @@ from starbucks_retrieval.search import (
     check_parameters,
     parse_parameters,
 )
+from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines import (
     ENGINES,
     RetrievedRows,
@@ -106,7 +107,7 @@ def search(
 
     Args:
         arguments: The flags of `starbucks search`: stores, size, depth, run file, engine.
-        funnel: The steps of a funnel; `auto` chooses them by `qrels`.
+        funnel: The steps of a funnel; `auto` chooses them, by `qrels` where there are any.
         index: An approximate index to build or to open.
         milvus: Address and collection of `engine="milvus"`.
         seed: Seed of building an index.
@@ -123,7 +124,7 @@ def search(
     if arguments.sizes:
         raise UserError("--sizes names several runs", "call search once for each size")
     if funnel.funnel == "auto":
-        funnel = FunnelArguments(str(choose_stored_funnel(arguments, funnel).funnel))
+        funnel = FunnelArguments(str(choose_stored_funnel(arguments, funnel, seed).funnel))
     [plan] = plan_searches(arguments, funnel, index or IndexArguments(), milvus or MilvusArguments(), seed=seed)
     return run_search(plan)
 
@@ -148,7 +149,7 @@ def run_search(plan: SearchPlan) -> SearchSummary:
         index, built = _open_or_build_index(plan, Path(temporary)) if plan.index.approximate else (None, None)
         began = now()
         request, options = plan.request, plan.request.options
-        retriever = make_retriever(plan.engine, request, index, plan.index.rescore)
+        retriever = make_retriever(plan.engine, request, index, plan.index.rescore, plan.seed)
         try:
             tag = f"starbucks-{request.funnel or plan.size_name}"  # evaluate reads the size from it
             results = _results(retriever, request.queries, plan.queries_at_once)
@@ -218,7 +219,7 @@ def _results(
 
 
 def make_retriever(
-    engine: str, request: SearchRequest, index: SavedIndex | None = None, rescore: int = RESCORE
+    engine: str, request: SearchRequest, index: SavedIndex | None = None, rescore: int = RESCORE, seed: int = 42
 ) -> Retriever:
     """Return the retriever of a search; its owner closes it.
 
@@ -228,6 +229,7 @@ def make_retriever(
         request: Stores, depth, funnel and options.
         index: An approximate index over the passages of `request.first`.
         rescore: Rows of the index to score again, as a multiple of the depth.
+        seed: Draws the passages that a quantised first step learns from.
 
     Raises:
         UserError: The engine cannot meet the options.
@@ -244,6 +246,10 @@ def make_retriever(
                 (last,), first, lambda queries, label: [find(queries[last], request.depth, rescore=rescore)]
             )
         shortlister = partial(find, rescore=0)  # the next steps score again
+    if funnel is not None and funnel.steps[0].code:
+        shortlister = code_shortlister(funnel.steps[0], first, seed=seed, **options.limits)
+    elif funnel is not None and 0 < options.batch_size < request.queries[last].count:
+        first.hold(options.max_memory // 2)  # scanned for every batch; a narrow view would be cut again each time
     limits = options.limits | {"batch_size": options.batch_size}
     limits["generator"] = make_candidate_generator(engine, options, first.spec.size.dim)
 

@@ -31,7 +31,9 @@ def preview(plans: Sequence[SearchPlan], funnel: FunnelArguments) -> Preview:
     """
     searches = [_describe(plan) for plan in plans]
     if funnel.funnel == "auto":
-        searches[0]["way"] = f"a funnel, chosen by {funnel.qrels} to keep {funnel.target:g} of nDCG@10"
+        kept = f"by {funnel.qrels} to keep {funnel.target:g} of nDCG@10"
+        kept = kept if funnel.qrels else f"to keep {funnel.target:g} of the exact top 10"
+        searches[0]["way"] = f"a funnel, chosen {kept}"
         searches[0]["seconds"] = None
     arguments = plans[0].arguments
     seconds = [one["seconds"] for one in searches]

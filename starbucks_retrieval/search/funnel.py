@@ -6,9 +6,9 @@ Source: the cascade of adaptive retrieval over nested embeddings (arXiv 2205.131
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
@@ -16,9 +16,18 @@ from starbucks_retrieval.search.pairs import cut_query_size
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
 _SYNTAX = (
-    "write layer:dim@passages for every step, for example 2:32@1000,6:128@100,12:768; or 1:32/6:32@1000,1:128/6:128 for "
-    "queries at layer 1"
+    "write layer:dim@passages for every step, for example 2:32@1000,6:128@100,12:768; 12:128/int4@200,12:768 scans 4-bit "
+    "numbers first; 1:32/6:32@1000,1:128/6:128 is for queries at layer 1"
 )
+
+# Bits for each number. FAISS scans the 4-bit codes of product quantizers with tables in registers, many times faster than
+# SQ4, its own 4-bit numbers.
+CODES: dict[str, Callable[[int], str]] = {
+    "int8": lambda dim: "SQ8",
+    "int4": lambda dim: f"PQ{dim}x4fs",
+    "int2": lambda dim: f"PQ{dim // 2}x4fs",  # 4 bits for two numbers
+    "binary": lambda dim: "Binary",
+}
 
 
 @dataclass(frozen=True)
@@ -29,26 +38,38 @@ class FunnelStep:
         size: The size of queries and passages; of the passages, if `query_size` is given.
         keep: How many passages of each query it keeps; None, for the last step, leaves that to the depth.
         query_size: The size of the queries, if their layer is another one.
+        code: A name of `CODES` where quantised vectors are scanned instead of the stored ones.
 
     Raises:
-        UserError: The two sizes differ in dim.
+        UserError: The two sizes differ in dim, or there is no such code for this dim.
 
     Example:
-        >>> print(FunnelStep(Size(6, 32), 1000, Size(1, 32)))
-        1:32/6:32@1000
+        >>> print(FunnelStep(Size(6, 32), 1000, Size(1, 32)), FunnelStep(Size(6, 64), 200, code="int4"))
+        1:32/6:32@1000 6:64/int4@200
     """
 
     size: Size
     keep: int | None = None
     query_size: Size | None = None
+    code: str | None = None
 
     def __post_init__(self) -> None:
         if self.query_size is not None and self.query_size.dim != self.size.dim:
             raise UserError(f"the step {self} compares {self.query_size.dim} with {self.size.dim} dimensions", _SYNTAX)
+        if self.code is not None and self.code not in CODES:
+            raise UserError(f"{self.code!r} is no code for {self.size}", f"the codes are {', '.join(CODES)}")
+        if self.code == "int2" and self.size.dim % 2:
+            raise UserError(f"{self.size}/int2 has an odd dim: a code is for two numbers", "use an even dim")
 
     def __str__(self) -> str:
         name = str(self.size) if self.query_size is None else pair_name(self.query_size, self.size)
+        name += f"/{self.code}" if self.code else ""
         return name if self.keep is None else f"{name}@{self.keep}"
+
+    @property
+    def factory(self) -> str | None:
+        """The FAISS factory of the codes; None without."""
+        return CODES[self.code](self.size.dim) if self.code else None
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,8 @@ class Funnel:
     """Steps of growing size and shrinking lists; a single step is a plain search.
 
     Args:
-        steps: Neither layers nor dims shrink from step to step, and each keeps no more passages than the one before.
+        steps: Neither layers nor dims shrink from step to step, and each keeps no more passages than the one before. The
+            first may scan quantised vectors, of the size of the next one too.
 
     Raises:
         UserError: The steps are of another form.
@@ -74,7 +96,8 @@ class Funnel:
     def __post_init__(self) -> None:
         if not self.steps:
             raise UserError("the funnel has no steps", _SYNTAX)
-        sizes = [step.size for step in self.steps]
+        sizes = [step.size for step in self.steps if not step.code]
+        self._check_codes()
         for size in sizes:
             if sizes.count(size) > 1:
                 raise UserError(f"the funnel {self} scores at {size} twice", "name each size once")
@@ -85,7 +108,7 @@ class Funnel:
             if step.keep is not None and step.keep < 1:
                 raise UserError(f"the funnel {self} keeps {step.keep} passages at {step.size}", "keep at least one")
         for first, second in pairwise(self.steps):
-            if not grows(first.size, second.size):
+            if not grows(first.size, second.size) and not (first.code and first.size == second.size):
                 raise UserError(
                     f"the funnel {self} shrinks from {first.size} to {second.size}: a funnel grows in cost",
                     "put the cheapest size first; neither layers nor dims may shrink from step to step",
@@ -96,21 +119,30 @@ class Funnel:
                     "keep no more than the step before does",
                 )
 
+    def _check_codes(self) -> None:
+        for position, step in enumerate(self.steps):
+            if step.code is None:
+                continue
+            if position:
+                raise UserError(f"{step} is not the first step of the funnel {self}", "quantise the first step only")
+            if len(self.steps) == 1:
+                hint = f"score the passages that it keeps, for example {step.size}/{step.code}@200,{step.size}"
+                raise UserError(f"the funnel {self} has quantised scores only", hint)
+
     @classmethod
     def parse(cls, text: str) -> Funnel:
         """Read `2:32@1000,6:128@100,12:768`; the last step may name a number of passages too, else the depth decides.
 
-        A step may name queries of another layer before its passages: `1:32/6:32@1000,1:128/6:128`.
+        A first step such as `12:128/int4@200` scans quantised vectors. A step may name queries of another layer before
+        its passages: `1:32/6:32@1000,1:128/6:128`.
         """
         steps = []
         for step in text.split(","):
-            size, at, keep = step.strip().partition("@")
+            scanned, at, keep = step.strip().partition("@")
             if at and not re.fullmatch(r"-?\d+", keep):
                 raise UserError(f"cannot read the step {step.strip()!r} of the funnel {text}", _SYNTAX)
             try:
-                named, pair, passages = size.partition("/")
-                query_size = Size.parse(named) if pair else None
-                steps.append(FunnelStep(Size.parse(passages or named), int(keep) if at else None, query_size))
+                steps.append(_parse_step(scanned, int(keep) if at else None))
             except UserError as error:
                 raise UserError(f"{error.what}, in the funnel {text!r}", _SYNTAX) from None
         return cls(tuple(steps))
@@ -120,8 +152,8 @@ class Funnel:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the steps, in order."""
-        return Sizes(step.size for step in self.steps)
+        """The sizes of the steps, in order, each once."""
+        return Sizes(dict.fromkeys(step.size for step in self.steps))
 
     @property
     def query_sizes(self) -> dict[Size, Size]:
@@ -201,49 +233,12 @@ def grows(first: Size, second: Size) -> bool:
     return first != second and first.layer <= second.layer and first.dim <= second.dim
 
 
-@dataclass(frozen=True)
-class FunnelChoice:
-    """The chosen funnel and the figures it was chosen by.
-
-    Args:
-        funnel: The funnel with the fewest multiplications that keeps the target.
-        full: The full size.
-        target: Share of the full size's nDCG@10 to keep.
-        score: nDCG@10 of the funnel over the judged queries.
-        full_score: nDCG@10 of the full size alone.
-        cost_ratio: How many times fewer numbers the funnel multiplies than the full size.
-        milliseconds: Measured time of a query through the funnel.
-        full_milliseconds: Measured time of a query at the full size.
-        queries: Judged queries.
-        tried: Funnels that were compared.
-    """
-
-    funnel: Funnel
-    full: Size
-    target: float
-    score: float
-    full_score: float
-    cost_ratio: float
-    milliseconds: float
-    full_milliseconds: float
-    queries: int
-    tried: int
-
-    def __str__(self) -> str:
-        if self.funnel.sizes[0] == self.full:
-            return (
-                f"none of {self.tried} funnels is cheaper than {self.full} alone and keeps {self.target:.1%} of its "
-                f"nDCG@10 {self.full_score:.4f}; searching at {self.full}"
-            )
-        # With many queries at once, scanning few passages is faster than fetching rows one by one.
-        slower = self.milliseconds >= self.full_milliseconds
-        return (
-            f"{self.funnel}: nDCG@10 {self.score:.4f} of {self.full_score:.4f} at {self.full} "
-            f"({self.score / self.full_score:.1%}), {self.cost_ratio:.1f} times fewer numbers to multiply, "
-            f"{self.milliseconds:.2f} ms a query instead of {self.full_milliseconds:.2f}"
-            + (f"; with so few passages {self.full} alone is faster" if slower else "")
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return vars(self) | {"funnel": str(self.funnel), "full": str(self.full)}
+def _parse_step(text: str, keep: int | None) -> FunnelStep:
+    """Read `6:64`, `6:64/int4`, `1:64/6:64` or `1:64/6:64/int4`."""
+    *names, last = text.split("/")
+    code = last if names and ":" not in last else None
+    sizes = [*names, last] if code is None else names
+    if len(sizes) > 2:
+        raise UserError(f"cannot read the step {text!r}", _SYNTAX)
+    query_size = Size.parse(sizes[0]) if len(sizes) == 2 else None
+    return FunnelStep(Size.parse(sizes[-1]), keep, query_size, code)

@@ -76,7 +76,7 @@ def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: Inde
 
     Args:
         arguments: Stores, run file and sizes.
-        funnel: The funnel, if any, and the judgements that `auto` needs.
+        funnel: The funnel, if any.
         index: The approximate index, if any.
 
     Raises:
@@ -85,8 +85,6 @@ def check_flags(arguments: SearchArguments, funnel: FunnelArguments, index: Inde
     for name in ("query_reps", "passage_reps", "save_ranking_to"):
         if not getattr(arguments, name):
             raise UserError(f"--{name} is missing", "give it, or give a query as text with --query or --interactive")
-    if funnel.funnel == "auto" and funnel.qrels is None:
-        raise UserError("--qrels is missing", "--funnel auto is chosen by judgements of these queries")
     if arguments.sizes and (funnel.funnel or index.approximate):
         raise UserError("--sizes goes with exact search only", "name one size, or a funnel")
     if funnel.funnel and arguments.named_size is not None:
@@ -138,6 +136,9 @@ def plan_searches(
         size = max(sizes_in_common(arguments), default=None)
     elif funnel.funnel is not None:
         steps = Funnel.parse(funnel.funnel)
+        if steps.steps[0].code and index.approximate:
+            what = f"--funnel {steps} scans {steps.steps[0].code} codes, and an index would too"
+            raise UserError(what, "omit the index, or the code")
     return [_plan_one(arguments, steps, index, milvus, size, Path(output), seed)]
 
 

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
-from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.pairs import only_passage_size
 from starbucks_retrieval.search.passage_texts import PassageTexts
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes
@@ -62,11 +63,12 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class _Setup:
-    """Funnel, stores and encoder of a search: replaced as one, so that a running query keeps those it began with."""
+    """What a search needs: replaced as one, so that a running query keeps what it began with."""
 
     funnel: Funnel
     stores: Mapping[Size, EmbeddingStore]
     encoder: QueryEncoder
+    first: Shortlister | None = None  # scans the codes of a quantised first step
 
 
 class Searcher:
@@ -180,8 +182,12 @@ class Searcher:
         stores = {step: opened[other] for step, other in wanted.items()}
         for step, store in stores.items():
             _check_model(store, encoder, named.get(step, step))
-        stores[steps.sizes[0]].hold(self.max_memory // 2)  # every query scans all of it
-        self._setup = _Setup(steps, stores, encoder)
+        first, scanned = None, stores[steps.sizes[0]]
+        if steps.steps[0].code:
+            first = code_shortlister(steps.steps[0], scanned, max_memory=self.max_memory)
+        else:
+            scanned.hold(self.max_memory // 2)  # every query scans all of it
+        self._setup = _Setup(steps, stores, encoder, first)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
         """Return the best passages of one query, best first.
@@ -209,7 +215,7 @@ class Searcher:
         encoded_at = time.perf_counter()
         # A funnel whose last step names a number keeps that number, whatever part is shown.
         funnel = setup.funnel.at_depth(k if setup.funnel.depth is None else None)
-        [(rows, scores)] = funnel_search(encoded, setup.stores, funnel, max_memory=self.max_memory)
+        [(rows, scores)] = funnel_search(encoded, setup.stores, funnel, first=setup.first, max_memory=self.max_memory)
         found = rows[0][:k]
         docids = setup.stores[funnel.last].ids(found)
         searched_at = time.perf_counter()

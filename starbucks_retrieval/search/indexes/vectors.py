@@ -96,7 +96,14 @@ class VectorIndex:
         """Train on vectors [passages, dim] float32, then try to add, save and search a few of them."""
         hint = "use another factory, or a larger --train_sample"
         with faiss_errors(f"FAISS cannot train {self.factory} on {len(sample)} passages", hint):
-            self._index.train(sample)
+            threads = import_faiss().omp_get_max_threads()
+            # Many clusterings of 16 centroids: threads wait for each other, on a busy machine thirty times as long.
+            if 0 < self.clusters <= 16:
+                import_faiss().omp_set_num_threads(1)
+            try:
+                self._index.train(sample)
+            finally:
+                import_faiss().omp_set_num_threads(threads)
         with faiss_errors(f"FAISS cannot build, keep and search {self.factory}", _EXAMPLES):
             faiss = import_faiss()
             copy = faiss.deserialize_index(faiss.serialize_index(self._index))

@@ -54,9 +54,11 @@ class MilvusEngine(RetrieverEngine):
     """`--engine milvus`: loads what the collection lacks of the stores, then searches in Milvus."""
 
     def check(self, request: SearchRequest) -> None:
-        """Raise UserError for an index of FAISS and for a missing URI."""
+        """Raise UserError for an index or codes of FAISS, and for a missing URI."""
         if request.indexed:
             raise UserError("--engine milvus has its own indexes", "use --milvus_index")
+        if request.funnel is not None and request.funnel.steps[0].code:
+            raise UserError(f"--engine milvus does not scan {request.funnel.steps[0]}", "use --milvus_index")
         if request.options.uri is None:
             raise UserError("--uri is missing", "name a file such as milvus.db, or a server: http://host:19530")
 

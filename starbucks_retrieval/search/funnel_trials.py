@@ -1,0 +1,118 @@
+"""Trials: searching and timing first steps, later steps and whole funnels over some queries."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from starbucks_retrieval.cli import progress
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.codes import code_shortlister
+from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.funnel_candidates import Measured, Timer, line_of
+from starbucks_retrieval.search.funnel_quality import CUTOFF
+from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import EmbeddingStore
+
+CODED_DIMS = (64, 128, 256, 512, 1024)  # and the full dim: learning codes takes seconds
+TIMED = 64  # queries that are timed at most
+
+
+def first_steps(sizes: Sequence[Size], codes: Iterable[str]) -> list[FunnelStep]:
+    """Return what a funnel may scan first: every size, and codes of some dims of the deepest layer."""
+    full, names = sizes[-1], list(codes)
+    coded = [size for size in sizes if size.layer == full.layer and size.dim in (*CODED_DIMS, full.dim)]
+    steps = [FunnelStep(size, code=code) for size in coded for code in names if code != "int2" or size.dim % 2 == 0]
+    return [*map(FunnelStep, sizes), *steps]
+
+
+class Trials:
+    """Searches and times steps and funnels over some queries. Vectors of one first step are held at a time."""
+
+    def __init__(
+        self, queries: Mapping[Size, np.ndarray], stores: Mapping[Size, EmbeddingStore], options: dict, seed: int
+    ) -> None:
+        self.queries, self.stores, self.options, self.seed = queries, stores, options, seed
+        self.count = len(next(iter(queries.values())))
+        self.timed = min(self.count, TIMED)
+        batch_size = options["batch_size"]
+        self.batch = min(batch_size, self.timed) if batch_size > 0 else self.timed
+        self._codes: dict[FunnelStep, Shortlister] = {}
+        self._held: tuple[Size, EmbeddingStore] | None = None
+
+    def _arguments(self, funnel: Funnel) -> tuple[dict[Size, EmbeddingStore], Shortlister | None]:
+        """Return the stores of a funnel, with that of an exact first step in memory, and the codes of another."""
+        step, stores = FunnelStep(funnel.steps[0].size, code=funnel.steps[0].code), dict(self.stores)
+        if step.code:
+            if step not in self._codes:
+                limits = {name: self.options[name] for name in ("max_memory", "threads")}
+                self._codes[step] = code_shortlister(step, stores[step.size], seed=self.seed, **limits)
+            return stores, self._codes[step]
+        if self._held is None or self._held[0] != step.size:
+            self._held = None
+            held = copy.copy(stores[step.size])  # so that its memory is given back
+            held.hold(self.options["max_memory"] // 2)
+            self._held = step.size, held
+        stores[step.size] = self._held[1]
+        return stores, None
+
+    def rows(self, funnel: Funnel, queries: slice = slice(None), batch_size: int | None = None) -> np.ndarray:
+        """Return the rows that a funnel finds [queries, keep]."""
+        stores, first = self._arguments(funnel)
+        vectors = {size: self.queries[size][queries] for size in funnel.sizes}
+        options = self.options | ({"batch_size": batch_size} if batch_size else {})
+        if len(funnel.steps) == 1 and funnel.steps[0].code:
+            assert first is not None and funnel.depth is not None
+            size, batch = funnel.last, batch_size or len(vectors[funnel.last])
+            parts = range(0, len(vectors[size]), batch)
+            return np.concatenate([first(vectors[size][start : start + batch], funnel.depth)[0] for start in parts])
+        found = funnel_search(vectors, stores, funnel, first=first, **options)
+        return np.concatenate([rows for rows, _ in found])
+
+    def seconds(self, funnel: Funnel, timer: Timer) -> float:
+        """Return the measured seconds per query of a funnel."""
+        self._arguments(funnel)
+        return timer(str(funnel), partial(self.rows, funnel, slice(self.timed), self.batch)) / self.timed
+
+    def rescoring(self, size: Size, rows: np.ndarray, timer: Timer) -> float:
+        """Return the measured seconds per query of scoring `rows` [queries, any] at a later step."""
+        store, vectors, memory = self.stores[size], self.queries[size], self.options["max_memory"]
+        store.keep_mapped()
+        keep = min(CUTOFF, rows.shape[1])
+
+        def run() -> None:
+            for start in range(0, self.timed, self.batch):
+                part = slice(start, min(start + self.batch, self.timed))
+                rescore(vectors[part], rows[part], keep, store, memory, self.options["threads"])
+
+        run()
+        return timer(f"{size} of {rows.shape[1]}", run) / self.timed
+
+
+def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], timer: Timer) -> None:
+    """Fill in lists and times."""
+    lengths = sorted({measured.depth, max(measured.keeps, default=measured.depth)})
+    for step in progress(steps, len(steps), "first steps", "choosing a funnel"):
+        try:
+            longest = alone_at(step, max(lengths[-1], min(CUTOFF, search.stores[step.size].count)))
+            measured.found[step] = search.rows(longest).astype(np.int32)
+        except UserError:
+            if not step.code:
+                raise
+            continue  # too few passages for a quantiser to learn from
+        timed = {length: search.seconds(alone_at(step, length), timer) for length in lengths}
+        measured.scan[step] = line_of(timed)
+    rows = next(reversed(measured.found.values())).astype(np.int64)
+    for size in measured.ends:
+        measured.rescore[size] = line_of({n: search.rescoring(size, rows[:, :n], timer) for n in lengths})
+
+
+def alone_at(step: FunnelStep, keep: int) -> Funnel:
+    """Return the first step as a funnel of its own, which for codes no user may name."""
+    funnel = Funnel((FunnelStep(step.size, keep),))
+    object.__setattr__(funnel, "steps", (FunnelStep(step.size, keep, code=step.code),))
+    return funnel
