@@ -35,5 +35,6 @@ LOSSES: Registry[Method] = Registry(
             "one size (variants separate, separate-sts-released)",
         ),
         "full": ("starbucks_retrieval.losses.separate:FULL", "the full size"),
+        "distil": ("starbucks_retrieval.losses.distil:METHOD", "every size, on texts without labels"),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +39,8 @@ class Options:
     Raises:
         UserError: A value is out of range, or values contradict each other.
     """
+
+    labelled: ClassVar[bool] = True  # whether the method needs queries with their passages, instead of texts alone
 
     temperature: float = 1.0
     normalize: bool = False
@@ -165,6 +167,11 @@ class Method(NamedTuple):
     objective: type[Objective]
     variants: Mapping[str, Options]
     title: str
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it needs queries with their passages, instead of texts alone."""
+        return next(iter(self.variants.values())).labelled
 
 
 def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:

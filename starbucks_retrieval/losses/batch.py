@@ -35,6 +35,8 @@ class Batch:
         teacher: [queries, group], another model's scores of each query's own group.
         group: Passages per query, where passages of other processes are among the passages; None: all are this batch's.
         offset: The column of the first passage of this process.
+        frozen_queries: [queries, width], full embeddings of the queries by a frozen model, for losses without labels.
+        frozen_passages: [passages, width], the same of the passages.
 
     Example:
         >>> batch = Batch({1: torch.ones(2, 4)}, {1: torch.ones(6, 4)})
@@ -49,6 +51,8 @@ class Batch:
     teacher: Tensor | None = None
     group: int | None = None
     offset: int = 0
+    frozen_queries: Tensor | None = None
+    frozen_passages: Tensor | None = None
 
     @cached_property
     def targets(self) -> Tensor:

@@ -161,18 +161,22 @@ def mixed(
             yield text, sources[number].is_query
 
 
-def token_rows(encoder: Any, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
+def token_rows(
+    encoder: Any, texts: Sequence[tuple[str, bool]], lengths: tuple[int, int] | None = None
+) -> list[list[int]]:
     """Return the token ids of texts.
 
     Args:
-        encoder: A `NestedEncoder`: its tokenizer and its lengths are used.
+        encoder: A `NestedEncoder`, whose tokenizer is used.
         texts: (text, whether it is a query); each is cut at the length of its kind.
+        lengths: Tokens of a query and of a passage at most; None: those of the encoder.
     """
+    longest = dict(zip((True, False), lengths or (encoder.max_length(True), encoder.max_length(False))))
     rows: list[list[int]] = [[] for _ in texts]
     for is_query in (False, True):
         positions = [i for i, (_, kind) in enumerate(texts) if kind is is_query]
         if positions:
-            found = encoder.tokenize([texts[i][0] for i in positions], encoder.max_length(is_query))
+            found = encoder.tokenize([texts[i][0] for i in positions], longest[is_query])
             for i, row in zip(positions, found):
                 rows[i] = row
     return rows

@@ -15,7 +15,14 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.plan import TrainPlan, open_collection, open_dev_set, plan_training
+from starbucks_retrieval.train.plan import (
+    TrainPlan,
+    count_texts,
+    open_collection,
+    open_dev_set,
+    open_texts,
+    plan_training,
+)
 from starbucks_retrieval.trainer import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings, recipe_of, rows_per_step
@@ -24,8 +31,9 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.train.data import TrainingSet
+    from starbucks_retrieval.train.data import Collator, TrainingSet
     from starbucks_retrieval.train.module import TrainingModule
+    from starbucks_retrieval.train.texts import TextCollator, TextSet
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +100,6 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.train.data import Collator
     from starbucks_retrieval.train.save import write_card
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
@@ -114,17 +121,17 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
 
     def card(_: Any) -> None:
         recipe = {
-            "training queries": len(data),
+            ("training queries" if plan.labelled else "training texts"): len(data),
             "steps": trainer.state.global_step,
-            "queries per step": rows_per_step(settings),
-            "passages per query": plan.group_size,
+            ("queries per step" if plan.labelled else "texts per step"): rows_per_step(settings),
+            **({"passages per query": plan.group_size} if plan.labelled else {}),
             "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
-            "anchor weight": arguments.anchor_weight,
+            **({"anchor weight": plan.anchor_weight} if plan.labelled else {}),
             **({"projections": plan.projections} if plan.projections != "none" else {}),
             **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
             **recipe_of(settings),
         }
-        write_card(output, arguments, trainer.model, recipe, trainer.state.log_history)
+        write_card(output, arguments, plan.lengths, trainer.model, recipe, trainer.state.log_history)
 
     try:
         data = _training_set(arguments, settings, plan, cache)
@@ -137,7 +144,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             model=_training_module(arguments, settings, plan, encoder),
             args=settings,
             train_dataset=data,
-            data_collator=Collator(encoder, arguments.false_negatives == "mask"),
+            data_collator=_collator(arguments, plan, encoder),
             dev=dev,
             projection_learning_rate=arguments.projection_learning_rate,
         )
@@ -178,7 +185,7 @@ def _unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
 
 
 def _load_encoder(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, data: TrainingSet, resume: bool
+    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, data: TrainingSet | TextSet, resume: bool
 ) -> NestedEncoder:
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.train.projections import new_projections
@@ -202,7 +209,7 @@ def _load_encoder(
 
         output = Path(str(settings.output_dir))
         encoder.projections = new_projections(
-            plan.projections, whole, layers, data.sample_texts, output, resume, settings.seed
+            plan.projections, whole, layers, data.sample_texts, plan.lengths, output, resume, settings.seed
         )
     if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
         left = ", ".join(str(layer) for layer in model_layers if layer not in layers)
@@ -219,17 +226,19 @@ def _training_module(
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.train.module import Chunks, TrainingModule
     from starbucks_retrieval.train.projections import frozen_copy
+    from starbucks_retrieval.train.texts import DistilModule
 
     anchor = None
-    if arguments.anchor_weight > 0:
-        layers = plan.objective.largest.layer
+    if plan.anchor_weight > 0 or not plan.labelled:
+        layers = plan.objective.largest.layer if plan.labelled else None
         anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=layers, device="cpu")
         anchor.config, anchor.projections = encoder.config, frozen_copy(encoder.projections)
     chunks = Chunks(
         arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
     )
     cross_device = arguments.negatives_x_device
-    module = TrainingModule(encoder, plan.objective, chunks, anchor, arguments.anchor_weight, cross_device)
+    kind = TrainingModule if plan.labelled else DistilModule
+    module = kind(encoder, plan.objective, chunks, anchor, plan.anchor_weight, cross_device)
     if arguments.lora:
         from starbucks_retrieval.train.save import add_lora
 
@@ -241,9 +250,27 @@ def _training_module(
     return module
 
 
-def _training_set(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, cache: Path) -> TrainingSet:
-    from starbucks_retrieval.train.data import TrainingSet
+def _collator(arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder) -> Collator | TextCollator:
+    from starbucks_retrieval.train.data import Collator
+    from starbucks_retrieval.train.texts import TextCollator
 
+    return (
+        Collator(encoder, arguments.false_negatives == "mask") if plan.labelled else TextCollator(encoder, plan.lengths)
+    )
+
+
+def _training_set(
+    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, cache: Path
+) -> TrainingSet | TextSet:
+    from starbucks_retrieval.train.data import TrainingSet
+    from starbucks_retrieval.train.texts import TextSet
+
+    if not plan.labelled:
+        with settings.main_process_first(local=True, desc="reading the texts"):
+            if settings.local_process_index == 0:
+                sources = open_texts(arguments, plan.config)
+                TextSet.write(sources, count_texts(arguments, settings, plan), cache)
+            return TextSet(cache)
     config = plan.config
     affixes = (config.passage_field_separator, config.query_prefix, config.passage_prefix)
     data = TrainingSet(plan.group_size, settings.seed, *affixes, with_scores=plan.with_scores)

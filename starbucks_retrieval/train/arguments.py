@@ -11,6 +11,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
+from starbucks_retrieval.train.text_arguments import TextArguments
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Options
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Default lengths of queries and passages, in tokens.
-_LENGTHS = {"retrieval": (32, 196), "sts": (128, 128)}
+_LENGTHS = {"retrieval": (32, 196), "sts": (128, 128), "texts": (128, 128)}
 # Flags of other programs -> ours of the same meaning
 _RENAMED_FLAGS = {
     "kl_divergence_weight": "kl_weight",
@@ -29,7 +30,7 @@ _RENAMED_FLAGS = {
 
 
 @dataclasses.dataclass
-class TrainArguments:
+class TrainArguments(TextArguments):
     """Training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
@@ -108,8 +109,12 @@ class TrainArguments:
     passage_prefix: str | None = flag(None, "text before every passage (default: the backbone's)")
     passage_field_separator: str | None = flag(None, "separator of title and text (default: a space)")
     dropout: float | None = flag(None, "dropout everywhere in the backbone (default: the backbone's; 0: off)")
-    query_max_len: int | None = flag(None, "tokens of a query, special ones included (default: 32; similarity 128)")
-    passage_max_len: int | None = flag(None, "tokens of a passage, special ones included (default: 196; 128)")
+    query_max_len: int | None = flag(
+        None, "tokens of a query, special ones included (default: 32; similarity, distil 128)"
+    )
+    passage_max_len: int | None = flag(
+        None, "tokens of a passage, special ones included (default: 196; 128); distil: in training only"
+    )
 
     train_group_size: int | None = flag(
         None, "passages per query: one positive, the rest hard negatives (default: 8; NLI triples 2, scored pairs 1)"
@@ -209,7 +214,8 @@ class TrainArguments:
     @property
     def collections(self) -> list[str]:
         """The collections of training data. Raises UserError if none is given."""
-        names = [*(self.dataset_path or []), *([self.dataset_name] if self.dataset_name else [])]
+        named = [self.dataset_name] if self.dataset_name else []
+        names = [*(self.dataset_path or []), *named, *(self.query_path or [])]
         if not names:
             raise UserError("no training data", "name it with --dataset_path or --dataset_name")
         return names
@@ -263,7 +269,7 @@ class TrainArguments:
         }
         if self.task == "sts" and not config.source and config.pooling == "cls":
             named.setdefault("pooling", "mean")
-        query, passage = _LENGTHS[self.task]
+        query, passage = _LENGTHS[self.task if LOSSES[self.objective].labelled else "texts"]
         return dataclasses.replace(
             config,
             sizes=sizes,

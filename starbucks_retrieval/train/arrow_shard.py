@@ -60,7 +60,7 @@ class ArrowShard:
             folder: The folder that it was written into.
         """
 
-        return cls(*(_mapped(path) for path in _paths(number, folder)))
+        return cls(*(mapped(path) for path in _paths(number, folder)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,7 +166,7 @@ def _write_passages(number: int, name: str, passages: Iterable[Passage], folder:
 
     schema = pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())])
     rows = ({"docid": p.docid, "title": p.title, "text": p.text} for p in passages)
-    return _write(_paths(number, folder)[1], rows, schema, f"{name}: passages")
+    return write_table(_paths(number, folder)[1], rows, schema, f"{name}: passages")
 
 
 def _write_rows(number: int, name: str, rows: Iterable[PassageRow], folder: Path) -> None:
@@ -182,11 +182,18 @@ def _write_rows(number: int, name: str, rows: Iterable[PassageRow], folder: Path
             ("label", pa.float32()),
         ]
     )
-    _write(_paths(number, folder)[0], map(vars, rows), schema, f"{name}: rows")
+    write_table(_paths(number, folder)[0], map(vars, rows), schema, f"{name}: rows")
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label: str) -> pa.Table:
-    """Stream rows into an Arrow file and map it into memory."""
+def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label: str) -> pa.Table:
+    """Stream rows into an Arrow file and map it into memory.
+
+    Args:
+        path: The file; its folder is created.
+        rows: The rows.
+        schema: Their columns.
+        label: Of the progress.
+    """
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,10 +203,15 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, label:
         stream = iter(progress(rows, None, "rows", label))
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-    return _mapped(path)
+    return mapped(path)
 
 
-def _mapped(path: Path) -> pa.Table:
+def mapped(path: Path) -> pa.Table:
+    """Return a table that is mapped into memory.
+
+    Args:
+        path: An Arrow file.
+    """
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -258,3 +270,17 @@ def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) 
     """
     problem = f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks"
     return UserError(problem, "give the corpus that the training groups or qrels were made for")
+
+
+def spread_positions(total: int, wanted: int) -> np.ndarray:
+    """Return `wanted` positions below `total` at equal distances, all of them if there are fewer.
+
+    Args:
+        total: The number of positions.
+        wanted: How many of them.
+
+    Example:
+        >>> spread_positions(10, 4).tolist()
+        [0, 2, 5, 7]
+    """
+    return np.arange(total) if total <= wanted else np.arange(wanted) * total // wanted

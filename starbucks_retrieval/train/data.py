@@ -15,7 +15,13 @@ from torch import Tensor
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.arrow_shard import ArrowShard, PassageRow, write_groups, write_pairs
+from starbucks_retrieval.train.arrow_shard import (
+    ArrowShard,
+    PassageRow,
+    spread_positions,
+    write_groups,
+    write_pairs,
+)
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder
@@ -188,9 +194,9 @@ class TrainingSet:
         Args:
             count: How many.
         """
-        rows = _spread(len(self), count // 2)
+        rows = spread_positions(len(self), count // 2)
         starts = np.cumsum([0, *(len(shard.passages) for shard in self._shards)])
-        numbers = _spread(int(starts[-1]), count - len(rows))
+        numbers = spread_positions(int(starts[-1]), count - len(rows))
         for is_query, chosen, first in ((True, rows, np.array(self._starts)), (False, numbers, starts)):
             for position in chosen:
                 number = int(np.searchsorted(first, position, side="right")) - 1
@@ -224,11 +230,6 @@ class TrainingSet:
             raise UserError(problem, "add passages to the corpus, or set --train_group_size 1")
         chosen = candidates[:wanted] if len(candidates) >= wanted else rng.choice(candidates, wanted).tolist()
         return [group.documents[positive], *chosen]
-
-
-def _spread(total: int, wanted: int) -> np.ndarray:
-    """Return `wanted` positions below `total` at equal distances, all of them if there are fewer."""
-    return np.arange(total) if total <= wanted else np.arange(wanted) * total // wanted
 
 
 def _positive(group: PassageRow, epoch: int, rng: np.random.Generator) -> int:

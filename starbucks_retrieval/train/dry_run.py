@@ -14,10 +14,18 @@ from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_t
 from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
 from starbucks_retrieval.train.data import MissingCounts, check_rows
-from starbucks_retrieval.train.plan import TrainPlan, open_collection, open_dev_set, plan_training
+from starbucks_retrieval.train.plan import (
+    TrainPlan,
+    count_texts,
+    open_collection,
+    open_dev_set,
+    open_texts,
+    plan_training,
+)
 from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines
 
 if TYPE_CHECKING:
@@ -61,13 +69,13 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         UserError: `train` would refuse the flags, the backbone or the data that were read.
     """
     plan = plan_training(arguments)
-    samples = [sample_data(name, arguments, plan) for name in arguments.collections]
+    samples = [sample_data(name, arguments, plan) for name in arguments.collections] if plan.labelled else []
     _check_dev_set(arguments, settings.seed)
-    rows = _total([sample.count for sample in samples])
+    rows = _total([sample.count for sample in samples]) if plan.labelled else _count_texts(arguments, settings, plan)
     steps = count_steps(settings, rows.number)
     parameters = plan.model.backbone_parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
-    query, passage = _mean_tokens(samples[0], plan)
+    query, passage = _mean_tokens(samples[0], plan) if plan.labelled else (_mean_text_tokens(arguments, plan), 0.0)
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
     mean = max(3, round((query + plan.group_size * passage) / (1 + plan.group_size)))
     seconds = tokens / settings.world_size * _seconds_per_token(arguments, settings, plan, mean)
@@ -164,6 +172,26 @@ def _total(counts: Sequence[RecordCount]) -> RecordCount:
     return RecordCount(sum(numbers), all(count.exact for count in counts))
 
 
+def _count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan) -> RecordCount:
+    shares = quotas(
+        [source.count for source in open_texts(arguments, plan.config)], count_texts(arguments, settings, plan)
+    )
+    numbers = [share for share in shares if share is not None]
+    return RecordCount(None, False) if len(numbers) < len(shares) else RecordCount(sum(numbers), False)
+
+
+def _mean_text_tokens(arguments: TrainArguments, plan: TrainPlan) -> float:
+    """Return the mean number of tokens of the first texts, an equal number from each source."""
+    sources = open_texts(arguments, plan.config)
+    first = list(itertools.islice(mixed(sources, [SAMPLE] * len(sources)), SAMPLE * len(sources)))
+    if not first:
+        raise UserError(f"{', '.join(arguments.collections)} hold empty texts only", "check the files")
+    lengths = dict(zip((True, False), plan.lengths))
+    kinds = {kind: [text for text, is_query in first if is_query is kind] for kind in (True, False)}
+    total = sum(len(texts) * plan.model.mean_tokens(texts, lengths[kind]) for kind, texts in kinds.items() if texts)
+    return total / len(first)
+
+
 def _mean_tokens(sample: DataSample, plan: TrainPlan) -> tuple[float, float]:
     """Return the mean number of tokens of a query and of a passage in a sample."""
     config = plan.config
@@ -195,8 +223,8 @@ def _seconds_per_token(
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
     chunk = arguments.max_tokens_per_chunk or (16384 if settings.device.type == "cuda" else 1024)
     layer = plan.model.layer_seconds(mean_length, chunk, str(settings.device), dtype)
-    more_forward_passes = bool(arguments.grad_cache) + bool(arguments.anchor_weight)
-    return plan.objective.depth * layer * (1 + _BACKWARD + more_forward_passes)
+    frozen = plan.objective.depth if plan.anchor_weight else 0 if plan.labelled else plan.model.num_layers
+    return layer * (plan.objective.depth * (1 + _BACKWARD + bool(arguments.grad_cache)) + frozen)
 
 
 def _lines(
@@ -207,11 +235,16 @@ def _lines(
     tokens = f"{figures['mean_query_tokens']:.0f} and {figures['mean_passage_tokens']:.0f} tokens on average"
     score = f"{'cosine' if config.normalize else 'dot product'}, temperature {config.temperature:g}"
     batch = f"{figures['rows_per_step']} queries with {figures['group_size']} passages each"
+    data = f"{rows} rows from {', '.join(arguments.collections)}; queries and passages have {tokens}"
+    if not plan.labelled:
+        batch = f"{figures['rows_per_step']} texts each"
+        mean = f"{figures['mean_query_tokens']:.0f} tokens on average"
+        data = f"{rows} texts from {', '.join(arguments.collections)}; they have {mean}"
     return [
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         ("sizes", f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {score}"),
         *([("maps", _maps(plan))] if plan.projections != "none" else []),
-        ("data", f"{rows} rows from {', '.join(arguments.collections)}; queries and passages have {tokens}"),
+        ("data", data),
         *(
             ("negatives", f"none in the first {SAMPLE} rows of {name}: train refuses if no later row has any")
             for name in unsure

@@ -9,7 +9,6 @@ import dataclasses
 import importlib.util
 import itertools
 import logging
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,34 +16,20 @@ from starbucks_retrieval.data import Records, open_corpus, open_groups, open_pai
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
+from starbucks_retrieval.models.texts import TextSource, open_sources
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.train.arguments import TrainArguments, integers
+from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode, build_options
+from starbucks_retrieval.trainer.settings import rows_per_step
 
 if TYPE_CHECKING:
-    from starbucks_retrieval.losses.base import Objective, Options
+    from transformers import TrainingArguments
+
+    from starbucks_retrieval.losses.base import Objective
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.train.projections import Mode
     from starbucks_retrieval.train.trainer import DevSet
 
 log = logging.getLogger(__name__)
-
-# Flag -> the option that it sets, in every objective that has it.
-_FLAGS = {
-    **{
-        name: name
-        for name in ("temperature", "normalize", "kl_weight", "kl_temperature", "train_dim", "full_dim", "pca")
-    },
-    **{name: name for name in ("contrastive_weight", "angle_weight", "cosent_weight", "pair_temperature")},
-    **{name: name for name in ("distil_weight", "distil_temperature")},
-    "loss_reduction": "reduction",
-    "train_layers": "layers",
-    "train_dims": "dims",
-    "sub_model_sampling": "sampled",
-    "score_align": "align",
-    "compare_to_last_layer": "align_with_last",
-    "in_batch_negatives": "in_batch",
-    "passage_layers": "passage_layers",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +41,9 @@ class TrainPlan:
         scored_pairs: Whether the data are scored pairs of sentences, instead of training groups.
         objective: The loss over all sizes, with its options.
         config: The configuration that the trained model stores.
-        group_size: Passages per query.
+        group_size: Passages per query; 0 where the data are texts alone.
+        anchor_weight: Weight of the anchor that the training module adds; an objective without labels has its own.
+        lengths: Tokens of a query and of a passage at most, in training.
         projections: Where the projections come from that training starts with; "none" trains without.
     """
 
@@ -65,12 +52,19 @@ class TrainPlan:
     objective: Objective
     config: EncoderConfig
     group_size: int
+    anchor_weight: float
+    lengths: tuple[int, int]
     projections: Mode = "none"
 
     @property
     def with_scores(self) -> bool:
         """Whether the training rows must have a teacher's scores."""
         return self.objective.options.distil_weight > 0
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the data are queries with their passages, instead of texts alone."""
+        return self.objective.options.labelled
 
     @property
     def projection_parameters(self) -> int:
@@ -90,7 +84,8 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
         UserError: The flags contradict each other, the backbone or the data, or a package is missing.
     """
     model = model_info(arguments.model_name_or_path)
-    pairs = _has_scored_pairs(arguments)
+    labelled = _labelled(arguments)
+    pairs = labelled and _has_scored_pairs(arguments)
     mode = projection_mode(arguments, model)
     model = dataclasses.replace(model, config=with_projections(model, mode))
     sizes = arguments.model_sizes(model.num_layers, model.hidden_size, model.config)
@@ -100,23 +95,31 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
     if mode != "none":
         model.check(Sizes(Size(layer, 1) for layer in objective.trained_layers))
         config = dataclasses.replace(config, projected_layers=objective.trained_layers)
-    for length in (config.query_max_len, config.passage_max_len):
-        check_length(length or 0, model.token_limit)
+    lengths = (config.query_max_len or 0, config.passage_max_len or 0)
+    for length in lengths:
+        check_length(length, model.token_limit)
+    if not labelled:  # shorter texts teach as well and faster; the model itself keeps its lengths
+        own = model.config
+        config = dataclasses.replace(config, query_max_len=own.query_max_len, passage_max_len=own.passage_max_len)
     if arguments.lora and not importlib.util.find_spec("peft"):
         raise UserError("--lora needs peft", "pip install 'starbucks-retrieval[lora]'")
     group_size = arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
-    return TrainPlan(model, pairs, objective, config, group_size, mode)
+    group_size = group_size if labelled else 0
+    anchor_weight = arguments.anchor_weight if labelled else 0.0
+    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode)
 
 
 def projection_mode(arguments: TrainArguments, model: ModelInfo) -> Mode:
     """Return where the projections come from: `--projections`, else the model's own, else there are none.
+
+    Training without labels fits them by default: without them a size has no part in the space that it learns.
 
     Args:
         arguments: The flags.
         model: The configuration of the model.
     """
     if arguments.projections is None:
-        return "kept" if model.config.projected_layers else "none"
+        return "kept" if model.config.projected_layers else "none" if _labelled(arguments) else "fit"
     if arguments.projections == "none" and model.config.projected_layers:
         log.warning("the projections of %s are dropped: --projections none", arguments.model_name_or_path)
     return arguments.projections
@@ -138,98 +141,15 @@ def with_projections(model: ModelInfo, mode: Mode) -> EncoderConfig:
     return dataclasses.replace(config, projected_layers=(), sizes=stored)
 
 
-def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: int, scored_pairs: bool) -> Options:
-    """Return the options of the objective.
-
-    Args:
-        arguments: The flags.
-        config: The backbone's configuration.
-        num_layers: Its layers.
-        scored_pairs: Whether the data are scored pairs.
-
-    Raises:
-        UserError: The variant is unknown, or a flag is not an option of the objective.
-    """
-    from starbucks_retrieval.losses.base import Options
-
-    variants = LOSSES[arguments.objective].variants
-    name = arguments.variant or next(iter(variants))
-    if name not in variants:
-        raise UserError(f"--objective {arguments.objective} has no variant {name}", f"it has {', '.join(variants)}")
-    chosen = variants[name]
-    changes: dict[str, Any] = {}
-    for field in ("temperature", "normalize"):
-        # A variant that fixes its score (STS) keeps it; the others use the score of the task or of the backbone.
-        if getattr(chosen, field) == getattr(Options, field):
-            sts = {"temperature": 0.05, "normalize": True}
-            changes[field] = sts[field] if arguments.task == "sts" else getattr(config, field)
-    if scored_pairs:
-        # Scored pairs have no positives; the published low-resource runs use CoSENT.
-        changes |= {"contrastive_weight": 0.0}
-        if not chosen.angle_weight:
-            changes |= {"cosent_weight": 1.0}
-    known = {field.name for field in dataclasses.fields(chosen)}
-    for flag, option in _FLAGS.items():
-        value = getattr(arguments, flag)
-        if value is None:
-            continue
-        if option not in known:
-            problem = f"--{flag} is not an option of --objective {arguments.objective}"
-            raise UserError(problem, "drop it; train --help names the objectives of each flag")
-        changes[option] = _value(flag, value, num_layers)
-    if arguments.angle_weight and arguments.cosent_weight is None:
-        changes.pop("cosent_weight", None)
-    for word in arguments.objective_options or []:
-        changes |= _other_option(word, type(chosen))
-    options = dataclasses.replace(chosen, **changes)
-    if scored_pairs and options.contrastive_weight:
-        raise UserError("scored pairs have no positives for a contrastive loss", "set --contrastive_weight 0")
-    return options
-
-
-def _value(flag: str, value: Any, num_layers: int) -> Any:
-    if flag == "train_layers" and value == "last":
-        return ()
-    if flag in ("train_layers", "train_dims"):
-        return tuple(integers(value))
-    if flag == "score_align":
-        return "score" if value else "pca-by-side"
-    if flag == "passage_layers":
-        return _layer_pairs(value, num_layers)
-    return value
-
-
-def _other_option(word: str, options: type) -> dict[str, Any]:
-    """Return `name=value` as an option with the right type. Raises UserError for an unknown name or a wrong value."""
-    import yaml
-
-    name, equals, text = word.partition("=")
-    hints = typing.get_type_hints(options)
-    if name not in hints or not equals:
-        hint = f"write name=value; the names are {', '.join(hints)}"
-        raise UserError(f"--objective_options {word}: no such option", hint)
-    hint, value = hints[name], yaml.safe_load(text)
-    if isinstance(value, list):
-        value = tuple(value)
-    elif hint is float and type(value) is int:
-        value = float(value)
-    kinds = typing.get_args(hint) or (hint,)
-    is_literal = typing.get_origin(hint) is typing.Literal
-    fits = value in kinds if is_literal else any(isinstance(value, typing.get_origin(kind) or kind) for kind in kinds)
-    if not fits:
-        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hint}")
-    return {name: value}
-
-
-def _layer_pairs(text: str, num_layers: int) -> tuple[tuple[int, int], ...]:
-    """Return the (query layer, passage layer) pairs of `last` or of `2:6,4:12`."""
-    if text == "last":
-        return tuple((layer, num_layers) for layer in range(num_layers))
-    pairs = tuple((size.layer, size.dim) for size in (Size.parse(word) for word in text.split(",")))
-    deepest = max(max(pair) for pair in pairs)
-    if deepest > num_layers:
-        raise UserError(f"--passage_layers {text} names layer {deepest} of {num_layers}", f"use 1 to {num_layers}")
-    return pairs
+def _labelled(arguments: TrainArguments) -> bool:
+    """Return whether the objective needs labelled data. Raises UserError for flags that do not belong to it."""
+    labelled = LOSSES[arguments.objective].labelled
+    arguments.check_texts(labelled)
+    if not labelled and arguments.task != "retrieval":
+        raise UserError(f"--objective {arguments.objective} has no --task {arguments.task}", "drop --task")
+    if not labelled and arguments.train_group_size:
+        raise UserError(f"--objective {arguments.objective} has no groups of passages", "drop --train_group_size")
+    return labelled
 
 
 def open_collection(name: str, arguments: TrainArguments, scored_pairs: bool) -> tuple[Records, Records | None]:
@@ -252,6 +172,35 @@ def open_collection(name: str, arguments: TrainArguments, scored_pairs: bool) ->
         return groups, open_corpus(corpus)
     # A BEIR folder contains its corpus.
     return groups, open_corpus(name) if Path(name).is_dir() else None
+
+
+def open_texts(arguments: TrainArguments, config: EncoderConfig) -> list[TextSource]:
+    """Open the texts of training without labels: `--dataset_path` and `--dataset_name` as passages, and `--query_path`.
+
+    Args:
+        arguments: The flags.
+        config: Has the prefixes.
+
+    Raises:
+        UserError: No source is named, or one is missing, empty or unreadable.
+    """
+    queries = arguments.query_path or []
+    passages = [name for name in arguments.collections if name not in queries]
+    return open_sources(passages, queries, config, arguments.dataset_split)
+
+
+def count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan) -> int | None:
+    """Return how many texts are read: `--max_texts`, else what the steps and a fit need, None for all.
+
+    Args:
+        arguments: The flags.
+        settings: transformers' settings.
+        plan: The plan of the run.
+    """
+    if arguments.max_texts or settings.max_steps <= 0:
+        return arguments.max_texts
+    fit = TEXTS_PER_DIM * plan.model.hidden_size if plan.projections == "fit" else 0
+    return max(fit, settings.max_steps * rows_per_step(settings))
 
 
 def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from starbucks_retrieval.models.layer_maps import LayerMap
 from starbucks_retrieval.models.projections import FILE, Projections
+from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import first_process
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Mode = Literal["kept", "fit", "random", "none"]
-TEXTS_PER_DIM = 10  # texts of a fit per number of an embedding
 _CHUNK = 1024  # texts whose outputs are held at once
 
 
@@ -32,6 +31,7 @@ def new_projections(
     load: Callable[[], NestedEncoder],
     layers: Sequence[int],
     texts: Callable[[int], Iterable[tuple[str, bool]]],
+    lengths: tuple[int, int],
     output: Path,
     resume: bool,
     seed: int,
@@ -45,6 +45,7 @@ def new_projections(
         load: Loads the whole encoder, with the configuration that will be trained.
         layers: The layers that training uses.
         texts: Called with a number, returns that many (text, whether it is a query) of the training data.
+        lengths: Tokens of a query and of a passage at most.
         output: The output folder of the run.
         resume: Whether the run is resumed.
         seed: Seed of random projections.
@@ -56,12 +57,16 @@ def new_projections(
     if mode == "random":
         return random_projections(load(), layers, seed)
     if not (resume and path.is_file()):
-        first_process(lambda: _fit(load(), layers, texts, path.parent))
+        first_process(lambda: _fit(load(), layers, texts, lengths, path.parent))
     return Projections.load(path)
 
 
 def _fit(
-    encoder: NestedEncoder, layers: Sequence[int], texts: Callable[[int], Iterable[tuple[str, bool]]], folder: Path
+    encoder: NestedEncoder,
+    layers: Sequence[int],
+    texts: Callable[[int], Iterable[tuple[str, bool]]],
+    lengths: tuple[int, int],
+    folder: Path,
 ) -> None:
     from starbucks_retrieval.models.fitter import Fitter
     from starbucks_retrieval.models.texts import token_rows
@@ -69,7 +74,7 @@ def _fit(
     wanted = TEXTS_PER_DIM * encoder.hidden_size
     fitter = Fitter(encoder, layers)
     for chunk in _chunks(texts(wanted), _CHUNK):
-        fitter.add(token_rows(encoder, chunk))
+        fitter.add(token_rows(encoder, chunk, lengths))
     found, report = fitter.finish()
     log.info("projections of layers %s fitted on %d texts of the training data", _list(layers), report.texts)
     folder.mkdir(parents=True, exist_ok=True)

@@ -136,13 +136,19 @@ def _copy(weights: dict[str, Tensor], target: nn.Module, strict: bool = True) ->
 
 
 def write_card(
-    folder: Path, arguments: TrainArguments, module: TrainingModule, recipe: dict[str, Any], history: Sequence[dict]
+    folder: Path,
+    arguments: TrainArguments,
+    lengths: tuple[int, int],
+    module: TrainingModule,
+    recipe: dict[str, Any],
+    history: Sequence[dict],
 ) -> None:
     """Write README.md: the model, its sizes with dev scores before and after training, its use and its recipe.
 
     Args:
         folder: The model folder.
         arguments: The flags of the run.
+        lengths: Tokens of a query and of a passage at most, in training.
         module: The trained module.
         recipe: Further entries of the section on training.
         history: The log of the run; its first and last dev scores are shown.
@@ -173,7 +179,7 @@ vectors = encoder.encode(["some text"], sizes="{sizes[0]}")
             "objective": f"{arguments.objective} {arguments.variant or ''}".strip(),
             **recipe,
             **{f"objective {name}": value for name, value in dataclasses.asdict(options).items()},
-            "lengths": f"queries {config.query_max_len}, passages {config.passage_max_len} tokens",
+            "lengths": f"queries {lengths[0]}, passages {lengths[1]} tokens",
         },
     ).write(folder, arguments.model_name_or_path)
 

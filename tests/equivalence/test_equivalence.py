@@ -26,6 +26,7 @@ COMMON = (
     "--overwrite_output_dir --dropout 0 --sizes 1:8,2:16,4:32"
 )
 GROUPS = "--dataset_path rows.jsonl --train_group_size 3"
+TEXTS = "--objective distil --dataset_path texts.txt --sizes 0:8,2:16,4:32"
 NLI = "--task sts --dataset_path nli.jsonl"
 DEV = (
     "--task sts --dataset_path nli.jsonl --eval_dataset_path pairs.tsv --eval_dataset_split dev --eval_steps 1 "
@@ -51,6 +52,10 @@ CLASSES: dict[str, tuple[str, list[float]]] = {
     "distilled": (f"{GROUPS} --distil_weight 1 --in_batch_negatives false", [1.8971, 3.2131, 1.6289, 2.348]),
     "bf16": (f"{GROUPS} --bf16", [3.3524, 2.0091, 3.2385, 1.5142]),
     "separate": (f"{GROUPS} --objective separate --sizes 2:16", [3.4794, 3.1011, 3.1993, 2.2554]),
+    "projections": (f"{GROUPS} --projections fit --sizes 0:8,2:16,4:32 --projection_learning_rate 0.02", [3.2563, 2.6152, 3.2489, 1.908]),
+    "projections-sampled": (f"{GROUPS} --projections random --objective 2dmse", [14.1872, 9.7321, 13.7703, 5.3613]),
+    "distil": (f"{TEXTS} --objective_options asymmetric_weight=1", [0.0661, 0.4399, 0.075, 0.5462]),
+    "distil-spread": (f"{TEXTS} --objective_options spread_weight=1 --projections none --sizes 1:8,2:16,4:32", [2.1135, 2.0163, 2.0686, 1.405]),
 }
 
 
@@ -81,6 +86,7 @@ def folder(tmp_path_factory):
             }
             rows.write(json.dumps(row) + "\n")
             nli.write(json.dumps({"anchor": words(5), "positive": words(5), "negative": words(5)}) + "\n")
+    (folder / "texts.txt").write_text("".join(f"{words(8)}\n" for _ in range(60)))
     with open(folder / "pairs.tsv", "w") as pairs:
         pairs.write("score\tsentence1\tsentence2\n")  # no column for the split: every split has all
         pairs.writelines(f"{rng.integers(0, 6)}\t{words(5)}\t{words(6)}\n" for _ in range(32))
@@ -169,6 +175,9 @@ def tolerance_of(name):
 def test_two_processes_follow_one(two_processes, one_process, name):
     close(one_process(name), trajectory(two_processes / f"two-{name}"), tolerance_of(name))
     one, two = (load_file(two_processes / f"{count}-{name}" / "model.safetensors") for count in ("one", "two"))
+    if (two_processes / f"one-{name}" / "projections.safetensors").is_file():
+        for weights, count in ((one, "one"), (two, "two")):
+            weights.update(load_file(two_processes / f"{count}-{name}" / "projections.safetensors"))
     assert one.keys() == two.keys()
     for key in one:
         np.testing.assert_allclose(one[key], two[key], atol=1e-3 if name == "bf16" else 2e-5, err_msg=key)
@@ -206,11 +215,17 @@ def test_a_cache_changes_nothing(folder, one_process, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", ["--in_batch_negatives false", "--in_batch_negatives false --distil_weight 2 --objective mrl"]
+    "flags",
+    [
+        f"{GROUPS} --in_batch_negatives false",
+        f"{GROUPS} --in_batch_negatives false --distil_weight 2 --objective mrl",
+        f"{GROUPS} --in_batch_negatives false --projections fit",
+        f"{TEXTS} --kl_weight 0",
+    ],
 )
 def test_accumulated_halves_follow_the_whole_batch(folder, flags):
-    whole = run(folder, f"{GROUPS} {flags}", "whole")
-    halves = run(folder, f"{GROUPS} {flags} --gradient_accumulation_steps 2", "halves", BATCH // 2)
+    whole = run(folder, flags, "whole")
+    halves = run(folder, f"{flags} --gradient_accumulation_steps 2", "halves", BATCH // 2)
     close(whole, halves, 2e-4)
 
 

@@ -26,7 +26,7 @@ def test_the_names_are_read_without_torch_and_the_help_lists_every_variant():
         "import sys; from starbucks_retrieval.losses import LOSSES; print(*LOSSES); assert 'torch' not in sys.modules"
     )
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert names == ["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full"]
+    assert names == ["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full", "distil"]
     for name in names:
         variants = LOSSES[name].variants
         assert len(variants) == 1 or f"(variants {', '.join(variants)})" in LOSSES.help(name)
@@ -55,7 +55,12 @@ def test_a_method_uses_exactly_the_layers_it_names(method, name):
     for step in range(4):
         drawn = objective.draw(np.random.default_rng(step))
         queries, passages = objective.layers(drawn)
-        given = Batch({n: batch.queries[n] for n in queries}, {n: batch.passages[n] for n in passages})
+        given = Batch(
+            {n: batch.queries[n] for n in queries},
+            {n: batch.passages[n] for n in passages},
+            frozen_queries=batch.queries[0].detach(),
+            frozen_passages=batch.passages[0].detach(),
+        )
         loss = objective(given, drawn)
         pooled_layers = [given.queries[n] for n in queries]
         gradients = torch.autograd.grad(loss.total, pooled_layers)

@@ -9,7 +9,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES, srl
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.plan import build_options
+from starbucks_retrieval.train.options import build_options
 from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
 
 
