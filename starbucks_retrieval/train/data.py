@@ -15,6 +15,7 @@ from torch import Tensor
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.texts import take_turns
 from starbucks_retrieval.train.arrow_shard import (
     ArrowShard,
     PassageRow,
@@ -187,26 +188,24 @@ class TrainingSet:
         )
 
     def sample_texts(self, count: int) -> Iterator[tuple[str, bool]]:
-        """Yield about `count` texts with whether they are queries, without empty ones.
-
-        Half of them are queries, unless there are fewer; they are spread over the collections.
+        """Yield about `count` texts with whether they are queries; at most half are. They are spread over the collections.
 
         Args:
             count: How many.
         """
         rows = spread_positions(len(self), count // 2)
-        starts = np.cumsum([0, *(len(shard.passages) for shard in self._shards)])
-        numbers = spread_positions(int(starts[-1]), count - len(rows))
-        for is_query, chosen, first in ((True, rows, np.array(self._starts)), (False, numbers, starts)):
-            for position in chosen:
-                number = int(np.searchsorted(first, position, side="right")) - 1
-                shard, row = self._shards[number], int(position - first[number])
-                if is_query:
-                    text = (self.query_prefix + shard.row(row).query).strip()
-                else:
-                    text = join_text(shard.passage(row), self.separator, self.passage_prefix)
-                if text:
-                    yield text, is_query
+        starts = np.cumsum([0, *(len(shard.passages) for shard in self._shards)]).tolist()
+        numbers = spread_positions(starts[-1], count - len(rows))
+        for is_query, position in take_turns([numbers, rows]):
+            first = self._starts if is_query else starts
+            number = int(np.searchsorted(first, position, side="right")) - 1
+            shard, row = self._shards[number], int(position) - first[number]
+            if is_query:
+                text = (self.query_prefix + shard.row(row).query).strip()
+            else:
+                text = join_text(shard.passage(row), self.separator, self.passage_prefix)
+            if text:
+                yield text, bool(is_query)
 
     def _choose(self, group: PassageRow, row: int, epoch: int) -> list[int] | None:
         """Return positions in the group's documents, or None if the group has no negatives."""

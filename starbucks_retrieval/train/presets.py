@@ -1,7 +1,8 @@
-"""Published recipes as flags, ours and those of transformers' TrainingArguments.
+"""Recipes as flags, ours and those of transformers' TrainingArguments.
 
-A plain name follows a paper, and `-released` follows its code where the two differ. All presets keep a query's other known
-positives among its negatives, as all papers and codes do, so that compared methods treat them alike.
+All but `distil` are published: a plain name follows a paper, and `-released` follows its code where the two differ. They
+keep a query's other known positives among its negatives, as all papers and codes do, so that compared methods treat them
+alike.
 """
 
 from __future__ import annotations
@@ -60,6 +61,19 @@ _V2_MSMARCO = _MSMARCO | {"objective": "2dmse-v2", "gradient_checkpointing": Tru
 _ALL_DIMS = "8,16,32,64,128,256,512,768"
 
 PRESETS: dict[str, dict[str, Any]] = {
+    # Ours, no published recipe: minutes of distillation without labels; pooling and score are the model's
+    "distil": {
+        "objective": "distil",
+        "objective_options": ["asymmetric_weight=1"],
+        "query_max_len": 128,
+        "passage_max_len": 128,
+        "dropout": 0.0,
+        "per_device_train_batch_size": 48,
+        "learning_rate": 5e-5,
+        "projection_learning_rate": 3e-4,
+        "max_steps": 200,
+        "warmup_steps": 0.1,
+    },
     # arXiv 2410.13230, Table 6 and the repository's README (bf16 there, fp16 in the table)
     "starbucks-msmarco": _SRL_MSMARCO,
     # The released code sums over the sizes.

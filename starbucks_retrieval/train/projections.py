@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder
 
 log = logging.getLogger(__name__)
-
-_CHUNK = 1024  # texts whose outputs are held at once
 
 
 def new_projections(
@@ -68,12 +66,13 @@ def _fit(
     lengths: tuple[int, int],
     folder: Path,
 ) -> None:
+    from starbucks_retrieval.models.fit_texts import chunks
     from starbucks_retrieval.models.fitter import Fitter
     from starbucks_retrieval.models.texts import token_rows
 
     wanted = TEXTS_PER_DIM * encoder.hidden_size
     fitter = Fitter(encoder, layers)
-    for chunk in _chunks(texts(wanted), _CHUNK):
+    for chunk in chunks(texts(wanted)):
         fitter.add(token_rows(encoder, chunk, lengths))
     found, report = fitter.finish()
     log.info("projections of layers %s fitted on %d texts of the training data", _list(layers), report.texts)
@@ -131,17 +130,6 @@ def touch_unused(projections: Projections | None, used: Iterable[int]) -> Tensor
     if not weights:
         return None
     return torch.stack([weight.sum() for weight in weights]).sum() * 0
-
-
-def _chunks(texts: Iterable[tuple[str, bool]], size: int) -> Iterator[list[tuple[str, bool]]]:
-    chunk: list[tuple[str, bool]] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _list(layers: Sequence[int]) -> str:

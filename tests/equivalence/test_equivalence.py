@@ -52,10 +52,16 @@ CLASSES: dict[str, tuple[str, list[float]]] = {
     "distilled": (f"{GROUPS} --distil_weight 1 --in_batch_negatives false", [1.8971, 3.2131, 1.6289, 2.348]),
     "bf16": (f"{GROUPS} --bf16", [3.3524, 2.0091, 3.2385, 1.5142]),
     "separate": (f"{GROUPS} --objective separate --sizes 2:16", [3.4794, 3.1011, 3.1993, 2.2554]),
-    "projections": (f"{GROUPS} --projections fit --sizes 0:8,2:16,4:32 --projection_learning_rate 0.02", [3.2563, 2.6152, 3.2489, 1.908]),
+    "projections": (
+        f"{GROUPS} --projections fit --sizes 0:8,2:16,4:32 --projection_learning_rate 0.02",
+        [3.2563, 2.6152, 3.2489, 1.908],
+    ),
     "projections-sampled": (f"{GROUPS} --projections random --objective 2dmse", [14.1872, 9.7321, 13.7703, 5.3613]),
     "distil": (f"{TEXTS} --objective_options asymmetric_weight=1", [0.0661, 0.4399, 0.075, 0.5462]),
-    "distil-spread": (f"{TEXTS} --objective_options spread_weight=1 --projections none --sizes 1:8,2:16,4:32", [2.1135, 2.0163, 2.0686, 1.405]),
+    "distil-spread": (
+        f"{TEXTS} --objective_options spread_weight=1 --projections none --sizes 1:8,2:16,4:32",
+        [2.1135, 2.0163, 2.0686, 1.405],
+    ),
 }
 
 

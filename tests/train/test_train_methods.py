@@ -38,6 +38,7 @@ def data(tmp_path_factory):
             nli.write(
                 json.dumps({"anchor": row["query"], "positive": row["positive"], "negative": row["negative"][0]}) + "\n"
             )
+    (folder / "texts.txt").write_text("".join(f"{' '.join(text())}\n" for _ in range(60)))
     with open(folder / "pairs.tsv", "w") as pairs:
         pairs.write("split\tscore\tsentence1\tsentence2\n")
         for i in range(40):
@@ -66,6 +67,8 @@ def test_every_preset_trains(tiny_bert, data, tmp_path, name):
         kind = ("pairs.tsv", "--dataset_split", "train")
     else:
         kind = ("nli.jsonl",) if PRESETS[name].get("task") == "sts" else ("rows.jsonl",)
+    if name == "distil":
+        kind = ("texts.txt",)
     if PRESETS[name].get("objective") == "separate":
         words += ["--sizes", "2:16"]
     if "train_dims" in PRESETS[name]:
@@ -74,7 +77,8 @@ def test_every_preset_trains(tiny_bert, data, tmp_path, name):
     losses = [entry["loss"] for entry in history(tmp_path / "m") if "loss" in entry]
     assert len(losses) == 2 and np.isfinite(losses).all()
     encoder = NestedEncoder.from_pretrained(tmp_path / "m")
-    expected = (PRESETS[name]["pooling"], PRESETS[name]["normalize"], PRESETS[name]["temperature"])
+    own = {"pooling": "cls", "normalize": False, "temperature": 1.0} | PRESETS[name]
+    expected = (own["pooling"], own["normalize"], own["temperature"])
     assert (encoder.config.pooling, encoder.config.normalize, encoder.config.temperature) == expected
     vectors = encoder.encode(["w1 w2"])
     assert set(vectors) == set(encoder.sizes)
