@@ -29,8 +29,8 @@ class DistilOptions(Options):
         asymmetric_weight: Weight of the same KL with the scores against frozen full-depth embeddings cut to d, so that
             queries at (n, d) find passages at the last layer.
         full_weight: Weight of the cosine term of the full size: training for small sizes then changes it little.
-        spread_weight: Weight of the global orthogonal regulariser (arXiv 1708.06320, eq. 5): embeddings of different
-            texts have mean cosine 0 and mean squared cosine at most 1/d.
+        spread_weight: Weight of the global orthogonal regulariser (arXiv 1708.06320): embeddings of different texts
+            have mean cosine 0 and mean squared cosine at most 1/d.
     """
 
     labelled: ClassVar[bool] = False
@@ -59,7 +59,7 @@ class Distil(Objective[DistilOptions]):
     """L = mean over the sizes of [cosine + λ KL(frozen ‖ size) + asymmetric + spread] + anchor of the full size.
 
     The batch's queries are the texts, and its passages the same texts, of all processes; a text is no passage of itself.
-    Related: PKD (arXiv 1908.09355) and MiniLM (2002.10957) distil layers, Matryoshka-Adaptor (2407.20243) distils scores.
+    Related: Matryoshka-Adaptor (arXiv 2407.20243), which trains adapters on frozen embeddings.
 
     Example:
         >>> from starbucks_retrieval.losses.batch import Batch
@@ -120,7 +120,7 @@ class Distil(Objective[DistilOptions]):
 def spread(queries: Tensor, passages: Tensor, excluded: Tensor) -> Tensor:
     """Return the global orthogonal regulariser: M1² + max(0, M2 - 1/d), of cosines between different texts.
 
-    Source: X. Zhang et al. (arXiv 1708.06320), eq. 5; M1 is the mean cosine and M2 the mean squared one.
+    Source: the global orthogonal regulariser (arXiv 1708.06320); M1 is the mean cosine and M2 the mean squared one.
 
     Args:
         queries: [queries, d].

@@ -9,6 +9,7 @@ from docs.pages import ROOT
 
 # What the words before a number in brackets must hold.
 PAPERS = {
+    "1708.06320": "orthogonal regulariser",
     "1803.05449": "SentEval",
     "2101.06983": "[Gg]radient cache|GradCache|Contrastive Learning",
     "2104.08663": "BEIR",
