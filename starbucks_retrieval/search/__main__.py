@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
         return preview(plan_searches(args, funnel, index, milvus, seed=common.seed), funnel).show(common)
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
-        choice = choose_stored_funnel(args, funnel, common.seed)
+        choice = choose_stored_funnel(args, funnel, common.seed, index.approximate)
         figures["choice"] = choice.to_json()
         funnel = replace(funnel, funnel=str(choice.funnel))
     summaries = [run_search(plan) for plan in plan_searches(args, funnel, index, milvus, seed=common.seed)]

@@ -34,7 +34,7 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
-from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.indexes import (
     RESCORE,
     IndexSummary,
@@ -124,7 +124,9 @@ def search(
     if arguments.sizes:
         raise UserError("--sizes names several runs", "call search once for each size")
     if funnel.funnel == "auto":
-        funnel = FunnelArguments(str(choose_stored_funnel(arguments, funnel, seed).funnel))
+        funnel = FunnelArguments(
+            str(choose_stored_funnel(arguments, funnel, seed, bool(index and index.approximate)).funnel)
+        )
     [plan] = plan_searches(arguments, funnel, index or IndexArguments(), milvus or MilvusArguments(), seed=seed)
     return run_search(plan)
 
@@ -238,7 +240,7 @@ def make_retriever(
     if isinstance(made, RetrieverEngine):
         return made.retriever(request)
     options, funnel, last, first = request.options, request.funnel, request.last, request.passages[request.first]
-    shortlister = None
+    shortlister: Shortlister | None = None
     if index is not None:
         find: Any = partial(index.search, parameters=options.index_search, **options.limits)
         if funnel is None:

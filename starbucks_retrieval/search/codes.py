@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
@@ -40,7 +42,7 @@ def code_shortlister(
         UserError: FAISS is not installed, or the store is too small for a quantiser to learn from.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, numpy as np
         >>> from starbucks_retrieval.search.funnel import Funnel
         >>> from starbucks_retrieval.search.stores import write_vectors
         >>> vectors = np.eye(4, dtype=np.float32)
@@ -48,7 +50,7 @@ def code_shortlister(
         ...     store = write_vectors(f"{folder}/L1-D4", "abcd", vectors)
         ...     find = code_shortlister(Funnel.parse("1:4/int8@1,1:4").steps[0], store)
         ...     rows, scores = find(vectors[2:3], 1)
-        ...     rows.tolist()
+        ...     [row.tolist() for row in rows]
         [[2]]
     """
     factory = step.factory or "Flat"
@@ -66,7 +68,8 @@ def code_shortlister(
     for _, block in store.blocks(max(256, min(_BLOCK, max_memory // 2 // (dim * 4))), np.float32):
         index.add(np.ascontiguousarray(block))
 
-    def find(queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        return index.search(np.ascontiguousarray(queries, np.float32), depth, index.search_parameters)
+    def find(queries: np.ndarray, depth: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        rows, scores = index.search(np.ascontiguousarray(queries, np.float32), depth, index.search_parameters)
+        return list(rows), list(scores)
 
     return find

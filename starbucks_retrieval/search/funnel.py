@@ -26,8 +26,10 @@ CODES: dict[str, Callable[[int], str]] = {
     "int8": lambda dim: "SQ8",
     "int4": lambda dim: f"PQ{dim}x4fs",
     "int2": lambda dim: f"PQ{dim // 2}x4fs",  # 4 bits for two numbers
+    "int1": lambda dim: f"PQ{dim // 4}x4fs",  # 4 bits for four
     "binary": lambda dim: "Binary",
 }
+NUMBERS = {"int2": 2, "int1": 4}  # that share a code
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class FunnelStep:
             raise UserError(f"the step {self} compares {self.query_size.dim} with {self.size.dim} dimensions", _SYNTAX)
         if self.code is not None and self.code not in CODES:
             raise UserError(f"{self.code!r} is no code for {self.size}", f"the codes are {', '.join(CODES)}")
-        if self.code == "int2" and self.size.dim % 2:
-            raise UserError(f"{self.size}/int2 has an odd dim: a code is for two numbers", "use an even dim")
+        group = NUMBERS.get(self.code or "", 1)
+        if self.size.dim % group:
+            raise UserError(f"{self}: a code is for {group} numbers", f"use a dim that {group} divides")
 
     def __str__(self) -> str:
         name = str(self.size) if self.query_size is None else pair_name(self.query_size, self.size)

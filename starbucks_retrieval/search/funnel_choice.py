@@ -196,7 +196,7 @@ def choose_funnel(
             scores = quality.scores(search.rows(funnel)[:, :CUTOFF])
             if share(scores) >= target:
                 finalists[funnel] = scores
-    laps = {funnel: [] for funnel in finalists}
+    laps: dict[Funnel, list[float]] = {funnel: [] for funnel in finalists}
     for _ in range(_ROUNDS):
         for funnel, seconds in laps.items():
             seconds.append(search.seconds(funnel, timer))
@@ -237,13 +237,16 @@ def _used(query_ids: Sequence[str], qrels: Qrels | None, seed: int) -> np.ndarra
     return np.array(rows)[sample_rows(len(rows), _QUERIES, seed)]
 
 
-def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments, seed: int = 42) -> FunnelChoice:
+def choose_stored_funnel(
+    arguments: SearchArguments, funnel: FunnelArguments, seed: int = 42, indexed: bool = False
+) -> FunnelChoice:
     """Choose a funnel over the sizes that are stored for both queries and passages, and dims of the deepest layer.
 
     Args:
         arguments: Stores, depth, engine, queries at once, memory and threads.
         funnel: `qrels` of the queries, if any, and the `target` share of the full size's quality to keep.
         seed: As in `choose_funnel`.
+        indexed: An approximate index makes the shortlists: codes are not tried.
 
     Raises:
         UserError: There is no such size, or `choose_funnel` refuses queries or judgements.
@@ -252,7 +255,9 @@ def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments, se
     if not stored:
         raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
     full = max(stored)
-    sizes = sorted({*stored, *(Size(full.layer, dim) for dim in DIMS if dim < full.dim)})
+    milvus = arguments.engine == "milvus"  # holds the stored sizes only
+    cuts = () if milvus else [Size(full.layer, dim) for dim in DIMS if dim < full.dim]
+    sizes = sorted({*stored, *cuts})
     at = arguments.named_query_size
     of_queries = {size: cut_query_size(at, size) for size in sizes} if at is not None else None
     queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes, of_queries)
@@ -272,6 +277,7 @@ def choose_stored_funnel(arguments: SearchArguments, funnel: FunnelArguments, se
         batch_size=arguments.batch_size,
         max_memory=arguments.memory_bytes,
         threads=arguments.threads,
+        codes=() if milvus or indexed else tuple(CODES),
         generator=make_candidate_generator(engine, options, full.dim),
         seed=seed,
     )

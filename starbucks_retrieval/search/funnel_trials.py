@@ -11,7 +11,7 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.codes import code_shortlister
-from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.funnel import NUMBERS, Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_candidates import Measured, Timer, line_of
 from starbucks_retrieval.search.funnel_quality import CUTOFF
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
@@ -26,7 +26,7 @@ def first_steps(sizes: Sequence[Size], codes: Iterable[str]) -> list[FunnelStep]
     """Return what a funnel may scan first: every size, and codes of some dims of the deepest layer."""
     full, names = sizes[-1], list(codes)
     coded = [size for size in sizes if size.layer == full.layer and size.dim in (*CODED_DIMS, full.dim)]
-    steps = [FunnelStep(size, code=code) for size in coded for code in names if code != "int2" or size.dim % 2 == 0]
+    steps = [FunnelStep(size, code=code) for size in coded for code in names if size.dim % NUMBERS.get(code, 1) == 0]
     return [*map(FunnelStep, sizes), *steps]
 
 
@@ -69,7 +69,9 @@ class Trials:
             assert first is not None and funnel.depth is not None
             size, batch = funnel.last, batch_size or len(vectors[funnel.last])
             parts = range(0, len(vectors[size]), batch)
-            return np.concatenate([first(vectors[size][start : start + batch], funnel.depth)[0] for start in parts])
+            return np.stack(
+                [row for start in parts for row in first(vectors[size][start : start + batch], funnel.depth)[0]]
+            )
         found = funnel_search(vectors, stores, funnel, first=first, **options)
         return np.concatenate([rows for rows, _ in found])
 

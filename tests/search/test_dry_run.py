@@ -85,7 +85,6 @@ def test_funnels_indexes_several_sizes_and_other_engines(stores, capsys):
         (["--funnel", "2:4@9,6:16", "--engine", "ray"], "--engine ray"),
         (["--size", "6:16", "--engine", "milvus"], "--uri is missing"),
         (["--size", "6:16", "--measure_recall", "9"], "--measure_recall"),
-        (["--funnel", "auto"], "--qrels is missing"),
         (["--sizes", "all", "--index", "HNSW32"], "--sizes goes with exact search"),
         (["--size", "6:16", "--query_reps", "passages", "--passage_reps", "queries"], "swap"),
     ],

@@ -185,6 +185,13 @@ def test_reading_and_writing_a_funnel():
         ("2:32@100,6:64@50,2:32", "scores at 2:32 twice"),
         ("6:32@100,2:64", "shrinks from 6:32 to 2:64: a funnel grows in cost"),
         ("2:64@100,6:32", "shrinks from 2:64 to 6:32"),
+        ("6:64/int4@100", "has quantised scores only"),
+        ("2:32@100,6:64/int4@50,6:64", "6:64/int4@50 is not the first step"),
+        ("6:64/int4@100,2:64", "shrinks from 6:64 to 2:64"),
+        ("6:64/int3@100,6:64", "'int3' is no code for 6:64"),
+        ("6:62/int1@100,6:64", "6:62/int1@100: a code is for 4 numbers"),
+        ("6:64/@100,6:64", "'' is no code for 6:64"),
+        ("1:64/2:64/6:64@100,6:64", "cannot read the step '1:64/2:64/6:64'"),
     ],
 )
 def test_invalid_funnels_are_refused(text, what):
@@ -280,3 +287,11 @@ def test_an_empty_batch_of_queries(corpus, queries):
     _, _, stores = corpus
     none = {size: vectors[:0] for size, vectors in queries.items()}
     assert list(funnel_search(none, stores, Funnel.parse("2:4@10,6:24"))) == []
+
+
+def test_a_quantised_first_step_can_be_of_the_last_size():
+    funnel = Funnel.parse("6:64/int4@100, 6:64@10")
+    assert str(funnel) == "6:64/int4@100,6:64@10" and list(funnel.sizes) == [Size(6, 64)]
+    assert funnel.steps[0].factory == "PQ64x4fs"
+    assert str(funnel.with_queries_at(Size(1, 64))) == "1:64/6:64/int4@100,1:64/6:64@10"
+    assert Funnel.parse("1:64/6:64/int4@100,1:64/6:64@10").steps[0].query_size == Size(1, 64)

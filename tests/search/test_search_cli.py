@@ -68,8 +68,22 @@ def test_the_funnel_is_chosen_by_judgements(stores, capfd):
     figures = json.loads(capfd.readouterr().out)
     assert figures["choice"]["score"] >= 0.5 * figures["choice"]["full_score"]
     assert figures["funnel"].startswith(figures["choice"]["funnel"].split("@")[0])
-    assert run_command(main, run(stores, "--funnel", "auto")) == 2
-    assert "--qrels" in capfd.readouterr().err
+    first = figures["funnel"]
+    assert ranked(stores, "--funnel", first) == ranked(stores, "--funnel", first)  # what it says can be typed
+    figures_of = json.loads(capfd.readouterr().out.splitlines()[0])
+    assert figures_of["funnel"] == first
+
+
+def test_without_judgements_a_funnel_is_chosen_by_agreement(stores, capfd):
+    assert run_command(main, run(stores, "--funnel", "auto", "--target", "0.5")) == 0
+    assert json.loads(capfd.readouterr().out)["choice"]["measure"] == "agreement@10"
+
+
+def test_a_quantised_first_step(stores, capfd):
+    exact = untagged(ranked(stores, "--size", "6:16"))
+    assert untagged(ranked(stores, "--funnel", "6:16/int8@400,6:16")) == exact
+    assert run_command(main, run(stores, "--funnel", "6:16/int8@400,6:16", "--index", "SQ8")) == 2
+    assert "omit the index, or the code" in capfd.readouterr().err
 
 
 def test_an_index_is_built_kept_and_opened(stores, capfd):

@@ -206,6 +206,12 @@ def test_a_funnel_encodes_once_and_scores_at_its_last_size(reps, corpus):
     assert [hit.docid for hit in searcher.search("tea milk", k=3)] == ["d", "b", "a"]
 
 
+def test_a_quantised_first_step(reps, corpus):
+    searcher = Searcher(FakeEncoder(), reps, corpus, funnel="2:4/int8@4,2:4")  # keeps all four
+    exact = Searcher(FakeEncoder(), reps, corpus, size=Size(2, 4))
+    assert searcher.search("tea", k=4) == exact.search("tea", k=4)
+
+
 def test_where_a_funnel_ends(reps):
     closed = Searcher(FakeEncoder(), reps, funnel=Funnel.parse("1:2@4,2:4@3"))
     assert [len(closed.search("tea", k)) for k in (1, 3, 10)] == [1, 3, 3]
