@@ -8,10 +8,12 @@ answers, so nDCG@10 stays a figure of real queries, but times are those of a lar
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import common
 import numpy as np
@@ -22,7 +24,7 @@ from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.funnel import CODES, Funnel
 from starbucks_retrieval.search.funnel_choice import DIMS, choose_funnel
 from starbucks_retrieval.search.funnel_quality import JudgedQuality
-from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.pairs import open_pairs
 from starbucks_retrieval.search.stores import SlicedStore, stored_sizes, write_vectors
 from starbucks_retrieval.sizes import Size
@@ -58,9 +60,7 @@ def main() -> None:
             _compare(settings, queries, ids, stores, batch_size, report)
 
 
-def _filled(
-    stores: dict[Size, EmbeddingStore], count: int, folder: Path, seed: int
-) -> dict[Size, EmbeddingStore]:
+def _filled(stores: dict[Size, EmbeddingStore], count: int, folder: Path, seed: int) -> dict[Size, EmbeddingStore]:
     """The stores with made-up passages after the real ones; all sizes of a passage are made of the same two."""
     filled: dict[Size, EmbeddingStore] = {}
     for size, store in sorted(stores.items(), reverse=True):
@@ -78,7 +78,7 @@ def _filled(
 
 
 def _compare(
-    settings: object,
+    settings: argparse.Namespace,
     queries: dict[Size, np.ndarray],
     ids: list[str],
     stores: dict[Size, EmbeddingStore],
@@ -87,7 +87,10 @@ def _compare(
 ) -> None:
     tune, test = read_qrels(settings.tune_qrels), read_qrels(settings.test_qrels)
     full = max(stores)
-    options = {"batch_size": batch_size, "generator": search_common.generator("auto", batch_size, stores[full])}
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "generator": search_common.generator("auto", batch_size, stores[full]),
+    }
     choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options)
     print(choice, choice.finalists, file=sys.stderr, flush=True)
     tested = [row for row, name in enumerate(ids) if name in test]
@@ -107,9 +110,7 @@ def _compare(
         run = partial(_search, asked, held, funnel, first, options)
         scores[name] = quality.scores(run(len(tested))).mean()
         contenders[name] = run
-    seconds = common.interleaved(
-        {name: lambda number, run=run: run(_TIMED) for name, run in contenders.items()}, settings.rounds
-    )
+    seconds = common.interleaved({name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds)
     for rival in [name for name in funnels if name != "chosen"]:
         report.line(
             f"{choice.funnel} over {funnels[rival]}, {batch_size} at once",
@@ -124,7 +125,13 @@ def _compare(
         )
 
 
-def _search(queries: dict, stores: dict, funnel: Funnel, first: object, options: dict, count: int) -> np.ndarray:
+def _timed(run: partial[np.ndarray], number: int) -> np.ndarray:
+    return run(_TIMED)
+
+
+def _search(
+    queries: dict, stores: dict, funnel: Funnel, first: Shortlister | None, options: dict, count: int
+) -> np.ndarray:
     some = {size: queries[size][:count] for size in funnel.sizes}
     return np.concatenate([rows for rows, _ in funnel_search(some, stores, funnel, first=first, **options)])
 
