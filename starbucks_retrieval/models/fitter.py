@@ -26,8 +26,8 @@ _TABLE_TEXTS = 50_000  # texts whose tokens and embeddings are kept in memory to
 class Fitter:
     """Sums over texts, and the held-out ones.
 
-    Every tenth text is held out, up to 1,000 of them. Where texts are much shorter than passages may be, half of them
-    are joined into long ones: maps that were fitted on short texts alone are poor for long ones, since the average of
+    Every tenth text is held out, up to 1,000 of them. Where texts are much shorter than passages may be, a sixth of
+    them are joined into long ones: maps that were fitted on short texts alone are poor for long ones, since the average of
     token states depends on the length.
 
     Args:

@@ -21,7 +21,7 @@ from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
 from starbucks_retrieval.models.projections import Projections
 
 #: The values of λ that are tried; the one with the smallest error on held-out texts is taken, layer by layer.
-RIDGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
 
 
 @dataclasses.dataclass

@@ -19,6 +19,7 @@ _BLOCKS = 10  # parts of a large source that are read: its beginning may be of o
 _TURN = 64  # items of a stream before the next stream's turn
 _JOINED = 8  # texts that are joined into a long one at most
 _LONGEST = 512  # tokens of a joined text at most
+_ALONE = 5  # runs of texts that stay alone for each run that is joined
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def token_rows(
 
 
 def join_short(rows: Sequence[Sequence[int]], max_length: int, special: Iterable[int]) -> list[Sequence[int]]:
-    """Join every second run of short texts into one long text.
+    """Join every sixth run of short texts into one long text.
 
     Args:
         rows: The token ids of each text.
@@ -191,11 +192,11 @@ def join_short(rows: Sequence[Sequence[int]], max_length: int, special: Iterable
         special: Ids of special tokens, which a joined text has at its ends only.
 
     Returns:
-        The rows, of which about half are joined. They are unchanged where two average texts are too long for that.
+        The rows, of which about a sixth are joined. They are unchanged where two average texts are too long for that.
 
     Example:
-        >>> join_short([[1, 5, 2], [1, 6, 2], [1, 7, 2], [1, 8, 2]], max_length=6, special=[1, 2])
-        [[1, 5, 2], [1, 6, 2], [1, 7, 8, 2]]
+        >>> join_short([[1, token, 2] for token in range(10, 22)], max_length=6, special=[1, 2])[8:]
+        [[1, 18, 2], [1, 19, 2], [1, 20, 21, 2]]
     """
     limit = min(max_length, _LONGEST)
     count = min(_JOINED, int(limit * len(rows) / max(1, sum(map(len, rows)))))
@@ -203,9 +204,10 @@ def join_short(rows: Sequence[Sequence[int]], max_length: int, special: Iterable
         return list(rows)
     ends = frozenset(special)
     result: list[Sequence[int]] = []
-    for start in range(0, len(rows), 2 * count):
-        result += rows[start : start + count]
-        if parts := rows[start + count : start + 2 * count]:
+    alone = _ALONE * count
+    for start in range(0, len(rows), alone + count):
+        result += rows[start : start + alone]
+        if parts := rows[start + alone : start + alone + count]:
             result.append(_joined(parts, limit, ends))
     return result
 

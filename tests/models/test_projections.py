@@ -134,15 +134,15 @@ def test_sparse_matrices_survive_a_checkpoint():
     assert (sparse_from(arrays, "x", 5) != shares).nnz == 0
 
 
-def test_short_texts_are_joined_up_to_the_length_of_passages():
-    rows = [[2, i, i, 3] for i in range(5, 21)]
+def test_a_sixth_of_short_texts_is_joined_up_to_the_length_of_passages():
+    rows = [[2, i, i, 3] for i in range(5, 41)]
     joined = join_short(rows, 12, [2, 3])
-    assert joined[:3] == rows[:3]
-    assert joined[3] == [2, 8, 8, 9, 9, 10, 10, 3]
-    assert sum(row[1:-1] == [i, i] for i, row in zip(range(5, 21), rows)) == 16
+    assert joined[:15] == rows[:15]
+    assert joined[15] == [2, 20, 20, 21, 21, 22, 22, 3]
+    assert joined[16:31] == rows[18:33]
     assert join_short(rows, 7, [2, 3]) == rows  # two do not fit
-    assert max(map(len, join_short([[2, *range(5, 30), 3]] * 4, 60, [2, 3]))) == 52
-    assert join_short([[7, 8], [9]] * 8, 40, [2])[8:] == [[7, 8, 9] * 4]  # without special tokens
+    assert max(map(len, join_short([[2, *range(5, 30), 3]] * 12, 60, [2, 3]))) == 52
+    assert join_short([[7, 8], [9]] * 24, 40, [2])[40:] == [[7, 8, 9] * 4]  # without special tokens
 
 
 def test_concatenated_layers_are_nested_and_saved(tiny_bert, tmp_path):
