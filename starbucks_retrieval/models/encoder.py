@@ -30,6 +30,8 @@ from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.sizes import Size, Sizes
 
+_LOOKED_UP = 16384  # texts whose tokens are looked up at once
+
 
 class NestedEncoder(PooledBackbone):
     """A Hugging Face backbone whose embedding can be taken at any size (layer, dim).
@@ -234,7 +236,10 @@ class NestedEncoder(PooledBackbone):
         """
         self.check(sizes)
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
-        batches = token_batches([len(row) for row in rows], max_tokens)
+        deeper = [size for size in sizes if size.layer or self.projections is None]
+        results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
+        layers = Sizes(deeper).layers if deeper else ()
+        batches = token_batches([len(row) for row in rows], max_tokens) if deeper else []
         precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
         steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
         pad_id = _first_not_none(self.tokenizer.pad_token_id, 0)
@@ -245,14 +250,40 @@ class NestedEncoder(PooledBackbone):
             for batch in steps:
                 batch_rows = [rows[i] for i in batch]
                 if end_to_end:
-                    pooled = self.forward_unpadded(batch_rows, sizes.layers)
-                elif sizes.layers == (0,) and self.projections is not None:
-                    pooled = {0: self.projections.token_table.embed_rows(batch_rows)}  # no padding, no backbone
+                    pooled = self.forward_unpadded(batch_rows, layers)
                 else:
-                    pooled = self(**pad(batch_rows, pad_id, self.device), layers=sizes.layers)
-                for size in sizes:
+                    pooled = self(**pad(batch_rows, pad_id, self.device), layers=layers)
+                for size in deeper:
                     vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
                     results[size][batch] = vectors.cpu().numpy()
+        return results
+
+    @torch.no_grad()
+    def look_up(self, rows: Sequence[Sequence[int]], sizes: Iterable[Size]) -> dict[Size, np.ndarray]:
+        """Compute embeddings at layer 0 from the token table, in float32, many texts at once and without padding.
+
+        Args:
+            rows: The token ids of each text.
+            sizes: Sizes of layer 0.
+
+        Returns:
+            {size: float32 [rows, dim]}; empty for no sizes.
+
+        Raises:
+            UserError: The model has no token table.
+        """
+        sizes = list(sizes)
+        if not sizes:
+            return {}
+        if self.projections is None:
+            raise UserError("layer 0 needs the token table of a fitted model", "run starbucks fit")
+        results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
+        widest = max(size.dim for size in sizes)
+        for start in range(0, len(rows), _LOOKED_UP):
+            block = slice(start, start + _LOOKED_UP)
+            pooled = self.projections.token_table.embed_rows(rows[block], widest)
+            for size in sizes:
+                results[size][block] = embedding(pooled, size.dim, self.config.normalize).cpu().numpy()
         return results
 
     def encode(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,13 +66,13 @@ class TokenTable(nn.Module):
         total = (nn.functional.embedding(input_ids, self.rows) * weights).sum(dim=1)
         return total / weights.sum(dim=1).clamp(min=1)
 
-    def embed_rows(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return [texts, hidden] from the token ids of each text, without padding."""
+    def embed_rows(self, rows: Sequence[Sequence[int]], dim: int | None = None) -> Tensor:
+        """Return the first `dim` numbers, None for all, from the token ids of each text: [texts, dim], without padding."""
         device = self.rows.device
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        ids = torch.tensor([token for row in rows for token in row], dtype=torch.long, device=device)
-        starts = lengths.cumsum(0) - lengths
-        total = nn.functional.embedding_bag(ids, self.rows, starts, mode="sum")
-        text = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
-        counts = torch.zeros(len(rows), device=device).index_add_(0, text, self.counted[ids].float())
+        ends = np.cumsum([0, *map(len, rows)])
+        found = np.fromiter(itertools.chain.from_iterable(rows), np.int64, ends[-1])
+        ids, bounds = torch.from_numpy(found).to(device), torch.from_numpy(ends).to(device)
+        # A copy of the columns that are needed: rows that lie close together are read several times faster.
+        total = nn.functional.embedding_bag(ids, self.rows[:, :dim].contiguous(), bounds[:-1], mode="sum")
+        counts = nn.functional.pad(self.counted[ids].cumsum(0), (1, 0))[bounds].diff()
         return total / counts.clamp(min=1).unsqueeze(1)

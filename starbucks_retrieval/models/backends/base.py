@@ -86,16 +86,17 @@ class GraphBackend(ABC):
                     f"{self.name} was opened for layers {opened}, not for layer {layer}", "open it with all the sizes"
                 )
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
+        results.update(self._encoder.look_up(rows, [size for size in sizes if not size.layer]))
+        if not graph_layers(sizes):
+            return results
         batches = token_batches([len(row) for row in rows], max_tokens)
-        run = self.runner() if graph_layers(sizes) else None
+        run = self.runner()
         normalize = self._encoder.config.normalize
         for batch in progress(batches, len(batches), "batches", label) if label else batches:
-            batch_rows = [rows[i] for i in batch]
-            pooled = self._run_graph(run, batch_rows) if run else {}
-            if 0 in sizes.layers and self._encoder.projections is not None:
-                pooled[0] = self._encoder.projections.token_table.embed_rows(batch_rows)
+            pooled = self._run_graph(run, [rows[i] for i in batch])
             for size in sizes:
-                results[size][batch] = embedding(pooled[size.layer], size.dim, normalize).numpy()
+                if size.layer:
+                    results[size][batch] = embedding(pooled[size.layer], size.dim, normalize).numpy()
         return results
 
     def _run_graph(self, run: GraphFunction, rows: TokenRows) -> dict[int, torch.Tensor]:
