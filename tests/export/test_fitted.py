@@ -7,9 +7,12 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from conftest import save_model
 from export.exports import run, run_card, some_texts
 from fitted_models import fitted, load
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.cli import run_command
@@ -73,6 +76,34 @@ def test_dot_products_are_exported_too(tmp_path, size):
     encoder = fitted_model(tmp_path / "model", normalize=False)
     run(encoder, tmp_path / "out", "sentence-transformers", str(size))
     assert assert_same_embeddings(tmp_path / "out", encoder, size)[-1] == "Dense"
+
+
+def byte_level_tokenizer(**options):
+    """A byte-level BPE tokenizer that adds no special tokens, as those of many decoders."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(["the café at night"] * 9, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", model_max_length=60, **options
+    )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_table_with_byte_level_tokens(tmp_path, side):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    save_model(tmp_path / "model", "qwen3", vocab_size=300)
+    byte_level_tokenizer(truncation_side=side).save_pretrained(tmp_path / "model")
+    encoder, _ = fitted(load(tmp_path / "model", pooling="last", passage_max_len=20))
+    encoder.projections.table.rows.data[100:] = torch.randn(200, 32)  # the fit saw the first hundred tokens only
+    encoder.projections.table.counted[100:] = True
+    encoder.save_pretrained(tmp_path / "model")
+    encoder.name = str(tmp_path / "model")
+    run(encoder, tmp_path / "out", "sentence-transformers", "0:16")
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    texts = ["the café", "東京 <end> at night", "", "the night at the café " * 9 + "once"]
+    np.testing.assert_allclose(model.encode(texts), encoder.encode(texts, "0:16")[Size(0, 16)], atol=1e-6)
 
 
 def test_our_own_tools_read_a_layer_with_its_map(encoder, tmp_path):
