@@ -62,19 +62,23 @@ def folder(tmp_path_factory):
         for _ in range(32):
             file.write(json.dumps({"query": text(), "positive": text(), "negative": [text() for _ in range(3)]}) + "\n")
     (folder / "on_cpu.py").write_text(ON_CPU)
+    one_process(folder, "one")
+    return folder
+
+
+def one_process(folder, output, more=""):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        assert run_command(main, f"{FLAGS} --output_dir one --per_device_train_batch_size 8".split()) == 0
+        assert run_command(main, f"{FLAGS} --output_dir {output} --per_device_train_batch_size 8 {more}".split()) == 0
     finally:
         os.chdir(before)
-    return folder
 
 
 def torchrun(folder, kind, more=""):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     start = ["on_cpu.py"] if kind == "fsdp" else ["-m", "starbucks_retrieval.train"]
-    flags = f"{FLAGS} {KINDS[kind]} --output_dir {kind} --per_device_train_batch_size 4 {more}".split()
+    flags = f"{FLAGS} --output_dir {kind} {KINDS[kind]} --per_device_train_batch_size 4 {more}".split()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run([*launcher, *start, *flags], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -112,3 +116,14 @@ def test_fsdp_resumes_where_it_stopped(folder):
     before = trajectory(folder / "fsdp")
     torchrun(folder, "fsdp", "--resume_from_checkpoint fsdp/checkpoint-2")
     np.testing.assert_allclose(trajectory(folder / "fsdp")[-2:], before[-2:], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_fsdp_trains_and_saves_maps_as_one_process_does(folder):
+    one_process(folder, "one-maps", "--projections fit")
+    torchrun(folder, "fsdp", "--projections fit --output_dir fsdp-maps")
+    np.testing.assert_allclose(trajectory(folder / "fsdp-maps"), trajectory(folder / "one-maps"), rtol=2e-3)
+    one, many = (load_file(folder / name / "projections.safetensors") for name in ("one-maps", "fsdp-maps"))
+    assert one.keys() == many.keys()
+    for key in one:
+        np.testing.assert_allclose(one[key], many[key], atol=2e-3, err_msg=key)
