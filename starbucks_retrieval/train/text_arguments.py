@@ -8,7 +8,7 @@ from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)  # TrainArguments("my-model") keeps its first argument
 class TextArguments:
     """Training on texts without labels."""
 

@@ -22,8 +22,8 @@ def options(name, **more):
     return build_options(TrainArguments("m", dataset_path=["d"], **ours, **more), EncoderConfig(), 12, False)
 
 
-def test_all_presets_keep_known_positives():
-    assert {recipe["false_negatives"] for recipe in PRESETS.values()} == {"keep"}
+def test_all_published_presets_keep_known_positives():
+    assert {recipe["false_negatives"] for name, recipe in PRESETS.items() if name != "distil"} == {"keep"}
 
 
 @pytest.mark.parametrize("task", ["msmarco", "sts"])

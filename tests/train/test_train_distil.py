@@ -9,8 +9,11 @@ from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.projections import FILE
+from starbucks_retrieval.train import TrainArguments
 from starbucks_retrieval.train.__main__ import main
+from starbucks_retrieval.train.options import build_options
 
 STEPS = "--max_steps 2 --save_strategy no --sizes 0:8,2:16,4:32"
 
@@ -120,3 +123,10 @@ def test_texts_are_cut_in_training_only(run, distilled):
     short = run("short", f"{STEPS} --passage_max_len 5")
     assert json.loads((short / "starbucks.json").read_text()) == stored
     assert history(short)[0]["loss"] != history(distilled)[0]["loss"]
+
+
+def test_the_anchor_weight_is_that_of_the_full_size():
+    arguments = TrainArguments("m", dataset_path=["d"], objective="distil", anchor_weight=3.0)
+    options = build_options(arguments, EncoderConfig(normalize=True, temperature=0.1), 4, False)
+    assert (arguments.model_name_or_path, arguments.query_path) == ("m", None)
+    assert (options.full_weight, options.normalize, options.temperature) == (3.0, True, 0.1)
