@@ -133,6 +133,12 @@ def beir(folder: Path) -> None:
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
 
 
+def plain_texts(path: Path) -> None:
+    """Write five hundred texts, one a line."""
+    rng = np.random.default_rng(4)
+    path.write_text("".join(" ".join(rng.choice(_WORDS, 12)) + "\n" for _ in range(500)))
+
+
 def _lines(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -145,7 +151,7 @@ class Samples:
         self._run = run
 
     names = (
-        *("my-backbone", "my-model", "fitted", "my-set", "emb/passages", "emb/queries", "run.trec"),
+        *("my-backbone", "my-model", "fitted", "my-set", "emb/passages", "emb/queries", "run.trec", "my-texts.txt"),
         *("Starbucks-msmarco", "Starbucks_STS", "bert-base-uncased-fineweb100bt-smae", "stsb.tsv"),
     )
 
@@ -177,6 +183,8 @@ class Samples:
             fitted(self._path("my-model"), path)
         elif name == "my-set":
             beir(path)
+        elif name == "my-texts.txt":
+            plain_texts(path)
         elif name == "Starbucks-msmarco":
             published(self._path("my-backbone"), path)
         elif name == "Starbucks_STS":
