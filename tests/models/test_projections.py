@@ -96,6 +96,28 @@ def test_layer_0_is_the_mean_of_the_table_without_special_tokens(encoder):
     np.testing.assert_allclose(beside[0], expected, atol=1e-6)
 
 
+def test_layer_0_is_looked_up_alike_alone_and_beside_others(encoder, tiny_bert, monkeypatch):
+    from starbucks_retrieval.models import encoder as module
+
+    rows = token_rows(9, seed=4)
+    alone = encoder.embed(rows, Sizes.parse("0:8,0:32"))
+    beside = encoder.embed(rows, Sizes.parse("0:8,0:32,2:8"), max_tokens=20)
+    monkeypatch.setattr(module, "_LOOKED_UP", 4)
+    in_blocks = encoder.look_up(rows, alone)
+    for size in alone:
+        np.testing.assert_array_equal(alone[size], beside[size])
+        np.testing.assert_array_equal(alone[size], in_blocks[size])
+    with pytest.raises(UserError, match="layer 0 needs the token table"):
+        load(tiny_bert).look_up(rows, [Size(0, 8)])
+
+
+def test_a_token_table_is_cut_to_dims_and_takes_texts_without_tokens():
+    table = TokenTable(torch.arange(12.0).reshape(4, 3))
+    rows = [[1, 2], [], [3, 0]]
+    torch.testing.assert_close(table.embed_rows(rows, 2), table.embed_rows(rows)[:, :2])
+    assert table.embed_rows(rows)[1].tolist() == [0, 0, 0]
+
+
 def test_a_text_of_special_tokens_only_is_zero_at_layer_0(encoder):
     assert not encoder.encode([""], "0:8")[Size(0, 8)].any()
 
