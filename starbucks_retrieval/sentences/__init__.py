@@ -127,14 +127,15 @@ def grid_axes(layers: str | None, dims: str | None, model: NestedEncoder | Model
     """
     projected = model.config.projected_layers
     usual = grid_layers(model.num_layers)
-    rows = _numbers("layers", layers, least=0) or [layer for layer in projected if layer in (0, *usual)] or usual
+    rows = _numbers("layers", layers) or [layer for layer in projected if layer in (0, *usual)] or usual
     columns = _numbers("dims", dims) or grid_dims(model.hidden_size)
     model.check(Sizes(Size(layer, dim) for layer in rows for dim in columns))
     return rows, columns
 
 
-def _numbers(name: str, text: str | None, least: int = 1) -> list[int]:
+def _numbers(name: str, text: str | None) -> list[int]:
     """Return the ascending distinct numbers of a flag such as 2,4,6; an empty list if it was not given."""
+    least = 0 if name == "layers" else 1
     words = (text or "").replace(",", " ").split()
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word) >= least)]
     if wrong or (text is not None and not words):
