@@ -60,18 +60,16 @@ class Trials:
         stores[step.size] = self._held[1]
         return stores, None
 
-    def rows(self, funnel: Funnel, queries: slice = slice(None), batch_size: int | None = None) -> np.ndarray:
-        """Return the rows that a funnel finds [queries, keep]."""
+    def rows(self, funnel: Funnel, queries: slice = slice(None), batch_size: int = 1024) -> np.ndarray:
+        """Return the rows that a funnel finds [queries, keep], which do not depend on the batch size."""
         stores, first = self._arguments(funnel)
         vectors = {size: self.queries[size][queries] for size in funnel.sizes}
-        options = self.options | ({"batch_size": batch_size} if batch_size else {})
+        options = self.options | {"batch_size": batch_size}
         if len(funnel.steps) == 1 and funnel.steps[0].code:
             assert first is not None and funnel.depth is not None
-            size, batch = funnel.last, batch_size or len(vectors[funnel.last])
-            parts = range(0, len(vectors[size]), batch)
-            return np.stack(
-                [row for start in parts for row in first(vectors[size][start : start + batch], funnel.depth)[0]]
-            )
+            of_size = vectors[funnel.last]
+            parts = [of_size[start : start + batch_size] for start in range(0, len(of_size), batch_size)]
+            return np.stack([row for part in parts for row in first(part, funnel.depth)[0]])
         found = funnel_search(vectors, stores, funnel, first=first, **options)
         return np.concatenate([rows for rows, _ in found])
 
