@@ -42,6 +42,7 @@ def main() -> None:
     flags.add_argument("--passages", type=int, default=0, help="fill up to so many (default: as stored)")
     flags.add_argument("--batch_size", type=int, nargs="+", default=[64, 1], help="queries at once")
     flags.add_argument("--shallow", default="0:128@1000", help="first step of the funnel to compare with")
+    flags.add_argument("--funnel", default=None, help="measure this one instead of choosing")
     flags.add_argument("--codes", nargs="*", default=list(CODES), help="codes to try")
     settings = flags.parse_args()
     sizes = stored_sizes(settings.passage_reps)
@@ -91,12 +92,17 @@ def _compare(
         "batch_size": batch_size,
         "generator": search_common.generator("auto", batch_size, stores[full]),
     }
-    choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options)
-    print(choice, choice.finalists, file=sys.stderr, flush=True)
+    shares: dict[str, float] = {}
+    if settings.funnel:
+        chosen = Funnel.parse(settings.funnel).at_depth(10)
+    else:
+        choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options)
+        print(choice, choice.finalists, file=sys.stderr, flush=True)
+        chosen, shares = choice.funnel, {"share_on_tuning": round(choice.score / choice.full_score, 4)}
     tested = [row for row, name in enumerate(ids) if name in test]
     quality = JudgedQuality([test[ids[row]] for row in tested], stores[full])
     asked = {size: own[tested] for size, own in queries.items()}
-    funnels = {"full": Funnel.parse(f"{full}@10"), "chosen": choice.funnel}
+    funnels = {"full": Funnel.parse(f"{full}@10"), "chosen": chosen}
     if Size.parse(settings.shallow.partition("@")[0]) in stores:
         funnels["shallow"] = Funnel.parse(f"{settings.shallow},{full}@10")
     scores, contenders = {}, {}
@@ -113,14 +119,14 @@ def _compare(
     seconds = common.interleaved({name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds)
     for rival in [name for name in funnels if name != "chosen"]:
         report.line(
-            f"{choice.funnel} over {funnels[rival]}, {batch_size} at once",
+            f"{chosen} over {funnels[rival]}, {batch_size} at once",
             f"time of a query through {rival} / through the chosen funnel; higher is better",
             **common.ratio(seconds[rival], seconds["chosen"]),
             ndcg={name: round(float(score), 4) for name, score in scores.items()},
             share_on_test=round(float(scores["chosen"] / scores["full"]), 4),
             share_of_rival=round(float(scores[rival] / scores["full"]), 4),
-            share_on_tuning=round(choice.score / choice.full_score, 4),
-            queries={"tuning": choice.queries, "test": len(tested)},
+            **shares,
+            test_queries=len(tested),
             query_ms={name: round(1000 * float(np.median(laps)) / _TIMED, 3) for name, laps in seconds.items()},
         )
 
