@@ -5,12 +5,13 @@ import pytest
 from conftest import DECODERS, FAMILIES, save_model
 from fitted_models import fitted, load, token_rows
 
-from starbucks_retrieval.models.backends import onnx
+from starbucks_retrieval.models.backends import onnx, openvino
 from starbucks_retrieval.models.backends.base import GraphBackend, graph_layers
 from starbucks_retrieval.models.backends.graph import EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
 from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
+from starbucks_retrieval.models.cutting import with_projections
 from starbucks_retrieval.sizes import Size, Sizes
 
 SIZES = Sizes.parse("0:8,1:8,2:32")
@@ -84,16 +85,36 @@ def test_concatenated_layers_are_part_of_the_graph(tmp_path, backend):
 @pytest.mark.slow
 def test_bf16_and_int8_are_close(encoder, opened):
     needs("openvino")
-    import openvino
+    from openvino import Core
 
     dtypes = ["int8"]
-    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if "BF16" in Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         dtypes.append("bf16")
     for dtype in dtypes:
         figures = drift(opened("openvino", dtype), encoder, token_rows(60, seed=3), SIZES)
         assert figures[Size(0, 8)]["cosine"] == pytest.approx(1)  # looked up in float32
         for size in (Size(1, 8), Size(2, 32)):
             assert 0.8 < figures[size]["cosine"] < 1 - 1e-7
+
+
+@pytest.mark.slow
+def test_int8_leaves_the_maps_in_fp32(encoder):
+    needs("openvino")
+    for graph, count in (
+        (PooledLayersGraph(encoder, (1, 2)), 2),
+        (EmbeddingGraph(encoder, Size(1, 8)), 1),
+        (EmbeddingGraph(encoder, Size(0, 8)), 0),
+        (PooledLayersGraph(with_projections(encoder, None), (1,)), 0),
+    ):
+        model = openvino.convert(graph)
+        names = openvino._maps(model, graph)
+        assert len(names) == count
+        if count:
+            quantised = openvino.quantise(model, token_rows(4), names)
+            operations = {node.get_friendly_name(): node for node in quantised.get_ops()}
+            for name in names:
+                inputs = {port.get_source_output().get_node().get_type_name() for port in operations[name].inputs()}
+                assert "FakeQuantize" not in inputs
 
 
 @pytest.mark.parametrize("name", ["torch", *BACKENDS])
@@ -134,13 +155,13 @@ def test_files_hold_the_map_at_its_size(encoder, tmp_path, size):
         needs(backend)
     import onnx as onnx_package
     import onnxruntime
-    import openvino
+    from openvino import Core
 
     write_onnx(encoder, size, tmp_path / "model.onnx")
     write_openvino(encoder, size, tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(tmp_path / "openvino_model.xml", "CPU", exact)
+    compiled = Core().compile_model(tmp_path / "openvino_model.xml", "CPU", exact)
     for row in [*token_rows(3, seed=4), [2, 3]]:
         inputs = {"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), dtype=np.int64)}
         expected = encoder.embed([row], Sizes([size]))[size]

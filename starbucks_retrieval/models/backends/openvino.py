@@ -65,7 +65,7 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
     graph = PooledLayersGraph(encoder, graph_layers(sizes))
     model = convert(graph)
     if dtype == "int8":
-        model = quantise(model, calibration or [])
+        model = quantise(model, calibration or [], _maps(model, graph))
         compiled = compile_model(model, fast)
         check_similar(graph, runner(compiled), "OpenVINO in int8", calibration)
     else:
@@ -110,7 +110,7 @@ def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration
     graph = EmbeddingGraph(encoder, size)
     model = convert(graph)
     if calibration is not None:
-        model = quantise(model, calibration)
+        model = quantise(model, calibration, _maps(model, graph))
     temporary = folder / f".{_FILE}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -148,8 +148,14 @@ def check_calibration(calibration: TokenRows | None) -> None:
     need("nncf", extra="openvino")
 
 
-def quantise(model: Any, calibration: TokenRows) -> Any:
-    """Return a copy of a model with int8 weights and activations, whose ranges come from the calibration rows."""
+def quantise(model: Any, calibration: TokenRows, kept: Sequence[str] = ()) -> Any:
+    """Return a copy of a model with int8 weights and activations, whose ranges come from the calibration rows.
+
+    Args:
+        model: The model in fp32.
+        calibration: Token rows like those to encode.
+        kept: The names of operations that stay in fp32.
+    """
     check_calibration(calibration)
     import nncf
 
@@ -161,10 +167,32 @@ def quantise(model: Any, calibration: TokenRows) -> Any:
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # its progress bars would mix with the command's output
             return nncf.quantize(
-                model, nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(batches)
+                model,
+                nncf.Dataset(batches),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(batches),
+                ignored_scope=nncf.IgnoredScope(names=list(kept)) if kept else None,
             )
     finally:
         log.setLevel(level)
+
+
+def _maps(model: Any, graph: Graph) -> list[str]:
+    """Return the names of the products with projections: one row per text, so int8 costs quality and saves no time.
+
+    all-MiniLM-L6-v2, fitted, at 4:128: the share of the ten nearest that int8 keeps rises from .929 to .951.
+    """
+    if graph.encoder.projections is None:
+        return []
+    names = set()
+    for result in model.get_results():
+        level = {result.get_friendly_name(): result}
+        # Layer by layer towards the inputs; the dictionary holds a node once that is reached on several paths.
+        while level and not (found := [name for name, node in level.items() if node.get_type_name() == "MatMul"]):
+            before = [port.get_source_output().get_node() for node in level.values() for port in node.inputs()]
+            level = {node.get_friendly_name(): node for node in before}
+        names |= set(found)
+    return sorted(names)
 
 
 def compile_model(model: Any, dtype: str) -> Any:
