@@ -77,7 +77,7 @@ class TrainArguments(TextArguments):
     projections: Literal["fit", "random", "none"] | None = flag(
         None,
         "a linear map per layer, trained with the backbone: fitted on the training texts, or random (default: the model's "
-        "own if starbucks fit made it, else none; none drops them)",
+        "own if starbucks fit made it, else none, for distil fit; none drops them)",
     )
     projection_learning_rate: float = flag(3e-4, "learning rate of these maps; --learning_rate is that of the backbone")
     passage_layers: str | None = flag(
