@@ -165,6 +165,19 @@ def test_refusals(tiny_bert, sets, capsys, flags, message):
     assert message in err and "try: " in err and "Traceback" not in err
 
 
+def test_a_grid_may_begin_at_layer_0_of_a_fitted_model(tiny_bert, sets, tmp_path):
+    import dataclasses
+
+    encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
+    encoder.config = dataclasses.replace(encoder.config, pooling="mean", normalize=True)
+    rng = np.random.default_rng(0)
+    encoder.fit([" ".join(f"w{i}" for i in rng.integers(0, 95, 12)) for _ in range(60)])
+    encoder.save_pretrained(tmp_path / "fitted")
+    assert run(tmp_path / "fitted", "--layers", "0,2", "--dims", "8,16", "--output", "s.json") == 0
+    sizes = {str(cell.size) for cell in read_results("s.json").cells}
+    assert sizes == {"0:8", "0:16", "2:8", "2:16"}
+
+
 def test_nan_in_the_weights(tiny_bert, sets, tmp_path, capsys):
     import torch
 
