@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Ours, no published recipe: minutes of distillation without labels; pooling and score are the model's
     "distil": {
         "objective": "distil",
-        "objective_options": ["asymmetric_weight=1"],
+        "objective_options": ["asymmetric_weight=1", "full_weight=20"],
         "query_max_len": 128,
         "passage_max_len": 128,
         "dropout": 0.0,
