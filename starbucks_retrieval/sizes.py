@@ -157,6 +157,22 @@ class Sizes(Sequence[Size]):
         return cls(members)
 
 
+def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Sizes) -> Sizes:
+    """Return sizes given as Sizes, a Size, a list of them or a string; `model_sizes` for None.
+
+    Example:
+        >>> str(as_sizes([Size(4, 64), Size(2, 32)], Sizes.parse("6:128")))
+        '2:32,4:64'
+    """
+    if sizes is None:
+        return model_sizes
+    if isinstance(sizes, str):
+        return Sizes.parse(sizes, model_sizes)
+    if isinstance(sizes, Size):
+        return Sizes([sizes])
+    return sizes if isinstance(sizes, Sizes) else Sizes(sorted(sizes))
+
+
 def pair_name(size: Size, passage_size: Size | None = None) -> str:
     """Return the name of the size that queries and passages are scored at.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +25,9 @@ from starbucks_retrieval.models.fingerprint import layer_digests, projected_dige
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
-from starbucks_retrieval.models.pooling import PooledBackbone, embedding
+from starbucks_retrieval.models.pooling import CopyableLock, PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import Size, Sizes, as_sizes
 
 _LOOKED_UP = 16384  # texts whose tokens are looked up at once
 
@@ -74,7 +73,7 @@ class NestedEncoder(PooledBackbone):
         self.name = name
         if config.sizes is not None:
             self.check(config.sizes)
-        self._tokenizer_lock = _CopyableLock()
+        self._tokenizer_lock = CopyableLock()
 
     @classmethod
     def from_pretrained(
@@ -375,38 +374,6 @@ class NestedEncoder(PooledBackbone):
             self.config, projected_layers=projections.layers, sizes=report.recommended(), passage_layers=()
         )
         return report
-
-
-def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Sizes) -> Sizes:
-    """Return sizes given as Sizes, a Size, a list of them or a string; `model_sizes` for None.
-
-    Example:
-        >>> str(as_sizes([Size(4, 64), Size(2, 32)], Sizes.parse("6:128")))
-        '2:32,4:64'
-    """
-    if sizes is None:
-        return model_sizes
-    if isinstance(sizes, str):
-        return Sizes.parse(sizes, model_sizes)
-    if isinstance(sizes, Size):
-        return Sizes([sizes])
-    return sizes if isinstance(sizes, Sizes) else Sizes(sorted(sizes))
-
-
-class _CopyableLock:
-    """A lock; a copied or unpickled encoder gets a new one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> Any:
-        return (_CopyableLock, ())
 
 
 def _first_not_none(*values: int | None) -> int:

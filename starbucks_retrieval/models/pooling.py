@@ -102,6 +102,22 @@ class CapturedLayers(threading.local):
         return (CapturedLayers, ())  # a copied model starts with nothing captured
 
 
+class CopyableLock:
+    """A lock; a copied or unpickled model gets a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> Any:
+        return (CopyableLock, ())
+
+
 def _unchanged(hidden: Tensor) -> Tensor:
     return hidden
 
