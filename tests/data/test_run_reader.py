@@ -145,7 +145,7 @@ def test_ranks_against_scores(tmp_path, ranked, disagrees):
         ("bm25", None),
         ("6:128", None),
         ("starbucks-2:32@1000,12:768", None),
-        ("starbucks-0:128", None),
+        ("starbucks-0:128", Size(0, 128)),
         ("starbucks-6:128-v2", None),
     ],
 )

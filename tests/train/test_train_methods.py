@@ -38,7 +38,6 @@ def data(tmp_path_factory):
             nli.write(
                 json.dumps({"anchor": row["query"], "positive": row["positive"], "negative": row["negative"][0]}) + "\n"
             )
-    (folder / "texts.txt").write_text("".join(f"{' '.join(text())}\n" for _ in range(60)))
     with open(folder / "pairs.tsv", "w") as pairs:
         pairs.write("split\tscore\tsentence1\tsentence2\n")
         for i in range(40):
@@ -46,6 +45,7 @@ def data(tmp_path_factory):
             shared = int(rng.integers(0, 5))  # equal sentences would tie up to rounding
             line = (" ".join(first), " ".join(first[:shared] + second[shared:]))
             pairs.write(f"{'train' if i < 24 else 'dev'}\t{shared}\t{line[0]}\t{line[1]}\n")
+    (folder / "texts.txt").write_text("".join(f"{' '.join(text())}\n" for _ in range(60)))
     return folder
 
 
