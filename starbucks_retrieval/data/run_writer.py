@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, SupportsFloat
 
@@ -12,10 +12,11 @@ from starbucks_retrieval.files import atomic_writer
 
 SaveFormat = Literal["trec", "msmarco", "tevatron"]
 
-_LINES = {
-    "trec": "{query_id} Q0 {docid} {rank} {score} {tag}\n",
-    "msmarco": "{query_id}\t{docid}\t{rank}\n",
-    "tevatron": "{query_id}\t{docid}\t{score}\n",
+# Functions, since str.format took a tenth of the time of a search in a small store.
+_LINES: dict[str, Callable[[str, str, int, str, str], str]] = {
+    "trec": lambda query_id, docid, rank, score, tag: f"{query_id} Q0 {docid} {rank} {score} {tag}\n",
+    "msmarco": lambda query_id, docid, rank, score, tag: f"{query_id}\t{docid}\t{rank}\n",
+    "tevatron": lambda query_id, docid, rank, score, tag: f"{query_id}\t{docid}\t{score}\n",
 }
 
 
@@ -47,7 +48,7 @@ def write_run(
     """
     if save_format not in _LINES:
         raise UserError(f"unknown run format {save_format!r}", f"use one of {', '.join(_LINES)}")
-    line, clean = _LINES[save_format].format, _word if save_format == "trec" else _cell
+    line, clean = _LINES[save_format], _word if save_format == "trec" else _cell
     clean(tag, "tag")
     with atomic_writer(Path(path).expanduser()) as out:
         for query_id, results in rows:
@@ -56,7 +57,7 @@ def write_run(
             for rank, (docid, score) in enumerate(results, 1):
                 clean(docid, "document id")
                 exact = _number(score, query_id, docid)
-                lines.append(line(query_id=query_id, docid=docid, rank=rank, score=exact, tag=tag))
+                lines.append(line(query_id, docid, rank, exact, tag))
             out.write("".join(lines).encode("utf-8"))
 
 
