@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import platform
@@ -32,31 +31,36 @@ _PACKAGES = (
 )
 
 
-def describe(configuration: Any = None) -> dict[str, Any]:
+def describe(configuration: Any = None, packages: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return a JSON-ready record of the code, the installed libraries and a configuration.
 
     Args:
         configuration: A dataclass or a mapping, or None to leave it out.
+        packages: Packages whose versions are recorded besides those that all results depend on.
     """
     record: dict[str, Any] = {
         "starbucks_retrieval": __version__,
         "git": git_revision(),
         "python": platform.python_version(),
-        "packages": versions(),
+        "packages": versions(packages),
     }
     if dataclasses.is_dataclass(configuration):
         configuration = dataclasses.asdict(configuration)  # type: ignore[arg-type]
     return record if configuration is None else record | {"configuration": dict(configuration)}
 
 
+def versions(packages: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the installed versions of the packages that results depend on, and of further ones."""
+    found = {name: _version(name) for name in (*_PACKAGES, *packages)}
+    return {name: version for name, version in found.items() if version is not None}
+
+
 @cache
-def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that results depend on."""
-    installed = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[name] = importlib.metadata.version(name)
-    return installed
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @cache
@@ -66,7 +70,7 @@ def git_revision() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import importlib.util
 import itertools
 import logging
@@ -181,11 +179,8 @@ def _record(arguments: ExportArguments, target: ExportTarget, figures: dict[str,
     settings["model_name_or_path"] = public_name(arguments.model_name_or_path)
     if arguments.calibration_path:
         settings["calibration_path"] = public_name(arguments.calibration_path)
-    record = describe(settings) | {name: value for name, value in figures.items() if name != "output"}
-    for package in (*target.packages, *target.int8_packages):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            record["packages"][package] = importlib.metadata.version(package)
-    return record
+    record = describe(settings, (*target.packages, *target.int8_packages))
+    return record | {name: value for name, value in figures.items() if name != "output"}
 
 
 def _check_repository(repository: str) -> None:
