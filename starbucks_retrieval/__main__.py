@@ -22,6 +22,7 @@ STAGES = {
     "search": "find the nearest passages of every query; write a TREC run, or answer a query on the command line",
     "store": "verify, describe, slice, merge, export and import embedding stores",
     "export": "export one size of a model to sentence-transformers, transformers, ONNX or OpenVINO",
+    "convert": "convert a published checkpoint, pickled weights or LoRA adapters, to a safe model folder",
     "evaluate": "validate runs and score them against qrels; significance tests",
     "sts": "Spearman's correlation on similarity sets at every size, from one encoding pass",
     "transfer": "classifiers on frozen embeddings at every size (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC)",

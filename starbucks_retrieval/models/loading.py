@@ -225,7 +225,7 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         if "safetensors" in str(error):
             raise UserError(
                 f"{name_or_path} has no safetensors weights; pickled weights are not read",
-                "load it with transformers, weights_only=True, and save_pretrained it, as docs/howto/from-starbucks.md shows",
+                f"convert it: starbucks convert --model_name_or_path {name_or_path} --output_dir FOLDER",
             ) from None
         if looks_local:
             raise UserError(

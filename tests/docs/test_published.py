@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import os
-import pickle
+import re
 
 import pytest
 import torch
 from docs.pages import blocks
-from docs.runner import samples, working_dir  # noqa: F401
+from docs.runner import PageRun, samples, working_dir  # noqa: F401
 from docs.samples import Samples
 
 from starbucks_retrieval import NestedEncoder, UserError
+from starbucks_retrieval.__main__ import _main as starbucks
+from starbucks_retrieval.cli import run_command
 
 SMAE = "bert-base-uncased-fineweb100bt-smae"
+NAMES = ("Starbucks-msmarco", "Starbucks_STS", SMAE)
 
 
 @pytest.fixture
-def convert(samples: Samples, working_dir):  # noqa: F811
-    """The page's conversion, in a folder with the pickled checkpoint."""
-    samples.copy_to(SMAE, working_dir)
-    (block,) = [
-        block for block in blocks("docs/howto/from-starbucks.md") if SMAE in block.text and block.language == "python"
-    ]
-    return lambda: exec(compile(block.text, block.page, "exec"), {})  # noqa: S102
+def converted(samples: Samples, working_dir):  # noqa: F811
+    """Run the page's conversions, in a folder with the checkpoints."""
+    for name in NAMES:
+        samples.copy_to(name, working_dir)
+    text = "\n".join(block.text for block in blocks("docs/howto/from-starbucks.md"))
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    commands = [line for line in lines if line.startswith("starbucks convert")]
+    assert len(commands) == len(NAMES)
+    for command in commands:
+        PageRun(working_dir, None).run_command(command, "from-starbucks.md")
+    return working_dir
 
 
-def test_the_converted_pickle_has_the_weights_of_the_published_one(convert, working_dir):  # noqa: F811
+def test_the_converted_pickle_has_the_weights_of_the_published_one(converted):
     with pytest.raises(UserError, match="no safetensors weights") as refused:
         NestedEncoder.from_pretrained(SMAE)
-    assert "from-starbucks.md" in refused.value.hint
-    convert()
-    pickled = torch.load(working_dir / SMAE / "pytorch_model.bin", weights_only=True)
+    assert f"starbucks convert --model_name_or_path {SMAE}" in refused.value.hint
+    pickled = torch.load(converted / SMAE / "pytorch_model.bin", weights_only=True)
     weights = NestedEncoder.from_pretrained("smae", device="cpu").backbone.state_dict()
     assert len(weights) > 90
     for name, weight in weights.items():
         torch.testing.assert_close(weight, pickled[f"bert.{name}"], rtol=0, atol=0)
 
 
-def test_a_pickle_that_names_a_function_is_refused_unread(convert, working_dir):  # noqa: F811
+def test_the_others_store_their_sizes_and_pooling(converted):
+    for folder, pooling in (("msmarco", "cls"), ("sts", "mean")):
+        config = NestedEncoder.from_pretrained(folder, device="cpu").config
+        assert config.pooling == pooling and str(config.sizes) == "2:32,4:64,6:128,8:256,10:512,12:768"
+
+
+def test_a_pickle_that_names_a_function_is_refused_unread(samples: Samples, working_dir, capsys):  # noqa: F811
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(working_dir / "broken-in"),)
 
+    samples.copy_to(SMAE, working_dir)
     torch.save({"bert.embeddings.word_embeddings.weight": Evil()}, working_dir / SMAE / "pytorch_model.bin")
-    with pytest.raises((pickle.UnpicklingError, RuntimeError, OSError)):
-        convert()
+    assert run_command(starbucks, ["convert", "--model_name_or_path", SMAE, "--output_dir", "smae"]) == 2
+    assert "which no tensor needs" in capsys.readouterr().err
     assert not (working_dir / "broken-in").exists() and not (working_dir / "smae").exists()
 
 

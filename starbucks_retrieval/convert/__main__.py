@@ -1,0 +1,35 @@
+"""The command `convert`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.convert import ConvertArguments
+
+
+def main(argv: Sequence[str]) -> None:
+    """Convert, and print a summary."""
+    (arguments, common), _ = parse_flags(
+        [ConvertArguments, CommonArguments],
+        argv,
+        "starbucks convert",
+        "Convert a published checkpoint to a folder that every command reads: safetensors, tokenizer and configuration. "
+        "Only tensors are read from pickles; no code of the checkpoint is run.",
+    )
+    setup_logging(common)
+    from starbucks_retrieval.convert.api import convert
+
+    figures = convert(arguments)
+    dropped = figures["left_out"]
+    summary = (
+        f"{figures['tensors']} tensors, {figures['parameters']:,} parameters as {figures['architecture']} in {figures['dtype']}"
+        + (f", {len(dropped)} left out such as {dropped[0]}" if dropped else "")
+        + f"; {figures['settings']}; in {figures['output']}"
+    )
+    finish(common, summary, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,173 @@
+"""Convert a checkpoint to a model folder: weights as safetensors, tokenizer, configuration, and starbucks.json if known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from starbucks_retrieval.cli import read_text
+from starbucks_retrieval.convert import ConvertArguments
+from starbucks_retrieval.convert.adapters import merge_adapters
+from starbucks_retrieval.convert.weights import Weights, read_weights
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_folder, umask_permissions
+from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
+from starbucks_retrieval.models.loading import explain_load_errors, quiet_transformers
+
+# Settings of sentence-transformers that stay right, because the weights do not change.
+_SETTINGS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_STORED = ("pooling", "normalize", "query_prefix", "passage_prefix", "query_max_len", "passage_max_len")
+
+
+def convert(arguments: ConvertArguments) -> dict[str, Any]:
+    """Convert a checkpoint to a folder that all commands read.
+
+    The folder has the weights of the backbone, with the head of a masked language model if the checkpoint has it, in
+    the checkpoint's own precision. Other weights, such as the decoders of a pre-training, are left out. Sizes, pooling and
+    normalisation are stored in starbucks.json if the flags or the modules of sentence-transformers tell them.
+
+    Args:
+        arguments: The flags of `starbucks convert`.
+
+    Returns:
+        Figures: output, files, architecture, dtype, tensors, parameters, left_out and settings.
+
+    Raises:
+        UserError: The checkpoint is incomplete, of an unknown architecture, or holds anything but tensors; the output
+            folder is not empty.
+
+    Example:
+        >>> convert(ConvertArguments("bert-base-uncased-fineweb100bt-smae", "smae"))  # doctest: +SKIP
+    """
+    source, output = arguments.model_name_or_path, Path(arguments.output_dir)
+    _check_output(arguments, output)
+    with explain_load_errors(source):
+        from transformers import AutoConfig, AutoTokenizer
+
+        subfolder = _transformer_folder(source)
+        hf_config = AutoConfig.from_pretrained(source, subfolder=subfolder)
+        tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+    if not getattr(tokenizer, "is_fast", False) or len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+        raise UserError(f"{source} has no tokenizer with a vocabulary", "copy the tokenizer's files into the folder")
+    config = _encoder_config(arguments, hf_config)
+    weights, files = read_weights(source, subfolder)
+    model, left_out = _load(source, weights, hf_config)
+    if arguments.lora_name_or_path:
+        model = merge_adapters(model, arguments.lora_name_or_path)
+    with atomic_folder(output) as folder, quiet_transformers(), umask_permissions(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if not subfolder:
+            _copy_settings(source, folder)
+        if config is not None:
+            config.save(folder)
+    return {
+        "output": str(output),
+        "files": files,
+        "architecture": type(model).__name__,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "tensors": len(model.state_dict()),
+        "parameters": model.num_parameters(),
+        "left_out": left_out,
+        "settings": "no stored settings"
+        if config is None
+        else f"{config.pooling} pooling, sizes {config.sizes or 'not stored'}",
+    }
+
+
+def _check_output(arguments: ConvertArguments, output: Path) -> None:
+    if (
+        output.exists()
+        and Path(arguments.model_name_or_path).exists()
+        and output.samefile(arguments.model_name_or_path)
+    ):
+        raise UserError(f"--output_dir {output} is the checkpoint itself", "name another folder")
+    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not arguments.overwrite_output_dir):
+        raise UserError(f"{output} is not empty", "name another folder, or add --overwrite_output_dir")
+
+
+def _transformer_folder(source: str) -> str:
+    """Return the folder of the weights in a checkpoint: that of the Transformer module of older sentence-transformers."""
+    path = model_file(source, "modules.json")
+    if path is None:
+        return ""
+    try:
+        folder = next(
+            module["path"] for module in json.loads(read_text(path)) if module["type"].endswith("Transformer")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        raise UserError(f"{path} names no Transformer module", "restore the file") from None
+    if not isinstance(folder, str) or Path(folder).is_absolute() or ".." in Path(folder).parts:
+        raise UserError(f"{path} names the folder {folder!r}", "restore the file")
+    return folder
+
+
+def _encoder_config(arguments: ConvertArguments, hf_config: Any) -> EncoderConfig | None:
+    """Return the settings that starbucks.json will store, None for a backbone of which nothing is known."""
+    depth, width = int(hf_config.num_hidden_layers), int(hf_config.hidden_size)
+    config = find_config(arguments.model_name_or_path, depth, width)
+    config = config.with_flags(arguments, _STORED, arguments.override)
+    if arguments.sizes is not None:
+        from starbucks_retrieval.sizes import Sizes
+
+        sizes = Sizes.parse(arguments.sizes, Sizes.default(depth, width))
+        config = dataclasses.replace(config, sizes=config.check_sizes(sizes, depth, width))
+    return config if config.source or config != EncoderConfig() else None
+
+
+def _load(source: str, weights: Weights, hf_config: Any) -> tuple[Any, list[str]]:
+    """Return the model that has all its weights in the checkpoint, and the names of the weights that it does not use."""
+    from safetensors.torch import save_file
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    floating = [tensor.dtype for tensor in weights.values() if tensor.is_floating_point()]
+    if not floating:
+        raise UserError(f"{source} holds no weights of floating-point type", "download the checkpoint again")
+    dtype = reduce(torch.promote_types, floating)
+    makers: list[Callable[..., Any]] = [AutoModel.from_pretrained]
+    if type(hf_config) in AutoModelForMaskedLM._model_mapping:
+        makers.insert(0, AutoModelForMaskedLM.from_pretrained)
+    missing: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, explain_load_errors(source), quiet_transformers():
+        hf_config.save_pretrained(folder)
+        # safetensors refuses tensors that share memory, as tied weights do in a pickle.
+        separate = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()}
+        save_file(separate, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        del separate
+        # A pooler above the last layer is kept where the checkpoint has it.
+        for make, options in [(make, {}) for make in makers] + [(makers[-1], {"add_pooling_layer": False})]:
+            try:
+                model, report = make(folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **options)
+            except TypeError:
+                if options:  # an architecture without a pooler
+                    continue
+                raise
+            missing = sorted(report["missing_keys"])
+            if report.get("mismatched_keys"):
+                raise UserError(f"{source}: weights have other shapes than config.json says", "restore config.json")
+            if not missing:
+                return model, sorted(report["unexpected_keys"])
+    raise UserError(
+        f"{source} lacks {len(missing)} weights of its architecture, for example {missing[0]}",
+        "the checkpoint belongs to another architecture or is incomplete",
+    )
+
+
+def _copy_settings(source: str, folder: Path) -> None:
+    """Copy the settings of sentence-transformers, so that it loads the new folder as it did the old one."""
+    names = [*_SETTINGS]
+    if path := model_file(source, _SETTINGS[0]):
+        names += [f"{module['path']}/config.json" for module in json.loads(read_text(path)) if module["path"]]
+    for name in names:
+        found = model_file(source, name)
+        if found is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, folder / name)
