@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from starbucks_retrieval.cli.config import convert, load_config
+from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
 from starbucks_retrieval.errors import UserError
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ def parse_flags(
         UserError: A flag is unknown, required and missing, or has a value of the wrong type.
     """
     parser = parser_for(classes, prog, description, epilog)
-    argv = [with_underscores(word) for word in argv]
+    argv = replace_flags(prog.split()[-1], [with_underscores(word) for word in argv])
     values: dict[str, Any] = {}
     leftover: list[str] = []
     types_of = {name: hint for cls in classes for name, hint in flag_types(cls).items()}
@@ -237,4 +238,6 @@ def _boolean(text: str) -> bool:
 
 
 def _suggest(name: str, known: Iterable[str], prog: str) -> str:
+    if hint := hint_for(prog.split()[-1], name):
+        return hint
     return "".join(f"{near}, or " for near in difflib.get_close_matches(name, known, 1)) + f"see {prog} --help"

@@ -15,6 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 from starbucks_retrieval.cli.command import quiet_unless_first, setup_logging
 from starbucks_retrieval.cli.config import load_config
 from starbucks_retrieval.cli.flags import CommonArguments, build, flag_types, from_config, parser_for, with_underscores
+from starbucks_retrieval.cli.tevatron import replace_flags
+from starbucks_retrieval.cli.words import flag_chunks
 
 T = TypeVar("T")
 
@@ -90,7 +92,7 @@ def parse_training(
     """
     parser = parser_for([cls, CommonArguments], prog, description, epilog)
     hints = flag_types(cls) | flag_types(CommonArguments)
-    words = [with_underscores(word) for word in argv]
+    words = replace_flags(prog.split()[-1], [with_underscores(word) for word in argv])
     layers: list[tuple[str, dict[str, Any]]] = []
     if words and not words[0].startswith("-"):
         path = words.pop(0)
@@ -191,16 +193,6 @@ def _layer_of(values: Mapping[Any, Any], hints: Mapping[str, Any], resettable: f
     return layer
 
 
-def _chunks(words: Sequence[str]) -> list[list[str]]:
-    """Split a command line before every flag."""
-    chunks: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not chunks:
-            chunks.append([])
-        chunks[-1].append(word)
-    return chunks
-
-
 def _name(chunk: Sequence[str]) -> str:
     return chunk[0].removeprefix("--").partition("=")[0]
 
@@ -209,7 +201,7 @@ def _take_resets(words: Sequence[str], resettable: frozenset[str]) -> tuple[list
     """Return the words without `--name default` and earlier values of that name; and the names that it resets."""
     kept: list[list[str]] = []
     reset: dict[str, None] = {}
-    for chunk in _chunks(words):
+    for chunk in flag_chunks(words):
         name = _name(chunk)
         reset.pop(name, None)
         if name in resettable and chunk in ([f"--{name}", DEFAULT], [f"--{name}={DEFAULT}"]):
@@ -223,6 +215,6 @@ def _take_resets(words: Sequence[str], resettable: frozenset[str]) -> tuple[list
 def _by_name(words: Sequence[str]) -> dict[str, list[str]]:
     """Group words that our parser does not know by the flag that they belong to."""
     groups: dict[str, list[str]] = {}
-    for chunk in _chunks(words):
+    for chunk in flag_chunks(words):
         groups.setdefault(_name(chunk), []).extend(chunk)
     return groups

@@ -36,6 +36,10 @@ class ConvertArguments:
     passage_prefix: str | None = flag(None, "likewise: the text before every passage")
     query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
     passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
+    append_eos_token: bool = flag(
+        False,
+        "let the tokenizer end every text with its end-of-sequence token, as Tevatron's flag does; for pooling last",
+    )
     override: bool = flag(False, "let these flags contradict the settings that the checkpoint stores")
     overwrite_output_dir: bool = flag(False, "replace an earlier model in the output folder")
 

@@ -16,6 +16,7 @@ import torch
 from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.convert import ConvertArguments
 from starbucks_retrieval.convert.adapters import merge_adapters
+from starbucks_retrieval.convert.tokenizer import append_eos
 from starbucks_retrieval.convert.weights import Weights, read_weights
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, umask_permissions
@@ -57,6 +58,8 @@ def convert(arguments: ConvertArguments) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder)
     if not getattr(tokenizer, "is_fast", False) or len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
         raise UserError(f"{source} has no tokenizer with a vocabulary", "copy the tokenizer's files into the folder")
+    if arguments.append_eos_token:
+        append_eos(tokenizer)
     config = _encoder_config(arguments, hf_config)
     weights, files = read_weights(source, subfolder)
     model, left_out = _load(source, weights, hf_config)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.convert.__main__ import main
+from starbucks_retrieval.convert.tokenizer import append_eos
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.sizes import Size
@@ -198,3 +199,29 @@ def test_adapters_are_merged(pickled, tmp_path):
     save_file({"x": torch.zeros(1)}, adapters / "adapter_model.safetensors")
     with pytest.raises(UserError, match="do not fit the model"):
         main([*map(str, (*words, "--output_dir", tmp_path / "two"))])
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"), [("", "w1 w2 [SEP]"), ("[CLS] $A", "[CLS] w1 w2 [SEP]"), ("$A [MASK]", "w1 w2 [MASK]")]
+)
+def test_texts_end_with_the_end_of_sequence_token(earlier, expected, tmp_path):
+    from tokenizers import processors
+    from transformers import AutoTokenizer
+
+    save_tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no end-of-sequence token"):
+        tokenizer.backend_tokenizer.post_processor = None
+        append_eos(tokenizer)
+    tokenizer.add_special_tokens({"eos_token": "[SEP]"})
+    special = [("[CLS]", 2), ("[MASK]", 4)]
+    if earlier:
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=earlier, special_tokens=special
+        )
+    append_eos(tokenizer)
+    append_eos(tokenizer)
+    tokenizer.save_pretrained(tmp_path / "again")
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path / "again")):
+        assert each.decode(each("w1 w2")["input_ids"]) == expected
+        assert each("w1 w2 w3 w4", truncation=True, max_length=4)["input_ids"][-1] == each("w1")["input_ids"][-1]
