@@ -13,8 +13,9 @@ PAGE = Path(__file__).parents[1] / "howto" / "from-tevatron.md"
 def with_tables(page: str) -> str:
     """Return the text of the page with the table below each heading `starbucks COMMAND` replaced."""
     for command in dict.fromkeys(row.command for row in ROWS):
-        table = as_table(command)
-        page = re.sub(rf"(## `starbucks {command}`\n\n)(\|.*\n)+", lambda match: f"{match[1]}{table}\n", page)
+        match = re.search(rf"## `starbucks {command}`\n\n((?:\|.*\n)+)", page)
+        if match:
+            page = f"{page[: match.start(1)]}{as_table(command)}\n{page[match.end(1) :]}"
     return page
 
 
