@@ -64,7 +64,7 @@ def open_documents(
     Raises:
         UserError: The file is missing or of an unknown format, or `paragraphs` is set for another format.
     """
-    if _is_plain_text(collection):
+    if is_plain_text(collection):
         path = find_path(collection)
         assert path is not None  # find_path raises for a missing .txt file
         read = partial(_rows, path, _groups if paragraphs else raw_lines)
@@ -184,7 +184,8 @@ class DocumentStream:
             before += length
 
 
-def _is_plain_text(collection: str) -> bool:
+def is_plain_text(collection: str) -> bool:
+    """Return whether a collection is a .txt or .txt.gz file, which has one text a line and no ids."""
     return Path(collection.removesuffix(".gz")).suffix == ".txt" and not collection.startswith("ir:")
 
 

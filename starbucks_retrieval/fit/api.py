@@ -19,11 +19,11 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, atomic_writer, write_json
 from starbucks_retrieval.fit.arguments import FitArguments
-from starbucks_retrieval.fit.plan import CHECKPOINT, RECORD, FitPlan, check_output, plan_fit
+from starbucks_retrieval.fit.plan import CHECKPOINT, FitPlan, check_output, plan_fit
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import NestedEncoder, config, projections
 from starbucks_retrieval.models.config import model_file
-from starbucks_retrieval.models.fit_report import FitReport
+from starbucks_retrieval.models.fit_report import RECORD, FitReport
 from starbucks_retrieval.models.fit_texts import CHUNK, chunks
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import unit

@@ -16,6 +16,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.fit.arguments import FitArguments
 from starbucks_retrieval.locks import LOCK
 from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.models.fitter import texts_needed
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECORD = "fit.json"
 CHECKPOINT = "fit-checkpoint.safetensors"
 _SECONDS = 120.0  # that the default number of texts takes
 _PROBE = 128  # texts whose tokens are counted

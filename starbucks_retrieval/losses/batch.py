@@ -37,6 +37,8 @@ class Batch:
         offset: The column of the first passage of this process.
         frozen_queries: [queries, width], full embeddings of the queries by a frozen model, for losses without labels.
         frozen_passages: [passages, width], the same of the passages.
+        teacher_scores: [queries, passages], another model's scores, for losses without labels.
+        teacher_targets: [passages, width], its embeddings of the passages, mapped into the space of the frozen ones.
 
     Example:
         >>> batch = Batch({1: torch.ones(2, 4)}, {1: torch.ones(6, 4)})
@@ -53,6 +55,8 @@ class Batch:
     offset: int = 0
     frozen_queries: Tensor | None = None
     frozen_passages: Tensor | None = None
+    teacher_scores: Tensor | None = None
+    teacher_targets: Tensor | None = None
 
     @cached_property
     def targets(self) -> Tensor:

@@ -1,9 +1,12 @@
-"""Distillation without labels: every size learns the frozen full embedding of each text and its scores with the others."""
+"""Distillation without labels: every size learns a teacher's embedding of each text and its scores with the others.
+
+The teacher is the frozen full embedding, or another model whose embeddings were mapped into the space of that one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,13 +25,16 @@ class DistilOptions(Options):
     """Options of distillation without labels; the contrastive ones of every method have no meaning for it.
 
     Args:
-        cosine_weight: Weight of 1 - cosine between the embedding at (n, d) and the first d numbers of the frozen full
-            embedding; for dot products half the squared distance, relative to the squared length.
-        kl_weight: Weight of the KL divergence from the frozen full scores of the other texts of the batch.
+        cosine_weight: Weight of 1 - cosine between the embedding at (n, d) and the first d numbers of the teacher's; for
+            dot products half the squared distance, relative to the squared length.
+        kl_weight: Weight of the KL divergence from the teacher's scores of the other texts of the batch.
         kl_temperature: Divides the scores that the KL compares; None: `temperature`.
         asymmetric_weight: Weight of the same KL with the scores against frozen full-depth embeddings cut to d, so that
             queries at (n, d) find passages at the last layer.
-        full_weight: Weight of the cosine term of the full size: training for small sizes then changes it little.
+        full_weight: Weight of the cosine between the full size and the frozen full embedding, whoever teaches the small
+            sizes: training for them then changes the full size little.
+        full_follows: Whether the full size keeps its own frozen embedding ("own"), or learns from another teacher as the
+            small sizes do ("teacher"); `full_weight` then has no meaning.
         spread_weight: Weight of the global orthogonal regulariser (arXiv 1708.06320): embeddings of different texts
             have mean cosine 0 and mean squared cosine at most 1/d.
     """
@@ -38,6 +44,7 @@ class DistilOptions(Options):
     kl_temperature: float | None = None
     asymmetric_weight: float = 0.0
     full_weight: float = 5.0
+    full_follows: Literal["own", "teacher"] = "own"
     spread_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -72,7 +79,9 @@ class Distil(Objective[DistilOptions]):
     def __init__(self, sizes: Sizes, full: Size, options: DistilOptions) -> None:
         super().__init__(sizes, full, options)
         self.largest = full if full in sizes.members else sizes.full
-        self._small = tuple(size for size in sizes if size != full)
+        follows = options.full_follows == "teacher"
+        self._small = tuple(size for size in sizes if size != full or follows)
+        self._keeps_full = full in sizes.members and not follows and options.full_weight > 0
         if not self._small:
             raise UserError(f"the sizes {sizes} are the full one alone, which has nothing to learn", "add smaller ones")
 
@@ -88,11 +97,16 @@ class Distil(Objective[DistilOptions]):
             queries, passages = views.queries(self.largest).detach(), views.passages(self.largest).detach()
         excluded = _itself(batch.targets, len(passages)) if batch.excluded is None else batch.excluded
         temperature = options.kl_temperature or options.temperature
-        teacher = _scores(queries, passages, options.normalize)
+        teacher = batch.teacher_scores
+        if teacher is None:
+            teacher = _scores(queries, passages, options.normalize)
+        learned = queries if batch.teacher_targets is None else batch.teacher_targets[batch.targets]
+        if batch.teacher_targets is not None and options.full_follows == "teacher":
+            passages = batch.teacher_targets  # where the full size moves to
         parts: dict[str, Tensor] = {}
         total = teacher.new_zeros(())
         for size in self._small:
-            terms = {"cosine": (options.cosine_weight, self._distance(views, size, queries))}
+            terms = {"cosine": (options.cosine_weight, self._distance(views, size, learned))}
             if options.kl_weight:
                 terms["kl"] = options.kl_weight, score_kl(teacher, views.scores(size), temperature, excluded)
             if options.asymmetric_weight:
@@ -103,7 +117,7 @@ class Distil(Objective[DistilOptions]):
             for name, (weight, value) in terms.items():
                 total = total + weight * value / len(self._small)
                 parts[f"{name}/{size}"] = value.detach()
-        if self.full in self.sizes.members and options.full_weight:
+        if self._keeps_full:
             kept = self._distance(views, self.full, queries)
             total = total + options.full_weight * kept
             parts[f"cosine/{self.full}"] = kept.detach()

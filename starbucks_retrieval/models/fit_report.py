@@ -12,6 +12,7 @@ import numpy as np
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.sizes import Size, Sizes
 
+RECORD = "fit.json"  # of a fit, beside the maps
 _NEIGHBOURS = 10
 _SMALLEST_DIM = 16
 _RECOMMENDED_DIM = 32  # narrower embeddings serve nobody well

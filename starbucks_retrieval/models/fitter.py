@@ -78,7 +78,7 @@ class Fitter:
         if enough:  # the first texts stay alone, so that a fit needs no more texts for being joined
             rows = join_short(rows, self.encoder.max_length(False), self._special)
         pooled = self._pooled(rows, max_tokens, dtype)
-        held = np.array([self._is_held_out(self._rows + i) for i in range(len(rows))])
+        held = np.array([is_held_out(self._rows + i) for i in range(len(rows))])
         self._rows += len(rows)
         kept = {layer: found[~held] for layer, found in pooled.items()}
         target = self._target(kept)
@@ -178,10 +178,6 @@ class Fitter:
         needed = {self.encoder.num_layers, *(layer for found in self.inputs.values() for layer in found)}
         return tuple(sorted(needed))
 
-    @staticmethod
-    def _is_held_out(number: int) -> bool:
-        return number % _HELD_OUT_EVERY == 0 and number < _HELD_OUT_EVERY * _HELD_OUT
-
     @torch.no_grad()
     def _pooled(
         self, rows: Sequence[Sequence[int]], max_tokens: int, dtype: torch.dtype | None
@@ -225,6 +221,16 @@ class Fitter:
         return FitReport(self.moments.count, len(target), solution.ridges, before, after)
 
 
+def is_held_out(number: int) -> bool:
+    """Return whether the text with this number, from 0, is held out: every tenth, up to 1,000 of them.
+
+    Example:
+        >>> [number for number in range(25) if is_held_out(number)]
+        [0, 10, 20]
+    """
+    return number % _HELD_OUT_EVERY == 0 and number < _HELD_OUT_EVERY * _HELD_OUT
+
+
 def texts_needed(width: int) -> int:
     """Return how many texts fit a map whose input has `width` numbers: one for each, and those that are held out.
 
@@ -234,6 +240,6 @@ def texts_needed(width: int) -> int:
     """
     fitted = number = 0
     while fitted < width:
-        fitted += not Fitter._is_held_out(number)
+        fitted += not is_held_out(number)
         number += 1
     return number

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from starbucks_retrieval.data import Records, open_queries
-from starbucks_retrieval.data.documents import open_documents
+from starbucks_retrieval.data import Passage, Query, Records, join_text, open_corpus, open_queries
+from starbucks_retrieval.data.documents import is_plain_text, open_documents
 from starbucks_retrieval.data.records import count_records
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig
@@ -32,6 +34,7 @@ class TextSource:
         count: Its texts, None if they were not counted.
         records: The collection.
         text: Turns a record into the text that the model gets.
+        id: Turns a record into its id; None where ids were not asked for.
     """
 
     name: str
@@ -39,25 +42,30 @@ class TextSource:
     count: int | None
     records: Records[Any]
     text: Callable[[Any], str]
+    id: Callable[[Any], str] | None = None
 
     @property
     def kind(self) -> str:
         """ "queries" or "passages"."""
         return "queries" if self.is_query else "passages"
 
-    def read(self, quota: int) -> Iterator[str]:
-        """Yield up to `quota` texts, in blocks that are spread over the collection if it is larger; empty ones too."""
+    def read(self, quota: int) -> Iterator[Any]:
+        """Yield up to `quota` records, in blocks that are spread over the collection if it is larger; empty ones too."""
         if self.count is None or self.count <= quota or quota < _BLOCKS:
-            yield from map(self.text, self.records.rows(0, quota))
+            yield from self.records.rows(0, quota)
             return
         size = -(-quota // _BLOCKS)
         for block in range(_BLOCKS):
             start = self.count * block // _BLOCKS
-            yield from map(self.text, self.records.rows(start, start + min(size, quota - block * size)))
+            yield from self.records.rows(start, start + min(size, quota - block * size))
 
 
 def open_sources(
-    passages: Sequence[str], queries: Sequence[str], config: EncoderConfig, split: str | None = None
+    passages: Sequence[str],
+    queries: Sequence[str],
+    config: EncoderConfig,
+    split: str | None = None,
+    with_ids: bool = False,
 ) -> list[TextSource]:
     """Open the sources and count them where that is cheap.
 
@@ -66,28 +74,53 @@ def open_sources(
         queries: Query files.
         config: Has the prefixes and the separator of titles.
         split: Of BEIR folders: read only the queries that this split judges.
+        with_ids: Every passage must have an id, so plain text is refused.
 
     Returns:
         The sources, passages first.
 
     Raises:
-        UserError: A source is missing, has no texts or cannot be read.
+        UserError: A source is missing, has no texts or no ids, or cannot be read.
     """
     sources = []
     for name in passages:
+        if with_ids:
+            sources.append(_source(name, False, _with_ids(name), partial(_passage_text, config), attrgetter("docid")))
+            continue
         documents = open_documents(name, separator=config.passage_field_separator)
         sources.append(_source(name, False, documents, lambda text: (config.passage_prefix + text).strip()))
     for name in queries:
         records = open_queries(name, split=split)
-        sources.append(_source(name, True, records, lambda query: (config.query_prefix + query.text).strip()))
+        text = partial(_query_text, config)
+        sources.append(_source(name, True, records, text, attrgetter("query_id") if with_ids else None))
     return sources
 
 
-def _source(name: str, is_query: bool, records: Records[Any], text: Callable[[Any], str]) -> TextSource:
+def _with_ids(name: str) -> Records[Passage]:
+    if is_plain_text(name):
+        raise UserError(f"{name} is plain text, which has no document ids", "give a corpus with ids, as jsonl or tsv")
+    return open_corpus(name)
+
+
+def _passage_text(config: EncoderConfig, passage: Passage) -> str:
+    return join_text(passage, config.passage_field_separator, config.passage_prefix).strip()
+
+
+def _query_text(config: EncoderConfig, query: Query) -> str:
+    return (config.query_prefix + query.text).strip()
+
+
+def _source(
+    name: str,
+    is_query: bool,
+    records: Records[Any],
+    text: Callable[[Any], str],
+    identify: Callable[[Any], str] | None = None,
+) -> TextSource:
     if next(iter(records), None) is None:
         raise UserError(f"{name} holds no texts", "check the file and the split")
     found = count_records(records)
-    return TextSource(name, is_query, found.number if found.exact else None, records, text)
+    return TextSource(name, is_query, found.number if found.exact else None, records, text, identify)
 
 
 def quotas(counts: Sequence[int | None], total: int | None) -> list[int | None]:
@@ -151,15 +184,23 @@ def mixed(
         shares: The texts to read of each; None reads all.
         counts: The texts that were yielded of each source are added up here.
     """
-    streams = [
-        source.read(share) if share is not None else map(source.text, source.records)
-        for source, share in zip(sources, shares)
-    ]
-    for number, text in take_turns(streams):
-        if text:
-            if counts is not None:
-                counts[number] += 1
-            yield text, sources[number].is_query
+    for number, _, text in mixed_records(sources, shares):
+        if counts is not None:
+            counts[number] += 1
+        yield text, sources[number].is_query
+
+
+def mixed_records(sources: Sequence[TextSource], shares: Sequence[int | None]) -> Iterator[tuple[int, Any, str]]:
+    """Yield (number of the source, record, its text) of all sources in turn, without empty texts.
+
+    Args:
+        sources: The sources.
+        shares: The texts to read of each; None reads all.
+    """
+    streams = [source.read(share) if share is not None else source.records for source, share in zip(sources, shares)]
+    for number, record in take_turns(streams):
+        if text := sources[number].text(record):
+            yield number, record, text
 
 
 def token_rows(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +13,7 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.plan import (
-    TrainPlan,
-    count_texts,
-    open_collection,
-    open_dev_set,
-    open_texts,
-    plan_training,
-)
+from starbucks_retrieval.train.plan import open_dev_set, plan_training
 from starbucks_retrieval.trainer import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings, recipe_of, rows_per_step
@@ -30,10 +21,7 @@ from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings,
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-    from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.train.data import Collator, TrainingSet
-    from starbucks_retrieval.train.module import TrainingModule
-    from starbucks_retrieval.train.texts import TextCollator, TextSet
+    from starbucks_retrieval.train.teacher_map import TeacherMap
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +88,10 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     import torch
     from transformers import set_seed
 
+    from starbucks_retrieval.train import build
     from starbucks_retrieval.train.save import write_card
+    from starbucks_retrieval.train.teacher import Teacher
+    from starbucks_retrieval.train.teacher_map import record_of
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
 
@@ -114,10 +105,15 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     dev = open_dev_set(arguments, settings.seed)
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
+    teacher: tuple[Teacher, TeacherMap] | None = None
 
     def record(_: Any) -> None:
         full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
-        write_json(output / "training.json", {**describe(full), "history": trainer.state.log_history})
+        taught = {"teacher": record_of(*teacher)} if teacher else {}
+        fitted = build.fit_record(arguments, plan, output)
+        write_json(
+            output / "training.json", {**describe(full), **fitted, **taught, "history": trainer.state.log_history}
+        )
 
     def card(_: Any) -> None:
         recipe = {
@@ -128,23 +124,30 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
             **({"anchor weight": plan.anchor_weight} if plan.labelled else {}),
             **({"projections": plan.projections} if plan.projections != "none" else {}),
+            **({"teacher": plan.teacher.name} if plan.teacher else {}),
             **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
             **recipe_of(settings),
         }
         write_card(output, arguments, plan.lengths, trainer.model, recipe, trainer.state.log_history)
 
     try:
-        data = _training_set(arguments, settings, plan, cache)
-        with _unsharded_loading(settings):
-            encoder = _load_encoder(arguments, settings, plan, data, bool(resume))
+        data = build.training_set(arguments, settings, plan, cache)
+        with build.unsharded_loading(settings):
+            encoder, start = build.load_encoder(arguments, settings, plan, data, bool(resume))
+            anchor = build.load_anchor(arguments, plan, encoder, start)
+            taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
         ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
         configuration = ours | fixed_settings(settings) | {"training queries": len(data)}
+        if taught is not None:
+            configuration["teacher"] = taught.fingerprint
         first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
+        if taught is not None and anchor is not None:
+            teacher = taught, build.teacher_map(settings, plan, data, taught, anchor, bool(resume))
         trainer = StarbucksTrainer(
-            model=_training_module(arguments, settings, plan, encoder),
+            model=build.training_module(arguments, settings, plan, encoder, anchor, teacher),
             args=settings,
             train_dataset=data,
-            data_collator=_collator(arguments, plan, encoder),
+            data_collator=build.collator(arguments, plan, encoder, taught),
             dev=dev,
             projection_learning_rate=arguments.projection_learning_rate,
         )
@@ -164,118 +167,3 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         "loss": result.training_loss,
         "dev": {key: value for key, value in (dev_scores or [{}])[-1].items() if key.startswith("eval_")},
     }
-
-
-@contextlib.contextmanager
-def _unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
-    """Load whole weights under ZeRO 3, which would shard each weight when it is created; its engine shards them later."""
-    if not settings.deepspeed:
-        yield
-        return
-    from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
-
-    # Without this setting ZeRO 3 saves its shards only, and no model folder.
-    zero = settings.hf_deepspeed_config.config.setdefault("zero_optimization", {})
-    zero["stage3_gather_16bit_weights_on_model_save"] = True
-    unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        set_hf_deepspeed_config(settings.hf_deepspeed_config)
-
-
-def _load_encoder(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, data: TrainingSet | TextSet, resume: bool
-) -> NestedEncoder:
-    from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.train.projections import new_projections
-
-    depth = None if plan.objective.depth == plan.model.num_layers else max(1, plan.objective.depth)
-    if depth is not None:
-        log.info("layers above %d are not loaded: no size uses them", depth)
-    name = arguments.model_name_or_path
-    encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=arguments.dropout)
-    layers, found = plan.config.projected_layers, encoder.projections
-    encoder.projections = None
-    if plan.projections == "kept":
-        assert found is not None
-        encoder.projections = found.subset(layers)
-    elif plan.projections != "none":
-
-        def whole() -> NestedEncoder:
-            loaded = NestedEncoder.from_pretrained(name, device=settings.device)
-            loaded.config = plan.config
-            return loaded
-
-        output = Path(str(settings.output_dir))
-        encoder.projections = new_projections(
-            plan.projections, whole, layers, data.sample_texts, plan.lengths, output, resume, settings.seed
-        )
-    if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
-        left = ", ".join(str(layer) for layer in model_layers if layer not in layers)
-        log.warning("the maps of the layers %s are dropped: no size of this run uses them", left)
-    encoder.config = plan.config
-    if plan.objective.depth == 0:
-        encoder.backbone.requires_grad_(False)  # only the token table is trained
-    return encoder
-
-
-def _training_module(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, encoder: NestedEncoder
-) -> TrainingModule:
-    from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.train.module import Chunks, TrainingModule
-    from starbucks_retrieval.train.projections import frozen_copy
-    from starbucks_retrieval.train.texts import DistilModule
-
-    anchor = None
-    if plan.anchor_weight > 0 or not plan.labelled:
-        layers = plan.objective.largest.layer if plan.labelled else None
-        anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=layers, device="cpu")
-        anchor.config, anchor.projections = encoder.config, frozen_copy(encoder.projections)
-    chunks = Chunks(
-        arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
-    )
-    cross_device = arguments.negatives_x_device
-    kind = TrainingModule if plan.labelled else DistilModule
-    module = kind(encoder, plan.objective, chunks, anchor, plan.anchor_weight, cross_device)
-    if arguments.lora:
-        from starbucks_retrieval.train.save import add_lora
-
-        add_lora(module, arguments)
-    if settings.torch_compile:
-        # Layers are compiled one by one; hooks, chunks of many lengths and the loss are not compiled.
-        encoder.compile_layers()
-        settings.torch_compile = False
-    return module
-
-
-def _collator(arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder) -> Collator | TextCollator:
-    from starbucks_retrieval.train.data import Collator
-    from starbucks_retrieval.train.texts import TextCollator
-
-    return (
-        Collator(encoder, arguments.false_negatives == "mask") if plan.labelled else TextCollator(encoder, plan.lengths)
-    )
-
-
-def _training_set(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, cache: Path
-) -> TrainingSet | TextSet:
-    from starbucks_retrieval.train.data import TrainingSet
-    from starbucks_retrieval.train.texts import TextSet
-
-    if not plan.labelled:
-        with settings.main_process_first(local=True, desc="reading the texts"):
-            if settings.local_process_index == 0:
-                sources = open_texts(arguments, plan.config)
-                TextSet.write(sources, count_texts(arguments, settings, plan), cache)
-            return TextSet(cache)
-    config = plan.config
-    affixes = (config.passage_field_separator, config.query_prefix, config.passage_prefix)
-    data = TrainingSet(plan.group_size, settings.seed, *affixes, with_scores=plan.with_scores)
-    with settings.main_process_first(local=True, desc="reading the training data"):
-        for name in arguments.collections:
-            rows, corpus = open_collection(name, arguments, plan.scored_pairs)
-            data.add(name, rows, corpus, cache, plan.scored_pairs, read=settings.local_process_index == 0)
-    return data

@@ -14,6 +14,7 @@ from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_t
 from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.fitter import texts_needed
 from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
@@ -26,6 +27,7 @@ from starbucks_retrieval.train.plan import (
     open_texts,
     plan_training,
 )
+from starbucks_retrieval.train.teacher import TeacherSource, too_few_texts
 from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines
 
 if TYPE_CHECKING:
@@ -79,12 +81,15 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
     mean = max(3, round((query + plan.group_size * passage) / (1 + plan.group_size)))
     seconds = tokens / settings.world_size * _seconds_per_token(arguments, settings, plan, mean)
+    if plan.teacher is not None:
+        _check_teacher(plan.teacher, rows)
     figures = {
         "model": arguments.model_name_or_path,
         "objective": arguments.objective,
         "sizes": str(plan.objective.sizes),
         "layers": plan.objective.depth,
         "projections": plan.projections,
+        **({"teacher": plan.teacher.name} if plan.teacher else {}),
         "parameters": parameters,
         "rows": rows.number,
         "rows_exact": rows.exact,
@@ -224,7 +229,15 @@ def _seconds_per_token(
     chunk = arguments.max_tokens_per_chunk or (16384 if settings.device.type == "cuda" else 1024)
     layer = plan.model.layer_seconds(mean_length, chunk, str(settings.device), dtype)
     frozen = plan.objective.depth if plan.anchor_weight else 0 if plan.labelled else plan.model.num_layers
-    return layer * (plan.objective.depth * (1 + _BACKWARD + bool(arguments.grad_cache)) + frozen)
+    seconds = layer * (plan.objective.depth * (1 + _BACKWARD + bool(arguments.grad_cache)) + frozen)
+    if plan.teacher is None or (teacher := plan.teacher.model) is None:
+        return seconds
+    return seconds + teacher.num_layers * teacher.layer_seconds(mean_length, chunk, str(settings.device), dtype)
+
+
+def _check_teacher(teacher: TeacherSource, rows: RecordCount) -> None:
+    if rows.number is not None and rows.number < texts_needed(teacher.width):
+        raise too_few_texts(rows.number, teacher.width)
 
 
 def _lines(
@@ -244,6 +257,7 @@ def _lines(
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         ("sizes", f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {score}"),
         *([("maps", _maps(plan))] if plan.projections != "none" else []),
+        *([("teacher", _teacher(plan.teacher))] if plan.teacher else []),
         ("data", data),
         *(
             ("negatives", f"none in the first {SAMPLE} rows of {name}: train refuses if no later row has any")
@@ -253,6 +267,11 @@ def _lines(
         *dry_run_lines(figures, "model", "activations"),
         ("time", f"{duration(figures['seconds'])}, {format_number(figures['seconds_per_step'], 2)} s a step"),
     ]
+
+
+def _teacher(teacher: TeacherSource) -> str:
+    kind = f"{teacher.model.num_layers} layers" if teacher.model else "stored embeddings"
+    return f"{teacher.name}: {kind}, {teacher.width} numbers"
 
 
 def _maps(plan: TrainPlan) -> str:

@@ -192,7 +192,7 @@ class TrainingModule(GradientCheckpointing):
         Returns:
             {layer: [texts, hidden]}, in the order of the texts.
         """
-        pad_id = self.encoder.tokenizer.pad_token_id or 0
+        pad_id = encoder.tokenizer.pad_token_id or 0
         # In small chunks, queries are not padded to the length of passages. A GPU needs larger ones.
         budget = self.chunks.max_tokens or (16384 if device.type != "cpu" else 1024)
         chunks = token_batches([len(row) for row in rows], budget, max_rows)

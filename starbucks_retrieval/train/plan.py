@@ -20,6 +20,7 @@ from starbucks_retrieval.models.texts import TextSource, open_sources
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode, build_options
+from starbucks_retrieval.train.teacher import TeacherSource, find_teacher
 from starbucks_retrieval.trainer.settings import rows_per_step
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TrainPlan:
         anchor_weight: Weight of the anchor that the training module adds; an objective without labels has its own.
         lengths: Tokens of a query and of a passage at most, in training.
         projections: Where the projections come from that training starts with; "none" trains without.
+        teacher: Another teacher of training without labels, or None.
     """
 
     model: ModelInfo
@@ -55,6 +57,7 @@ class TrainPlan:
     anchor_weight: float
     lengths: tuple[int, int]
     projections: Mode = "none"
+    teacher: TeacherSource | None = None
 
     @property
     def with_scores(self) -> bool:
@@ -106,7 +109,13 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
     group_size = arguments.train_group_size or (8 if arguments.task == "retrieval" else 1 if pairs else 2)
     group_size = group_size if labelled else 0
     anchor_weight = arguments.anchor_weight if labelled else 0.0
-    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode)
+    teacher = find_teacher(arguments)
+    if getattr(options, "full_follows", "own") == "teacher" and teacher is None:
+        raise UserError(
+            "full_follows=teacher needs another teacher",
+            "name it with --teacher_model_name_or_path or --teacher_embeddings, or drop the option",
+        )
+    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode, teacher)
 
 
 def projection_mode(arguments: TrainArguments, model: ModelInfo) -> Mode:
@@ -186,7 +195,8 @@ def open_texts(arguments: TrainArguments, config: EncoderConfig) -> list[TextSou
     """
     queries = arguments.query_path or []
     passages = [name for name in arguments.collections if name not in queries]
-    return open_sources(passages, queries, config, arguments.dataset_split)
+    with_ids = arguments.teacher_embeddings is not None
+    return open_sources(passages, queries, config, arguments.dataset_split, with_ids)
 
 
 def count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan) -> int | None:
@@ -200,7 +210,12 @@ def count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: Tr
     if arguments.max_texts or settings.max_steps <= 0:
         return arguments.max_texts
     fit = TEXTS_PER_DIM * plan.model.hidden_size if plan.projections == "fit" else 0
-    return max(fit, settings.max_steps * rows_per_step(settings))
+    return max(fit, texts_of_fit(plan), settings.max_steps * rows_per_step(settings))
+
+
+def texts_of_fit(plan: TrainPlan) -> int:
+    """Return how many texts the map of another teacher is fitted on, if there are as many; 0 without one."""
+    return 0 if plan.teacher is None else TEXTS_PER_DIM * plan.teacher.width
 
 
 def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:

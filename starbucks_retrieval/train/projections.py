@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from starbucks_retrieval.files import write_json
+from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.models.layer_maps import LayerMap
 from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode
@@ -78,6 +80,8 @@ def _fit(
     log.info("projections of layers %s fitted on %d texts of the training data", _list(layers), report.texts)
     folder.mkdir(parents=True, exist_ok=True)
     found.subset(layers).save(folder)
+    ridges = {str(layer): report.ridges[layer] for layer in layers if layer in report.ridges}
+    write_json(folder / RECORD, {"texts": report.texts, "ridges": ridges})
 
 
 def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int) -> Projections:

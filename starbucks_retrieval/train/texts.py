@@ -1,32 +1,40 @@
-"""Training on texts without labels: texts on disk, batches of them, and the module that distils."""
+"""Training on texts without labels: texts on disk, and batches of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.losses.batch import Batch, Loss
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.texts import TextSource, mixed, quotas, token_rows
+from starbucks_retrieval.models.config import EncoderConfig
+from starbucks_retrieval.models.texts import TextSource, mixed_records, quotas, token_rows
 from starbucks_retrieval.train.arrow_shard import mapped, spread_positions, write_table
-from starbucks_retrieval.train.module import TrainingModule
-from starbucks_retrieval.train.projections import touch_unused
-from starbucks_retrieval.trainer.distributed import gather, gather_layers, rank, world
 
 _FILE = "texts.arrow"
 
 
 class Text(NamedTuple):
-    """A text of a training set: its number, the text with its prefix, and whether it is a query."""
+    """A text of a training set.
+
+    Attributes:
+        number: Its number in the set.
+        text: The text, without a prefix.
+        is_query: Whether it is a query.
+        row: Its row in the teacher's stored embeddings, if there are any.
+    """
 
     number: int
     text: str
     is_query: bool
+    row: int | None = None
+
+    def prefixed(self, config: EncoderConfig) -> str:
+        """Return the text with the prefix of its kind in a configuration."""
+        return ((config.query_prefix if self.is_query else config.passage_prefix) + self.text).strip()
 
 
 class TextSet:
@@ -34,26 +42,44 @@ class TextSet:
 
     Args:
         folder: Where the file is.
+        config: Has the prefixes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: EncoderConfig) -> None:
         self._table = mapped(folder / _FILE)
+        self._config = config
 
     @staticmethod
-    def write(sources: Sequence[TextSource], total: int | None, folder: Path) -> None:
+    def write(
+        sources: Sequence[TextSource],
+        total: int | None,
+        folder: Path,
+        find_row: Callable[[bool, str, str], int] | None = None,
+    ) -> None:
         """Write the file.
 
         Args:
-            sources: The texts.
+            sources: The texts, without prefixes.
             total: How many, an equal number from each source; None takes all.
             folder: Where to write.
+            find_row: `StoredRows.find` of a teacher's stored embeddings; None where there are none.
+
+        Raises:
+            UserError: The teacher has no embedding of a text.
         """
         import pyarrow as pa
 
-        schema = pa.schema([("text", pa.string()), ("is_query", pa.bool_())])
-        shares = quotas([source.count for source in sources], total)
-        rows = ({"text": text, "is_query": is_query} for text, is_query in mixed(sources, shares))
-        write_table(folder / _FILE, rows, schema, "texts")
+        schema = pa.schema([("text", pa.string()), ("is_query", pa.bool_()), ("row", pa.int64())])
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for number, record, text in mixed_records(sources, quotas([s.count for s in sources], total)):
+                source, row = sources[number], None
+                if find_row is not None:
+                    assert source.id is not None
+                    row = find_row(source.is_query, source.id(record), source.name)
+                yield {"text": text, "is_query": source.is_query, "row": row}
+
+        write_table(folder / _FILE, rows(), schema, "texts")
 
     def __len__(self) -> int:
         return len(self._table)
@@ -61,13 +87,17 @@ class TextSet:
     def __getitem__(self, index: tuple[int, int]) -> Text:
         _, row = index
         found = self._table.slice(row, 1).to_pylist()[0]
-        return Text(row, found["text"], found["is_query"])
+        return Text(row, **found)
+
+    def sample(self, count: int) -> Iterator[Text]:
+        """Yield up to `count` texts, spread over the set."""
+        for row in spread_positions(len(self), count):
+            yield self[0, int(row)]
 
     def sample_texts(self, count: int) -> Iterator[tuple[str, bool]]:
-        """Yield up to `count` texts, spread over the set, with whether they are queries."""
-        for row in spread_positions(len(self), count):
-            _, text, is_query = self[0, int(row)]
-            yield text, is_query
+        """Yield the same texts with their prefixes, and whether they are queries."""
+        for text in self.sample(count):
+            yield text.prefixed(self._config), text.is_query
 
 
 class TextCollator:
@@ -76,59 +106,25 @@ class TextCollator:
     Args:
         encoder: Its tokenizer is used.
         lengths: Tokens of a query and of a passage at most.
+        taught: `Teacher.inputs` of another teacher, which is added to a batch; None without one.
     """
 
-    def __init__(self, encoder: NestedEncoder, lengths: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        encoder: NestedEncoder,
+        lengths: tuple[int, int],
+        taught: Callable[[Sequence[Text]], dict[str, Tensor]] | None = None,
+    ) -> None:
         self.encoder = encoder
         self.lengths = lengths
+        self.taught = taught
 
     def __call__(self, texts: Sequence[Text]) -> dict[str, Any]:
-        rows = token_rows(self.encoder, [(text.text, text.is_query) for text in texts], self.lengths)
-        return {
+        prefixed = [(text.prefixed(self.encoder.config), text.is_query) for text in texts]
+        rows = token_rows(self.encoder, prefixed, self.lengths)
+        taught = {} if self.taught is None else self.taught(texts)
+        return taught | {
             "ids": torch.tensor([token for row in rows for token in row]),
             "lengths": torch.tensor([len(row) for row in rows]),
             "query_ids": [f"text {text.number}" for text in texts],
         }
-
-
-class DistilModule(TrainingModule):
-    """Encodes texts, with the encoder and with the frozen one, and applies an objective without labels.
-
-    Its `anchor` is the frozen encoder whose full embeddings are the targets.
-    """
-
-    def forward(self, ids: Tensor, lengths: Tensor) -> dict[str, Any]:  # type: ignore[override]
-        """Return the loss of a batch from a `TextCollator`.
-
-        Args:
-            ids: int64 [tokens], the token ids of all texts one after the other.
-            lengths: int64 [texts], tokens of each text.
-
-        Returns:
-            `loss`, a scalar tensor, and `parts`, the detached parts of it by name.
-        """
-        drawn = self.objective.draw(np.random.default_rng(self.step))
-        rows = [row.tolist() for row in ids.cpu().split(lengths.tolist())]
-        pooled = self.pooled_layers(self.encoder, rows, self.objective.layers(drawn)[0], ids.device)
-        frozen = self._frozen(rows, ids.device)
-        with torch.autocast(ids.device.type, enabled=False):
-            loss = self.objective(self._text_batch(pooled, frozen), drawn)
-            untouched = touch_unused(self.encoder.projections, pooled)
-            if untouched is not None:
-                loss = Loss(loss.total + untouched, loss.parts)
-        return {"loss": loss.total, "parts": loss.parts}
-
-    @torch.no_grad()
-    def _frozen(self, rows: list[list[int]], device: torch.device) -> Tensor:
-        (teacher,) = self._anchor
-        assert teacher is not None
-        return self.pooled_layers(teacher.to(device), rows, (teacher.num_layers,), device)[teacher.num_layers]
-
-    def _text_batch(self, pooled: dict[int, Tensor], frozen: Tensor) -> Batch:
-        if world() == 1 or not self.cross_device:
-            return Batch(pooled, pooled, frozen_queries=frozen, frozen_passages=frozen)
-        everywhere, targets = gather_layers(pooled), gather(frozen)
-        if not self.objective.options.by_query:
-            return Batch(everywhere, everywhere, frozen_queries=targets, frozen_passages=targets)
-        offset = rank() * len(frozen)
-        return Batch(pooled, everywhere, group=1, offset=offset, frozen_queries=frozen, frozen_passages=targets)

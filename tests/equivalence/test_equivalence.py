@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import save_model
 from safetensors.torch import load_file
+from small_stores import write_store
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
@@ -65,6 +66,15 @@ CLASSES: dict[str, tuple[str, list[float]]] = {
         f"{TEXTS} --objective_options spread_weight=1 --projections none --sizes 1:8,2:16,4:32",
         [2.1255, 1.9728, 2.0761, 1.5333],
     ),
+    "distil-teacher": (
+        f"{TEXTS} --projections random --objective_options asymmetric_weight=1 --teacher_model_name_or_path big",
+        [0.7328, 0.3877, 0.8878, 0.3213],
+    ),
+    "distil-stored": (
+        "--objective distil --dataset_path corpus.jsonl --sizes 0:8,2:16,4:32 --projections random "
+        "--objective_options spread_weight=1 full_follows=teacher --teacher_embeddings store",
+        [2.2502, 0.5512, 2.2022, 0.3981],
+    ),
 }
 
 
@@ -73,6 +83,7 @@ def folder(tmp_path_factory):
     """A model and small training files in a folder that commands run in."""
     folder = tmp_path_factory.mktemp("equivalence")
     save_model(folder / "bert")
+    save_model(folder / "big", seed=1, hidden_size=48)
     rng = np.random.default_rng(0)
 
     def words(count):
@@ -99,6 +110,9 @@ def folder(tmp_path_factory):
         pairs.write("score\tsentence1\tsentence2\n")  # no column for the split: every split has all
         pairs.writelines(f"{rng.integers(0, 6)}\t{words(5)}\t{words(6)}\n" for _ in range(32))
     (folder / "texts.txt").write_text("".join(f"{words(8)}\n" for _ in range(60)))
+    with open(folder / "corpus.jsonl", "w") as corpus:
+        corpus.writelines(json.dumps({"_id": f"d{i}", "text": words(8)}) + "\n" for i in range(60))
+    write_store(folder / "store", [f"d{i}" for i in range(60)], rng.normal(size=(60, 40)).astype(np.float32))
     return folder
 
 
@@ -230,6 +244,7 @@ def test_a_cache_changes_nothing(folder, one_process, name):
         f"{GROUPS} --in_batch_negatives false --distil_weight 2 --objective mrl",
         f"{GROUPS} --in_batch_negatives false --projections fit",
         f"{TEXTS} --kl_weight 0",
+        f"{TEXTS} --kl_weight 0 --teacher_model_name_or_path big",
     ],
 )
 def test_accumulated_halves_follow_the_whole_batch(folder, flags):

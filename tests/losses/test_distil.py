@@ -1,5 +1,7 @@
 """Distillation without labels equals its definition, written here with numpy in float64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,27 @@ def test_rows_of_other_processes_leave_the_mean_over_texts():
         part = Batch(own, whole.passages, None, None, None, 1, start, targets[start : start + 3], targets)
         halves.append(objective(part).total)
     torch.testing.assert_close(sum(halves) / 2, objective(whole).total)
+
+
+@pytest.mark.parametrize("follows", ["own", "teacher"])
+def test_another_teacher_gives_the_scores_and_the_targets(follows):
+    pooled, frozen = rows()
+    rng = np.random.default_rng(7)
+    mapped, scores = rng.normal(size=(5, 8)), rng.normal(size=(5, 5))
+    options = DistilOptions(normalize=True, temperature=0.7, asymmetric_weight=0.5, full_follows=follows)
+    batch = as_batch(pooled, frozen)
+    taught = {"teacher_scores": torch.from_numpy(scores), "teacher_targets": torch.from_numpy(mapped)}
+    loss = Distil(SIZES, FULL, options)(dataclasses.replace(batch, **taught))
+    learned = [*SIZES[:-1], *([FULL] if follows == "teacher" else [])]
+    total = 0.0
+    for size in learned:
+        z, r = unit(pooled[size.layer][:, : size.dim]), unit(mapped[:, : size.dim])
+        across = unit((frozen if follows == "own" else mapped)[:, : size.dim])
+        terms = (1 - (z * r).sum(1)).mean() + kl(scores, z @ z.T, 0.7) + 0.5 * kl(scores, z @ across.T, 0.7)
+        total += terms / len(learned)
+    if follows == "own":
+        total += 5 * (1 - (unit(pooled[2]) * unit(frozen)).sum(1)).mean()
+    assert loss.total.item() == pytest.approx(total, rel=1e-10)
 
 
 def test_spread_counts_what_is_beyond_a_random_direction():

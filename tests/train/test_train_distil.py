@@ -130,3 +130,9 @@ def test_the_anchor_weight_is_that_of_the_full_size():
     options = build_options(arguments, EncoderConfig(normalize=True, temperature=0.1), 4, False)
     assert (arguments.model_name_or_path, arguments.query_path) == ("m", None)
     assert (options.full_weight, options.normalize, options.temperature) == (3.0, True, 0.1)
+
+
+def test_sizes_without_the_full_one_learn_from_it(run):
+    output = run("small", "--max_steps 1 --save_strategy no --sizes 0:8,2:16")
+    assert json.loads((output / "starbucks.json").read_text())["projected_layers"] == [0, 2]
+    assert {name for name in history(output)[0] if "/" in name} == {"cosine/0:8", "cosine/2:16", "kl/0:8", "kl/2:16"}
