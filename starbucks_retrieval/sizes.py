@@ -187,6 +187,29 @@ def pair_name(size: Size, passage_size: Size | None = None) -> str:
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
+def parse_pair(text: str) -> tuple[Size, Size | None]:
+    """Read what `pair_name` writes: the size of queries, and that of passages if it is named.
+
+    Args:
+        text: A size such as `6:128`, or two of one dim such as `2:64/4:64`.
+
+    Raises:
+        UserError: The text is neither, or the dims differ.
+
+    Example:
+        >>> parse_pair("6:128"), parse_pair("2:64/4:64")
+        ((Size(layer=6, dim=128), None), (Size(layer=2, dim=64), Size(layer=4, dim=64)))
+    """
+    queries, slash, passages = text.partition("/")
+    size, passage_size = Size.parse(queries), Size.parse(passages) if slash else None
+    if passage_size is not None and passage_size.dim != size.dim:
+        raise UserError(
+            f"queries at {size} and passages at {passage_size} differ in dim",
+            f"take one dim: {size}/{passage_size.layer}:{size.dim}",
+        )
+    return size, passage_size
+
+
 def check_size(size: Size, num_layers: int, hidden_size: int, layer_0: bool = False) -> None:
     """Check that a size fits a backbone.
 

@@ -1,4 +1,4 @@
-"""The base of embedding consumers: a model at one size, with texts prepared as in every other stage."""
+"""A model folder or an open encoder at one size, for the evaluators of other projects."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
-from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.evaluators import join_titles
 from starbucks_retrieval.models.precision import Precision, autocast_dtype
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.models.sized import SizedEncoder
+from starbucks_retrieval.sizes import Size, parse_pair
 
 
-class SizedModel:
-    """Embed queries and passages at one size.
+class SizedModel(SizedEncoder):
+    """What `NestedEncoder.at` returns, opened from a model folder or hub name.
 
     Args:
         model: A folder, a hub name, or an encoder that is open already.
-        size: The size, such as `6:128`; by default the model's full size.
+        size: The size, such as `6:128`, or `2:64/4:64` for queries at 2:64 and passages at 4:64; by default the model's
+            full size.
         device: `cpu`, `cuda`, `cuda:1` …; by default a GPU where there is one. Not for an open encoder.
         dtype: The precision of the computation.
-        max_tokens: Rows times longest row of a batch. Batches are cut by tokens; the batch size of the consumer is ignored.
+        max_tokens: The largest rows x longest row of a batch.
 
     Raises:
         UserError: The model cannot be read, or does not have that size.
@@ -36,20 +38,19 @@ class SizedModel:
         dtype: Precision = "fp32",
         max_tokens: int = 8192,
     ) -> None:
-        size = Size.parse(size) if isinstance(size, str) else size
+        named = parse_pair(size) if isinstance(size, str) else (size, None)
         if isinstance(model, NestedEncoder):
-            self.encoder = model
+            encoder = model
         else:
-            layers = size.layer if size else None
-            self.encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
-        self.size = size or self.encoder.sizes.full
-        self.encoder.check(Sizes([self.size]))
-        self._dtype = autocast_dtype(dtype, self.encoder.device)
-        self._max_tokens = max_tokens
+            layers = max((one.layer for one in named if one), default=None)
+            encoder = NestedEncoder.from_pretrained(model, layers=layers, passage_layers=True, device=device)
+        super().__init__(
+            encoder, size or encoder.sizes.full, max_tokens=max_tokens, dtype=autocast_dtype(dtype, encoder.device)
+        )
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return the embeddings of queries, float32 [texts, dim]."""
-        return self._embed(texts, True)
+        return self.encode_query(texts)
 
     def embed_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> np.ndarray:
         """Return the embeddings of passages, float32 [texts, dim].
@@ -58,14 +59,4 @@ class SizedModel:
             texts: The texts of the passages.
             titles: Their titles, empty where a passage has none. The model's own separator joins title and text.
         """
-        # `encode` adds the prefix.
-        separator = self.encoder.config.passage_field_separator
-        titles = titles or [""] * len(texts)
-        return self._embed([join_text(Passage("", t, text), separator) for t, text in zip(titles, texts)], False)
-
-    def _embed(self, texts: Sequence[str], is_query: bool) -> np.ndarray:
-        size = self.size if is_query else self.encoder.config.passage_size(self.size)
-        embeddings = self.encoder.encode(
-            list(texts), Sizes([size]), is_query=is_query, max_tokens=self._max_tokens, dtype=self._dtype
-        )
-        return embeddings[size]
+        return self.encode_document(join_titles(texts, titles, self.encoder.config.passage_field_separator))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from starbucks_retrieval.models.architectures import shallow_copy
-from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.projections import LayerMap, Projections, TokenTable
+from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size
+
+Encoder = TypeVar("Encoder", bound=TokenEncoder)
 
 
 def cut_projections(projections: Projections, size: Size) -> Projections:
@@ -38,14 +42,14 @@ def cut_projections(projections: Projections, size: Size) -> Projections:
     return Projections(maps, table, projections.fingerprints, projections.space)
 
 
-def with_projections(encoder: NestedEncoder, projections: Projections | None) -> NestedEncoder:
+def with_projections(encoder: Encoder, projections: Projections | None) -> Encoder:
     """Return an encoder with other projections that shares the backbone and tokenizer of `encoder`."""
     view = shallow_copy(encoder)
     view.projections = projections
     return view
 
 
-def count_parameters(encoder: NestedEncoder, size: Size) -> int:
+def count_parameters(encoder: TokenEncoder, size: Size) -> int:
     """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
 
     Layer 0 needs its token table only, another layer of a model with projections its map too.

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from starbucks_retrieval.cli import progress
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.models import unpadded
-from starbucks_retrieval.models.architectures import token_limit
-from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.models.config import EncoderConfig
-from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
+from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
-from starbucks_retrieval.models.pooling import CopyableLock, PooledBackbone, embedding
-from starbucks_retrieval.models.projections import Projections
+from starbucks_retrieval.models.sized import SizedEncoder
+from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size, Sizes, as_sizes
 
-_LOOKED_UP = 16384  # texts whose tokens are looked up at once
 
-
-class NestedEncoder(PooledBackbone):
+class NestedEncoder(TokenEncoder):
     """A Hugging Face backbone whose embedding can be taken at any size (layer, dim).
 
     The embedding at layer n equals that of the model truncated to n layers, and no layer above the deepest one needed
@@ -59,21 +51,6 @@ class NestedEncoder(PooledBackbone):
         vectors[Size(2, 32)].shape  # (1, 32)
         ```
     """
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        tokenizer: Any,
-        config: EncoderConfig,
-        name: str = "",
-        projections: Projections | None = None,
-    ) -> None:
-        super().__init__(backbone, config, projections)
-        self.tokenizer = tokenizer
-        self.name = name
-        if config.sizes is not None:
-            self.check(config.sizes)
-        self._tokenizer_lock = CopyableLock()
 
     @classmethod
     def from_pretrained(
@@ -152,139 +129,6 @@ class NestedEncoder(PooledBackbone):
             self.projections.save(folder, dict(enumerate(digests)), projections)
         self.config.save(folder)
 
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes that the model stores; the full size alone for a backbone that stores none."""
-        return self.config.sizes or Sizes([Size(self.num_layers, self.hidden_size)])
-
-    @property
-    def token_limit(self) -> int:
-        """The longest input that the model and its tokenizer admit, in tokens."""
-        return token_limit(self.backbone.config, self.tokenizer)
-
-    def fingerprint(self, layer: int) -> str:
-        """Return a digest of the tokenizer, weights, settings and projections up to a layer.
-
-        A model truncated to that layer has the same digest. Stores record it; search compares it.
-        """
-        digest = self.backbone_fingerprint(layer)
-        return digest if self.projections is None else projected_digest(digest, self.projections.digest(layer))
-
-    def backbone_fingerprint(self, layer: int) -> str:
-        """Return the fingerprint of a layer without its projection; that of a layer from 0."""
-        return self._backbone_digests[layer]
-
-    @cached_property
-    def _backbone_digests(self) -> list[str]:
-        return layer_digests(self.backbone, self.layout, self.tokenizer)
-
-    def check(self, sizes: Sizes) -> Sizes:
-        """Return sizes unchanged. Raises UserError if the model lacks one of them."""
-        return self.config.check_sizes(sizes, self.num_layers, self.hidden_size)
-
-    def max_length(self, is_query: bool, override: int | None = None) -> int:
-        """Return the most tokens of a text, special ones included.
-
-        Args:
-            is_query: Of queries; otherwise of passages.
-            override: Takes precedence over the stored length, which takes precedence over the model's limit.
-
-        Raises:
-            UserError: The length is beyond the model's limit.
-        """
-        stored = self.config.query_max_len if is_query else self.config.passage_max_len
-        limit = self.token_limit
-        length = override or stored or limit
-        if length > limit:
-            raise UserError(f"a length of {length} tokens is beyond this model's {limit}", f"take at most {limit}")
-        return length
-
-    def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Return the token ids of each text, truncated to `max_length` tokens, without padding, never empty."""
-        with self._tokenizer_lock:  # a fast tokenizer keeps its truncation as shared state
-            rows = self.tokenizer(
-                list(texts), truncation=True, max_length=max_length, padding=False, return_attention_mask=False
-            )["input_ids"]
-        filler = [_first_not_none(self.tokenizer.eos_token_id, self.tokenizer.unk_token_id, 0)]
-        return [row or filler for row in rows]
-
-    @torch.no_grad()
-    def embed(
-        self,
-        rows: Sequence[Sequence[int]],
-        sizes: Sizes,
-        *,
-        max_tokens: int = 8192,
-        dtype: torch.dtype | None = None,
-        label: str | None = None,
-    ) -> dict[Size, np.ndarray]:
-        """Compute the embeddings of tokenised texts at several sizes in one pass.
-
-        Args:
-            rows: The token ids of each text, as `tokenize` returns them.
-            sizes: The sizes to return.
-            max_tokens: The largest rows x longest row of a batch.
-            dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
-            label: Shows progress under this name; None shows none.
-
-        Returns:
-            {size: float32 [rows, dim]}, rows in their order.
-
-        Raises:
-            UserError: The model lacks a size.
-        """
-        self.check(sizes)
-        results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
-        deeper = [size for size in sizes if size.layer or self.projections is None]
-        results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
-        layers = Sizes(deeper).layers if deeper else ()
-        batches = token_batches([len(row) for row in rows], max_tokens) if deeper else []
-        precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
-        steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
-        pad_id = _first_not_none(self.tokenizer.pad_token_id, 0)
-        # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
-        end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None
-        # One autocast region for all batches: it casts each weight once and keeps the copy until it is left.
-        with precision:
-            for batch in steps:
-                batch_rows = [rows[i] for i in batch]
-                if end_to_end:
-                    pooled = self.forward_unpadded(batch_rows, layers)
-                else:
-                    pooled = self(**pad(batch_rows, pad_id, self.device), layers=layers)
-                for size in deeper:
-                    vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
-                    results[size][batch] = vectors.cpu().numpy()
-        return results
-
-    @torch.no_grad()
-    def look_up(self, rows: Sequence[Sequence[int]], sizes: Iterable[Size]) -> dict[Size, np.ndarray]:
-        """Compute embeddings at layer 0 from the token table, in float32, many texts at once and without padding.
-
-        Args:
-            rows: The token ids of each text.
-            sizes: Sizes of layer 0.
-
-        Returns:
-            {size: float32 [rows, dim]}; empty for no sizes.
-
-        Raises:
-            UserError: The model has no token table.
-        """
-        sizes = list(sizes)
-        if not sizes:
-            return {}
-        if self.projections is None:
-            raise UserError("layer 0 needs the token table of a fitted model", "run starbucks fit")
-        results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
-        widest = max(size.dim for size in sizes)
-        for start in range(0, len(rows), _LOOKED_UP):
-            block = slice(start, start + _LOOKED_UP)
-            pooled = self.projections.token_table.embed_rows(rows[block], widest)
-            for size in sizes:
-                results[size][block] = embedding(pooled, size.dim, self.config.normalize).cpu().numpy()
-        return results
-
     def encode(
         self,
         texts: Sequence[str],
@@ -326,6 +170,30 @@ class NestedEncoder(PooledBackbone):
         length = self.max_length(is_query, max_length)
         rows = self.tokenize([(prefix + text).strip() for text in texts], length) if texts else []
         return self.embed(rows, as_sizes(sizes, self.sizes), max_tokens=max_tokens, dtype=dtype, label=label)
+
+    def at(self, size: Size | str, *, max_tokens: int = 8192, dtype: torch.dtype | None = None) -> SizedEncoder:
+        """Return this encoder at one size, with the methods of a SentenceTransformer.
+
+        sentence-transformers' evaluators, mteb and beir take it as a model. Nothing is copied: objects of several sizes
+        share the weights.
+
+        Args:
+            size: A Size, a string such as "4:128", or "2:64/4:64" for queries at 2:64 and passages at 4:64. Without the
+                second part, passages have the size that the model scores such queries against.
+            max_tokens: The largest rows x longest row of a batch.
+            dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
+
+        Raises:
+            UserError: The model lacks a size, or its layers are not comparable.
+
+        Example:
+            ```python
+            model = encoder.at("4:128")
+            queries, passages = model.encode_query(["do hens fly?"]), model.encode_document(["hens lay eggs"])
+            model.similarity(queries, passages)  # tensor([[0.7...]])
+            ```
+        """
+        return SizedEncoder(self, size, max_tokens=max_tokens, dtype=dtype)
 
     def fit(
         self,
@@ -374,7 +242,3 @@ class NestedEncoder(PooledBackbone):
             self.config, projected_layers=projections.layers, sizes=report.recommended(), passage_layers=()
         )
         return report
-
-
-def _first_not_none(*values: int | None) -> int:
-    return next(value for value in values if value is not None)

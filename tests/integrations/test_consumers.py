@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 from fitted_models import fitted, load
+from made_tasks import made_collection, made_pairs, ndcg, retrieval_task, sts_task
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.integrations import CONSUMERS, BeirModel, MtebModel, SizedModel
-from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.sts import StsArguments, sts
@@ -39,29 +39,13 @@ def model(request, tiny_bert, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def collection():
-    """corpus {id: title and text}, queries {id: text}, qrels; every third passage has no title."""
-    rng = np.random.default_rng(0)
-    words = [[f"w{i}" for i in rng.integers(0, 60, 9)] for _ in range(40)]
-    corpus = {
-        f"d{i}": {"title": "" if i % 3 == 0 else " ".join(w[:2]), "text": " ".join(w[2:])} for i, w in enumerate(words)
-    }
-    queries = {f"q{i}": " ".join(words[i][1:5]) for i in range(12)}
-    qrels = {f"q{i}": {f"d{i}": 2, f"d{i + 12}": 1} for i in range(12)}
-    return corpus, queries, qrels
+    """corpus {id: title and text}, queries {id: text}, qrels."""
+    return made_collection()
 
 
 def our_ndcg(model, size, collection):
-    """nDCG@10 the way the other stages get it: prefix, separator, dot product, trec_eval."""
-    corpus, queries, qrels = collection
-    encoder = NestedEncoder.from_pretrained(model)
-    titled = [f"{p['title']} w92 {p['text']}" if p["title"] else p["text"] for p in corpus.values()]
-    passages, embedded_queries = (
-        encoder.encode(list(texts), size, is_query=is_query)[Size.parse(size)]
-        for texts, is_query in ((titled, False), (queries.values(), True))
-    )
-    scores = embedded_queries @ passages.T
-    run = {q: dict(zip(corpus, map(float, scores[i]))) for i, q in enumerate(queries)}
-    return score(qrels, run, parse_measures("nDCG@10")).mean["nDCG@10"]
+    """nDCG@10 the way the other stages get it."""
+    return ndcg(NestedEncoder.from_pretrained(model), size, collection, separator=" w92 ")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -94,83 +78,22 @@ def mteb():
     return pytest.importorskip("mteb", minversion="2.0", reason="needs the package mteb 2")
 
 
-def metadata(mteb, name, kind, main_score):
-    return mteb.TaskMetadata(
-        name=name,
-        type=kind,
-        main_score=main_score,
-        description="A set made by a test",
-        reference="https://example.org",
-        dataset={"path": "none/none", "revision": "1"},
-        eval_splits=["test"],
-        eval_langs=["eng-Latn"],
-        modalities=["text"],
-        category="t2t",
-        date=("2024-01-01", "2024-01-01"),
-        domains=[],
-        task_subtypes=[],
-        license="cc0-1.0",
-        annotations_creators="derived",
-        dialect=[],
-        sample_creation="created",
-        bibtex_citation="",
-    )
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_mteb_retrieval_as_we_do(mteb, model, size, collection):
-    from datasets import Dataset
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
-
-    corpus, queries, qrels = collection
-
-    class Local(AbsTaskRetrieval):
-        metadata = globals()["metadata"](mteb, "LocalRetrieval", "Retrieval", "ndcg_at_10")
-
-        def load_data(self, num_proc=None, **options):
-            split = RetrievalSplitData(
-                corpus=Dataset.from_list([{"id": key, **passage} for key, passage in corpus.items()]),
-                queries=Dataset.from_list([{"id": key, "text": text} for key, text in queries.items()]),
-                relevant_docs=qrels,
-                top_ranked=None,
-            )
-            self.dataset = {"default": {"test": split}}
-            self.data_loaded = True
-
-    result = mteb.evaluate(MtebModel(model, size), Local(), cache=None, show_progress_bar=False)
+    result = mteb.evaluate(MtebModel(model, size), retrieval_task(collection), cache=None, show_progress_bar=False)
     found = result.task_results[0].get_score()
     assert found == pytest.approx(our_ndcg(model, size, collection), abs=1e-5)
 
 
 def test_mteb_sts_as_we_do(mteb, model, tmp_path):
-    from datasets import Dataset, DatasetDict
-    from mteb.abstasks.sts import AbsTaskSTS
-
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(40):
-        a, b = rng.integers(0, 30, (2, 5))
-        rows.append(
-            {
-                "score": int(rng.integers(0, 6)),
-                **{f"sentence{k}": " ".join(f"w{i}" for i in s) for k, s in ((1, a), (2, b))},
-            }
-        )
+    rows = made_pairs()
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    class Local(AbsTaskSTS):
-        metadata = globals()["metadata"](mteb, "LocalSTS", "STS", "cosine_spearman")
-
-        def load_data(self, num_proc=None, **options):
-            self.dataset = DatasetDict({"test": Dataset.from_list(rows)})
-            self.data_loaded = True
 
     ours = {
         str(cell.size): cell.value for cell in sts(StsArguments(str(model), data=[str(tmp_path / "p.jsonl")])).cells
     }
     for size in SIZES:
-        result = mteb.evaluate(MtebModel(model, size), Local(), cache=None, show_progress_bar=False)
+        result = mteb.evaluate(MtebModel(model, size), sts_task(rows), cache=None, show_progress_bar=False)
         assert result.task_results[0].get_score() == pytest.approx(ours[size], abs=1e-4)
     assert ours["2:8"] != ours["4:32"]
 

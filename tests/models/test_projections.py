@@ -97,7 +97,7 @@ def test_layer_0_is_the_mean_of_the_table_without_special_tokens(encoder):
 
 
 def test_layer_0_is_looked_up_alike_alone_and_beside_others(encoder, tiny_bert, monkeypatch):
-    from starbucks_retrieval.models import encoder as module
+    from starbucks_retrieval.models import token_encoder as module
 
     rows = token_rows(9, seed=4)
     alone = encoder.embed(rows, Sizes.parse("0:8,0:32"))
