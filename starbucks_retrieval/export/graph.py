@@ -49,8 +49,8 @@ def write_openvino_folder(encoder: NestedEncoder, size: Size, folder: Path, cali
 def _write_settings(encoder: NestedEncoder, size: Size, folder: Path) -> None:
     prepare_tokenizer(encoder.tokenizer)
     encoder.tokenizer.save_pretrained(folder)  # before its use: it would save the truncation of its last call
-    # The graph holds the projection, so there is no file of projections.
-    dataclasses.replace(encoder.config, sizes=Sizes([size]), projected_layers=()).save(folder)
+    # The graph holds the projection and the modules after pooling, so there are no files of them.
+    dataclasses.replace(encoder.config, sizes=Sizes([size]), projected_layers=(), head=()).save(folder)
 
 
 def _token_rows(encoder: NestedEncoder, passages: list[Passage]) -> list[list[int]]:

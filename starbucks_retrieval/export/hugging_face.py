@@ -100,6 +100,11 @@ def _check(model: ModelInfo, size: Size) -> None:
             f"{model.name} has fitted maps, which AutoModel does not apply: its embeddings would be those without the fit",
             "use --to sentence-transformers, onnx or openvino, whose exports contain the map",
         )
+    if model.config.head:
+        raise UserError(
+            f"{model.name} has modules after pooling ({', '.join(model.config.head)}), which AutoModel does not apply",
+            "use --to sentence-transformers, onnx or openvino, whose exports contain the modules",
+        )
 
 
 TRANSFORMERS = ExportTarget(

@@ -97,8 +97,14 @@ def _write_layers(encoder: NestedEncoder, size: Size, folder: Path) -> list[str]
     modes = {flag: name == encoder.config.pooling for name, flag in _POOLING.items()}
     write_json(
         folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": encoder.hidden_size, "include_prompt": True, **modes},
+        {
+            "word_embedding_dimension": encoder.backbone.config.hidden_size,
+            "include_prompt": encoder.config.include_prompt,
+            **modes,
+        },
     )
+    if encoder.head is not None:
+        names += encoder.head.kinds  # written with the backbone
     if encoder.projections is not None:
         found = cut_projections(encoder.projections, size).map(size.layer)
         if found.normalize:
@@ -154,7 +160,7 @@ def _write_table(encoder: NestedEncoder, size: Size, folder: Path) -> list[str]:
     _write_weights(module / "model.safetensors", {"embedding.weight": table.rows * table.counted.unsqueeze(1)})
     tokenizer.save(str(module / "tokenizer.json"))
     # For readers only: the folder has no backbone and no projections that our own tools could load.
-    dataclasses.replace(encoder.config, sizes=Sizes([size]), projected_layers=()).save(folder)
+    dataclasses.replace(encoder.config, sizes=Sizes([size]), projected_layers=(), head=()).save(folder)
     return ["StaticEmbedding"]
 
 

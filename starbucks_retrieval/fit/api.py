@@ -22,12 +22,12 @@ from starbucks_retrieval.fit.arguments import FitArguments
 from starbucks_retrieval.fit.plan import CHECKPOINT, FitPlan, check_output, plan_fit
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import NestedEncoder, config, projections
-from starbucks_retrieval.models.config import model_file
 from starbucks_retrieval.models.fit_report import RECORD, FitReport
 from starbucks_retrieval.models.fit_texts import CHUNK, chunks
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.models.loading import copy_weights
+from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.texts import mixed, token_rows
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
@@ -240,12 +240,16 @@ def _write_model(output: Path, encoder: NestedEncoder, arguments: FitArguments, 
     _remove_model(output)
     weights = copy_weights(arguments.model_name_or_path, output)
     tokenizer = [Path(name).name for name in encoder.tokenizer.save_pretrained(output)]
+    head = []
+    if encoder.head is not None:
+        head = encoder.head.save(output)
+        encoder.config = dataclasses.replace(encoder.config, head=encoder.head.folders)
     assert encoder.projections is not None
     encoder.projections.save(output)
     encoder.config.save(output)
     write_card(output, encoder, arguments, figures)
     kept = {name: value for name, value in figures.items() if name not in ("output", "seconds", "texts_per_second")}
-    files = [*weights, *tokenizer, projections.FILE, config.FILE, CARD]
+    files = [*weights, *tokenizer, *head, projections.FILE, config.FILE, CARD]
     write_json(output / RECORD, describe(_settings(arguments)) | kept | {"files": files})
     source = model_file(arguments.model_name_or_path, _CONFIG)
     assert source is not None  # the model was loaded from it
@@ -262,4 +266,5 @@ def _remove_model(output: Path) -> None:
     except (OSError, ValueError, KeyError):
         files = []
     for name in [*files, RECORD]:
-        (output / Path(name).name).unlink(missing_ok=True)
+        if ".." not in Path(name).parts:
+            (output / Path(name).relative_to(Path(name).anchor)).unlink(missing_ok=True)

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
-from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
+from starbucks_retrieval.models.modules_json import model_file, read_head, read_json, read_modules
 from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"
 FORMAT = 1
 Pooling = Literal["cls", "mean", "last"]
-
-# The names of these poolings in sentence-transformers, in new versions and in old ones.
-_ST_POOLING: dict[str, Pooling] = {
-    "cls": "cls",
-    "mean": "mean",
-    "lasttoken": "last",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "last",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +35,8 @@ class EncoderConfig:
             another depth; other layers are paired with themselves.
         projected_layers: The layers that have a projection in projections.safetensors, 0 for the token table; empty for
             a model without projections.
+        include_prompt: The tokens of the prefixes are part of mean pooling.
+        head: The folders of the Dense and LayerNorm modules between the pooling and the embedding, in their order.
         source: The file that the configuration was read from; empty for the defaults of a bare backbone.
 
     Raises:
@@ -68,11 +59,15 @@ class EncoderConfig:
     passage_max_len: int | None = None
     passage_layers: tuple[tuple[int, int], ...] = ()
     projected_layers: tuple[int, ...] = ()
+    include_prompt: bool = True
+    head: tuple[str, ...] = ()
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
             raise UserError(f"unknown pooling {self.pooling!r}", f"take one of {', '.join(get_args(Pooling))}")
+        if self.pooling == "cls" and not self.include_prompt:
+            raise UserError("cls pooling cannot leave out prompts (include_prompt is false)", "use mean pooling")
         if not self.temperature > 0:
             raise UserError(f"temperature {self.temperature} is not positive", "1 for dot products, 0.05 for cosines")
         for name in ("query_max_len", "passage_max_len"):
@@ -144,14 +139,15 @@ class EncoderConfig:
         # Left out where queries and passages have one depth: version 0.1 reads such files.
         if pairs := content.pop("passage_layers"):
             content["passage_layers"] = {str(query): passage for query, passage in pairs}
-        if not self.projected_layers:
-            del content["projected_layers"]
+        for name in ("projected_layers", "include_prompt", "head"):
+            if content[name] == getattr(EncoderConfig, name):
+                del content[name]
         write_json(Path(folder) / FILE, content)
 
     @classmethod
     def load(cls, path: str | Path) -> EncoderConfig:
         """Read starbucks.json. Raises UserError for a newer format or an unknown key."""
-        content = _json(path)
+        content = read_json(path)
         if content.pop("format", None) != FORMAT:
             raise UserError(f"{path} is of another format than {FORMAT}", "update starbucks_retrieval")
         unknown = set(content) - {field.name for field in dataclasses.fields(cls)}
@@ -160,6 +156,7 @@ class EncoderConfig:
         content["sizes"] = Sizes.parse(content["sizes"]) if content.get("sizes") else None
         content["passage_layers"] = _layer_pairs(content.get("passage_layers") or {}, path)
         content["projected_layers"] = _layers(content.get("projected_layers") or [], path)
+        content["head"] = tuple(content.get("head", ()))
         return cls(**content, source=FILE)
 
 
@@ -198,42 +195,33 @@ def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> Encoder
     if path := model_file(name_or_path, FILE):
         return EncoderConfig.load(path)
     if path := model_file(name_or_path, "modules.json"):
-        return _from_sentence_transformers(name_or_path, _json(path), num_layers, hidden_size)
+        return _from_sentence_transformers(name_or_path, path, num_layers, hidden_size)
     return EncoderConfig()
 
 
-def _from_sentence_transformers(
-    name_or_path: str, modules: list[dict[str, Any]], num_layers: int, hidden_size: int
-) -> EncoderConfig:
+def _from_sentence_transformers(name_or_path: str, path: str, num_layers: int, hidden_size: int) -> EncoderConfig:
     """Map the module list of sentence-transformers to a configuration.
 
     sentence-transformers cuts to truncate_dim after normalising; here embeddings are normalised after the cut. Cosines
     are the same.
     """
-    pooling: Pooling = "cls"
-    normalize = False
-    for module in modules:
-        kind = module["type"].rsplit(".", 1)[-1]
-        if kind == "Pooling":
-            pooling = _pooling(name_or_path, module["path"])
-        elif kind == "Normalize":
-            normalize = True
-        elif kind != "Transformer":
-            raise UserError(
-                f"{name_or_path} has a {kind} module after its transformer, which cannot be cut to a size",
-                "take a model of Transformer, Pooling and Normalize modules only",
-            )
+    modules = read_modules(name_or_path, path)
+    head = read_head(name_or_path, modules.head, hidden_size)
     length = None
-    if path := model_file(name_or_path, "sentence_bert_config.json"):
-        length = _json(path).get("max_seq_length")
-    settings = _json(path) if (path := model_file(name_or_path, "config_sentence_transformers.json")) else {}
+    if found := model_file(name_or_path, "sentence_bert_config.json"):
+        length = read_json(found).get("max_seq_length")
+    found = model_file(name_or_path, "config_sentence_transformers.json")
+    settings = read_json(found) if found else {}
     prompts = settings.get("prompts") or {}
+    width = head[-1].width if head else hidden_size
     dim = settings.get("truncate_dim")
     # Scores are dot products: a model made for cosines needs unit vectors, with or without a Normalize module.
-    cosine = normalize or settings.get("similarity_fn_name") == "cosine"
+    cosine = modules.normalize or settings.get("similarity_fn_name") == "cosine"
     return EncoderConfig(
-        sizes=Sizes([Size(num_layers, min(dim, hidden_size))]) if dim else None,
-        pooling=pooling,
+        sizes=Sizes([Size(num_layers, min(dim, width))]) if dim else None,
+        pooling=cast(Pooling, modules.pooling),
+        include_prompt=modules.include_prompt,
+        head=modules.head,
         normalize=cosine,
         temperature=0.05 if cosine else 1.0,
         query_prefix=prompts.get("query", ""),
@@ -242,46 +230,3 @@ def _from_sentence_transformers(
         passage_max_len=length,
         source="modules.json",
     )
-
-
-def _pooling(name_or_path: str, folder: str) -> Pooling:
-    path = model_file(name_or_path, f"{folder}/config.json")
-    if path is None:
-        raise UserError(f"{name_or_path} lacks {folder}/config.json", "save the model again with sentence-transformers")
-    content = _json(path)
-    named = content.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else list(named or [])
-    modes = modes or [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
-    if len(modes) != 1 or modes[0] not in _ST_POOLING:
-        raise UserError(
-            f"{name_or_path} pools by {' and '.join(modes) or 'nothing'}",
-            "cls, mean and last-token pooling are supported",
-        )
-    if not content.get("include_prompt", True):
-        raise UserError(
-            f"{name_or_path} leaves prompt tokens out of its pooling", "only include_prompt=true is supported"
-        )
-    return _ST_POOLING[modes[0]]
-
-
-def model_file(name_or_path: str, filename: str) -> str | None:
-    """Return the path of a file of a local folder or a hub repository, None where it does not exist."""
-    if Path(name_or_path).is_dir():
-        local = Path(name_or_path) / filename
-        return str(local) if local.is_file() else None
-    from transformers.utils import cached_file
-
-    return cached_file(
-        name_or_path,
-        filename,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        _raise_exceptions_for_gated_repo=False,
-    )
-
-
-def _json(path: str | Path) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: malformed JSON ({error.msg})", "restore the file") from None

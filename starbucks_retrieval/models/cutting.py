@@ -52,7 +52,8 @@ def with_projections(encoder: Encoder, projections: Projections | None) -> Encod
 def count_parameters(encoder: TokenEncoder, size: Size) -> int:
     """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
 
-    Layer 0 needs its token table only, another layer of a model with projections its map too.
+    Layer 0 needs its token table only, another layer of a model with projections its map too, and the modules after
+    pooling if there are any.
 
     Args:
         encoder: The encoder. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
@@ -63,6 +64,8 @@ def count_parameters(encoder: TokenEncoder, size: Size) -> int:
         for name, weight in encoder.backbone.named_parameters()
         if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
     ]
+    if encoder.head is not None:
+        weights += encoder.head.parameters()
     if encoder.projections is not None:
         maps = encoder.projections.map(size.layer) if size.layer else encoder.projections.token_table
         weights = [*(weights if size.layer else ()), *maps.parameters()]

@@ -18,6 +18,7 @@ from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
+from starbucks_retrieval.models.head import load_head
 from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
 from starbucks_retrieval.models.sized import SizedEncoder
 from starbucks_retrieval.models.token_encoder import TokenEncoder
@@ -36,10 +37,11 @@ class NestedEncoder(TokenEncoder):
         config: Pooling, normalisation, sizes, prefixes and lengths.
         name: A name for messages and cards.
         projections: Maps of the layers into one space, or None.
+        head: Dense and LayerNorm modules after pooling, or None.
 
     Attributes:
         num_layers: Layers of the backbone.
-        hidden_size: Width of the backbone.
+        hidden_size: Width of the full embedding.
 
     Raises:
         UserError: The architecture is not supported, or the backbone lacks a size of the configuration.
@@ -103,7 +105,8 @@ class NestedEncoder(TokenEncoder):
         if end_to_end:
             unpadded.enable(backbone)
         projections = load_projections(str(name_or_path), config, layers)
-        encoder = cls(backbone, tokenizer, config, str(name_or_path), projections).eval()
+        head = load_head(str(name_or_path), config.head, backbone.config.hidden_size)
+        encoder = cls(backbone, tokenizer, config, str(name_or_path), projections, head).eval()
         if projections is not None:
             projections.check(encoder._backbone_digests, str(name_or_path))
         return encoder.to(target)
@@ -113,21 +116,28 @@ class NestedEncoder(TokenEncoder):
         folder: str | Path,
         weights: dict[str, Tensor] | None = None,
         projections: dict[str, Tensor] | None = None,
+        head: dict[str, Tensor] | None = None,
     ) -> None:
-        """Write a Hugging Face folder: safetensors, tokenizer, and starbucks.json for the configuration.
+        """Write a Hugging Face folder: safetensors, tokenizer, modules after pooling, and starbucks.json.
 
         Args:
             folder: Where to write; it is created.
             weights: Written in place of the backbone's own weights, by name.
             projections: Written in place of the projections' own weights, by name.
+            head: Written in place of the head's own weights, by name.
         """
+        modules, config = self.head, self.config
         with quiet_transformers(), umask_permissions(folder):
             self.backbone.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+        if modules is not None:
+            modules = modules.with_weights(head) if head else modules
+            modules.save(folder)
+            config = dataclasses.replace(config, head=modules.folders)
         if self.projections is not None:
-            digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights)
+            digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights, modules)
             self.projections.save(folder, dict(enumerate(digests)), projections)
-        self.config.save(folder)
+        config.save(folder)
 
     def encode(
         self,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config
+from starbucks_retrieval.models.head import Head
 
 # Keys of config.json that do not change the embeddings: names and versions, number formats and implementations,
 # training, heads, generation, and the number of layers, as a fingerprint is that of one layer. All other keys count.
@@ -97,7 +98,11 @@ _IGNORED = frozenset(
 
 
 def layer_digests(
-    backbone: nn.Module, layout: ArchitectureLayout, tokenizer: Any, weights: Mapping[str, Tensor] | None = None
+    backbone: nn.Module,
+    layout: ArchitectureLayout,
+    tokenizer: Any,
+    weights: Mapping[str, Tensor] | None = None,
+    head: Head | None = None,
 ) -> list[str]:
     """Return the fingerprints of a model truncated to 0, 1, 2, … layers.
 
@@ -105,14 +110,15 @@ def layer_digests(
         backbone: A bare Hugging Face model.
         layout: The layout of its architecture.
         tokenizer: Its fast tokenizer.
-
         weights: Its weights by name where they are not in the model, as when they are gathered from several processes.
+        head: The modules after pooling, which belong to every layer; None for a model without them.
 
     Returns:
-        Fingerprints of the tokenizer, the weights outside the layers, and the layers so far; that of layer 0 first.
+        Fingerprints of the tokenizer, the weights outside the layers, the head, and the layers so far; that of layer 0
+        first.
     """
     stack = layout.layers + "."
-    shared = _hasher(_vocabulary(tokenizer))
+    shared = _hasher(_vocabulary(tokenizer) + (b"" if head is None else head.digest()))
     layers: dict[int, Any] = {}
     for name, tensor in sorted((weights or backbone.state_dict()).items()):
         if name.startswith("pooler."):

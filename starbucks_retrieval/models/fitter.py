@@ -52,13 +52,14 @@ class Fitter:
         }
         hidden = encoder.hidden_size
         widths = {layer: len(found) * hidden for layer, found in self.inputs.items()}
-        self.moments = Moments.zeros(hidden, ({0: hidden} if 0 in self.layers else {}) | widths)
+        states = tables.token_states(encoder) if 0 in self.layers else None
+        self.moments = Moments.zeros(hidden, ({} if states is None else {0: states.shape[1]}) | widths)
         self.seen = 0
         self._rows = 0  # joined texts count as one
         self._held_out: list[dict[int, np.ndarray]] = []  # {layer: pooled outputs [texts, hidden]} of each call of add
         # For layer 0: the state of each token; and of fitted and of held-out texts, the share of each token [texts,
         # vocabulary], and for fitted ones the full embedding.
-        self._states = tables.token_states(encoder) if 0 in self.layers else None
+        self._states = states
         self._tokens: list[scipy.sparse.csr_matrix] = []
         self._targets: list[np.ndarray] = []
         self._held_out_tokens: list[scipy.sparse.csr_matrix] = []

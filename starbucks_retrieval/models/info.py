@@ -21,6 +21,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_shape, quiet_transformers
+from starbucks_retrieval.models.modules_json import HeadModule, read_head
 from starbucks_retrieval.models.projections import TokenTable
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -54,8 +55,12 @@ class ModelInfo:
 
     @property
     def hidden_size(self) -> int:
-        """Width of the hidden states."""
-        return int(self.hf_config.hidden_size)
+        """Width of the full embedding: that of the last module after pooling, or of the backbone without one."""
+        return self._head[-1].width if self._head else int(self.hf_config.hidden_size)
+
+    @cached_property
+    def _head(self) -> tuple[HeadModule, ...]:
+        return read_head(self.name, self.config.head, int(self.hf_config.hidden_size))
 
     @property
     def sizes(self) -> Sizes:
@@ -90,12 +95,13 @@ class ModelInfo:
             layers: The layers. Layer 0 of a fitted model is its token table alone; another layer has a map.
             dim: The numbers of an embedding, which the table or map is cut to; None: all.
         """
+        head = sum(module.parameters for module in self._head)
         if layers not in self.config.projected_layers:
-            return self.backbone_parameters(layers)
+            return self.backbone_parameters(layers) + head
         rows, width = self.map_shape(layers)
         if layers == 0:
             return rows * (dim or width)
-        return self.backbone_parameters(layers) + (dim or rows) * width
+        return self.backbone_parameters(layers) + head + (dim or rows) * width
 
     def backbone_parameters(self, layers: int) -> int:
         """Count the parameters of the backbone cut after `layers` layers."""

@@ -14,7 +14,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.architectures import cut_config, layout_of
-from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
+from starbucks_retrieval.models.config import EncoderConfig, find_config
+from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.sizes import Size, Sizes
 

@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.config import EncoderConfig
+from starbucks_retrieval.models.head import Head
 from starbucks_retrieval.models.layer_maps import TokenTable
 from starbucks_retrieval.models.projections import Projections
 
@@ -126,22 +127,35 @@ class PooledBackbone(nn.Module):
     """A backbone that returns the pooled outputs of any of its layers in one pass.
 
     The pooled output of layer n equals that of the model truncated to n layers, and no layer above the deepest one
-    needed runs. Several threads may use one object. With projections, the map of each layer is applied to its output.
+    needed runs. Several threads may use one object. A head, if there is one, is part of the pooling of every layer. With
+    projections, the map of each layer is applied to its output.
 
     Args:
         backbone: A bare Hugging Face model of a supported architecture.
         config: Its pooling is read at every pass.
         projections: The maps of the layers, or None.
+        head: The Dense and LayerNorm modules after pooling, or None.
+
+    Attributes:
+        num_layers: Layers of the backbone.
+        hidden_size: Width of a pooled output: that of the head, or of the backbone without one.
     """
 
-    def __init__(self, backbone: nn.Module, config: EncoderConfig, projections: Projections | None = None) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        config: EncoderConfig,
+        projections: Projections | None = None,
+        head: Head | None = None,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.config = config
         self.projections = projections
+        self.head = head
         self.layout = layout_of(backbone.config)
         self.num_layers = int(backbone.config.num_hidden_layers)
-        self.hidden_size = int(backbone.config.hidden_size)
+        self.hidden_size = int(backbone.config.hidden_size) if head is None else head.width
         self._captured = CapturedLayers()
         layers = layers_of(backbone, self.layout)
         if len(layers):
@@ -169,7 +183,8 @@ class PooledBackbone(nn.Module):
                 output of the embedding layer, and only beside others.
 
         Returns:
-            {layer: [batch, hidden]}, ascending, projected if the model has projections, not cut and not normalised.
+            {layer: [batch, hidden]}, ascending, after the head and the projections that the model has, not cut and not
+            normalised.
 
         Raises:
             UserError: The model lacks a layer.
@@ -189,7 +204,12 @@ class PooledBackbone(nn.Module):
     def unprojected(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
         """Return the pooled outputs of the backbone as `forward` does, without the projections."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        return self._pooled_layers(inputs, partial(pool, mask=attention_mask, pooling=self.config.pooling), layers)
+        mask = self.pooling_mask(input_ids, attention_mask)
+        return self._pooled_layers(inputs, partial(self._pool, mask=mask), layers)
+
+    def pooling_mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not."""
+        return attention_mask
 
     def forward_unpadded(self, rows: Sequence[Sequence[int]], layers: Sequence[int]) -> dict[int, Tensor]:
         """Return the pooled outputs as `forward` does, from rows of token ids laid end to end, without padding.
@@ -206,9 +226,10 @@ class PooledBackbone(nn.Module):
         start = unpadded.first_position(self.backbone.config)
         packing = unpadded.Packing.pack(rows, start, self.device)
         inputs = {"input_ids": packing.ids, "position_ids": packing.positions}
+        mask = self.pooling_mask(packing.padded(packing.ids.unsqueeze(-1)).squeeze(-1), packing.mask)
 
         def pooled(hidden: Tensor) -> Tensor:
-            return pool(packing.padded(hidden), packing.mask, self.config.pooling)
+            return self._pool(packing.padded(hidden), mask)
 
         with unpadded.attend_within(packing):
             return self._projected(
@@ -229,13 +250,25 @@ class PooledBackbone(nn.Module):
             return pooled_layers(layers)
         needed = sorted(projections.inputs(layers))
         pooled = pooled_layers(needed) if needed else {}
-        # autocast would compute the maps in half precision; entering a context for nothing would end up in traced graphs
-        kind = self.device.type
-        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext():
+        with self._without_autocast():
             return {
                 layer: projections.map(layer)(pooled) if layer else look_up(projections.token_table)
                 for layer in sorted(set(layers))
             }
+
+    def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the pooled output of token states, with the head applied."""
+        pooled = pool(hidden, mask, self.config.pooling)
+        if self.head is None:
+            return pooled
+        with self._without_autocast():
+            return self.head(pooled)
+
+    def _without_autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Keep the maps and the head out of half precision, which autocast would compute them in."""
+        kind = self.device.type
+        # Entering a context for nothing would end up in traced graphs.
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
 
     def _pooled_layers(
         self, inputs: dict[str, Tensor], pooled: Callable[[Tensor], Tensor], layers: Sequence[int]

@@ -15,6 +15,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import evaluators
 from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.models.prompts import with_prompt
 from starbucks_retrieval.models.sized_options import (
     DOCUMENT,
     QUERY,
@@ -279,7 +280,7 @@ class SizedEncoder:
     ) -> dict[Size, np.ndarray]:
         rows = self._rows(texts, prefix, self._length(is_query))
         limits: dict[str, Any] = {"max_tokens": self._max_tokens, "max_rows": batch_size, "dtype": self._dtype}
-        return self.encoder.embed(rows, sizes, label=label, **limits)
+        return with_prompt(self.encoder, prefix).embed(rows, sizes, label=label, **limits)
 
     def _length(self, is_query: bool) -> int:
         return self._max_length or self.encoder.max_length(is_query)

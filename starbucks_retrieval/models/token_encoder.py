@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
@@ -18,8 +18,10 @@ from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
+from starbucks_retrieval.models.head import Head
 from starbucks_retrieval.models.pooling import CopyableLock, PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
+from starbucks_retrieval.models.prompts import Prompts
 from starbucks_retrieval.sizes import Size, Sizes
 
 _LOOKED_UP = 16384  # texts whose tokens are looked up at once
@@ -34,6 +36,7 @@ class TokenEncoder(PooledBackbone):
         config: Pooling, normalisation, sizes, prefixes and lengths.
         name: A name for messages and cards.
         projections: Maps of the layers into one space, or None.
+        head: Dense and LayerNorm modules after pooling, or None.
 
     Raises:
         UserError: The architecture is not supported, or the backbone lacks a size of the configuration.
@@ -46,13 +49,15 @@ class TokenEncoder(PooledBackbone):
         config: EncoderConfig,
         name: str = "",
         projections: Projections | None = None,
+        head: Head | None = None,
     ) -> None:
-        super().__init__(backbone, config, projections)
+        super().__init__(backbone, config, projections, head)
         self.tokenizer = tokenizer
         self.name = name
         if config.sizes is not None:
             self.check(config.sizes)
         self._tokenizer_lock = CopyableLock()
+        self._prompts = Prompts(tokenizer, self._tokenizer_lock)
 
     @property
     def sizes(self) -> Sizes:
@@ -70,7 +75,7 @@ class TokenEncoder(PooledBackbone):
         return _first_not_none(self.tokenizer.pad_token_id, 0)
 
     def fingerprint(self, layer: int) -> str:
-        """Return a digest of the tokenizer, weights, settings and projections up to a layer.
+        """Return a digest of the tokenizer, weights, settings, head and projections up to a layer.
 
         A model truncated to that layer has the same digest. Stores record it; search compares it.
         """
@@ -83,7 +88,7 @@ class TokenEncoder(PooledBackbone):
 
     @cached_property
     def _backbone_digests(self) -> list[str]:
-        return layer_digests(self.backbone, self.layout, self.tokenizer)
+        return layer_digests(self.backbone, self.layout, self.tokenizer, head=self.head)
 
     def check(self, sizes: Sizes) -> Sizes:
         """Return sizes unchanged. Raises UserError if the model lacks one of them."""
@@ -114,6 +119,10 @@ class TokenEncoder(PooledBackbone):
             )["input_ids"]
         filler = [_first_not_none(self.tokenizer.eos_token_id, self.tokenizer.unk_token_id, 0)]
         return [row or filler for row in rows]
+
+    def pooling_mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not."""
+        return self._prompts.mask(self.config, input_ids, attention_mask)
 
     @torch.no_grad()
     def embed(

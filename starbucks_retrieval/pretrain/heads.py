@@ -126,6 +126,11 @@ def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int
 
     # load_backbone checks everything but the head.
     backbone, tokenizer, config = load_backbone(name_or_path, dropout=dropout)
+    if config.head:
+        raise UserError(
+            f"{name_or_path} has modules after pooling ({', '.join(config.head)}), which would not fit another backbone",
+            "pre-train the model that it was made from; starbucks train takes models with such modules",
+        )
     hf_config = backbone.config
     del backbone
     head_layout_of(hf_config)

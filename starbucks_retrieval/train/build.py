@@ -118,7 +118,9 @@ def load_encoder(
         log.warning("the maps of the layers %s are dropped: no size of this run uses them", left)
     encoder.config = plan.config
     if plan.objective.depth == 0:
-        encoder.backbone.requires_grad_(False)  # only the token table is trained
+        for frozen in (encoder.backbone, encoder.head):  # only the token table is trained
+            if frozen is not None:
+                frozen.requires_grad_(False)
     return encoder, start
 
 

@@ -100,12 +100,14 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
         if layer == encoder.num_layers:
             maps[layer] = LayerMap(torch.eye(hidden), None, (layer,), normalize=False)
             continue
-        square = np.random.default_rng([seed, layer]).normal(size=(hidden, hidden))
+        width = hidden if layer else int(encoder.backbone.config.hidden_size)
+        square = np.random.default_rng([seed, layer]).normal(size=(max(width, hidden), max(width, hidden)))
         rotation = torch.from_numpy(np.linalg.qr(square)[0]).float()
         if layer:
             maps[layer] = LayerMap(rotation, torch.zeros(hidden), (layer,), normalize=True)
             continue
-        table = token_table(token_states(encoder) @ rotation.numpy(), encoder.tokenizer.all_special_ids)
+        rows = token_states(encoder) @ rotation[:width, :hidden].numpy()
+        table = token_table(rows, encoder.tokenizer.all_special_ids)
     fingerprints = {layer: encoder.backbone_fingerprint(layer) for layer in range(encoder.num_layers + 1)}
     found = Projections(maps, table, fingerprints, "")
     found.space = found.identity()

@@ -25,6 +25,7 @@ _ADAPTER = Path("adapter") / "adapter.safetensors"
 _NAME = "default"
 _PREFIX = "encoder.backbone."
 _MAPS_PREFIX = "encoder.projections."
+_HEAD_PREFIX = "encoder.head."
 
 
 def add_lora(module: TrainingModule, arguments: TrainArguments) -> None:
@@ -86,10 +87,10 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
 
     backbone = module.encoder.backbone
     if state is None:
-        weights = backbone.state_dict()
-        maps = None
+        weights, maps, head = backbone.state_dict(), None, None
     else:
-        weights, maps = _named(state, _PREFIX), _named(state, _MAPS_PREFIX) or None
+        weights = _named(state, _PREFIX)
+        maps, head = _named(state, _MAPS_PREFIX) or None, _named(state, _HEAD_PREFIX) or None
     folder.mkdir(parents=True, exist_ok=True)
     adapters = {name: weight.contiguous().cpu() for name, weight in weights.items() if ".lora_" in name}
     if adapters:  # a resumed run cannot recover them from merged weights
@@ -98,7 +99,7 @@ def save_model(module: TrainingModule, folder: Path, state: dict[str, Tensor] | 
             save_file(adapters, str(folder / _ADAPTER))
         weights = merged(weights, module.lora_scale)
     # Training keeps float32 weights, whatever precision it computes in.
-    module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()}, maps)
+    module.encoder.save_pretrained(folder, {name: weight.float() for name, weight in weights.items()}, maps, head)
 
 
 def _named(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -109,13 +110,18 @@ def load_model(module: TrainingModule, folder: Path) -> None:
     """Read the weights of a saved encoder into a module.
 
     Args:
-        module: The module; its backbone and its projections are changed in place.
+        module: The module; its backbone, its head and its projections are changed in place.
         folder: A model folder that `save_model` wrote. If it holds adapters, they are read instead of the backbone.
     """
     from safetensors.torch import load_file
 
+    from starbucks_retrieval.models.head import load_head
     from starbucks_retrieval.models.loading import load_backbone
 
+    if module.encoder.head is not None:
+        head = load_head(str(folder), module.encoder.head.folders, module.encoder.backbone.config.hidden_size)
+        assert head is not None
+        _copy(head.state_dict(), module.encoder.head)
     if module.encoder.projections is not None:
         _copy(Projections.load(folder / FILE).state_dict(), module.encoder.projections)
     if (folder / _ADAPTER).is_file():

@@ -56,6 +56,7 @@ class PooledLayersGraph(nn.Module):
         self.layers = tuple(layers)
         if max(layers):
             self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
+            self.head = encoder.head
         if (maps := encoder.projections) is not None:
             self.projections = nn.ModuleList([maps.map(layer) if layer else maps.token_table for layer in layers])
         self._encoder = [encoder]  # inside a list it is no submodule, so its other layers are not exported

@@ -1,0 +1,86 @@
+"""export, fit and train of models with modules after pooling, and of models that leave prompts out of the mean."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from export.exports import run
+from fitted_models import fitted, texts
+from head_models import save_with_head
+
+from starbucks_retrieval import NestedEncoder, Size, UserError
+
+KINDS = {"dense": ["Dense", "Dense"], "layer-norm": ["LayerNorm"], "narrow": ["LayerNorm", "Dense"], "none": []}
+
+
+def model_of(folder, head, fit=False):
+    """A model with a head, saved as our own folder; its name is its folder."""
+    save_with_head(folder, head, include_prompt=False)
+    encoder = NestedEncoder.from_pretrained(folder, device="cpu")
+    if fit:
+        encoder, _ = fitted(encoder)
+    shutil.rmtree(folder)
+    encoder.save_pretrained(folder)
+    encoder.name = str(folder)
+    return encoder
+
+
+@pytest.mark.parametrize("fit", [False, True])
+@pytest.mark.parametrize("size", [Size(2, 8), Size(4, 12)], ids=str)
+@pytest.mark.parametrize("head", KINDS)
+def test_sentence_transformers_gives_our_embeddings(tmp_path, head, size, fit):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = model_of(tmp_path / "model", head, fit)
+    run(encoder, tmp_path / "out", "sentence-transformers", str(size))
+    modules = [entry["type"].rsplit(".", 1)[1] for entry in json.loads((tmp_path / "out/modules.json").read_text())]
+    assert modules[2 : 2 + len(KINDS[head])] == KINDS[head]
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    for is_query, encode in ((True, theirs.encode_query), (False, theirs.encode_document)):
+        ours = encoder.encode(texts(8), [size], is_query=is_query)[size]
+        np.testing.assert_allclose(encode(texts(8), batch_size=3), ours, rtol=0, atol=1e-6)
+
+
+def test_transformers_is_refused(tmp_path):
+    encoder = model_of(tmp_path / "model", "dense")
+    with pytest.raises(UserError, match=r"modules after pooling \(2_Dense, 3_Dense\)"):
+        run(encoder, tmp_path / "out", "transformers", "4:32")
+
+
+@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_graphs_hold_the_head_and_leave_out_prompts(tmp_path, to):
+    pytest.importorskip("onnxruntime" if to == "onnx" else "openvino")
+    encoder = model_of(tmp_path / "model", "narrow")
+    size = Size(3, 8)
+    run(encoder, tmp_path / "out", to, str(size))
+    rows = encoder.tokenize(["w3 w4 w5 w6", "w3 w5", "w9 w9 w1 w2 w3", "w1"], 20)
+    batch = encoder.tokenizer.pad({"input_ids": rows}, return_tensors="np")
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if to == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+        (found,) = session.run(["embedding"], inputs)
+    else:
+        import openvino
+
+        exact = {"INFERENCE_PRECISION_HINT": "f32"}
+        found = openvino.Core().compile_model(tmp_path / "out" / "openvino_model.xml", "CPU", exact)(inputs)[
+            "embedding"
+        ]
+    np.testing.assert_allclose(found, encoder.embed(rows, encoder.check([size]))[size], rtol=0, atol=1e-5)
+    assert "head" not in json.loads((tmp_path / "out" / "starbucks.json").read_text())
+
+
+@pytest.mark.slow
+def test_int8_leaves_the_head_in_fp32(tmp_path):
+    pytest.importorskip("nncf")
+    from starbucks_retrieval.models.backends import openvino
+    from starbucks_retrieval.models.backends.graph import EmbeddingGraph
+
+    encoder = model_of(tmp_path / "model", "dense", fit=True)
+    graph = EmbeddingGraph(encoder, Size(2, 8))
+    assert len(openvino._maps(openvino.convert(graph), graph)) == 3
