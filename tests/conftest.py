@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +119,19 @@ def ticking(monkeypatch) -> None:
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
 
 
+def hub_builder(splits: dict, files: dict | None = None) -> SimpleNamespace:
+    """What datasets.load_dataset_builder returns, as far as the reader uses it: files of splits, or rows without files."""
+    return SimpleNamespace(config=SimpleNamespace(data_files=files), as_streaming_dataset=lambda: splits)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch) -> None:
+    """Nothing is written to the user's cache."""
+    monkeypatch.setenv("STARBUCKS_CACHE", str(_CACHE))
+
+
+_CACHE = Path(tempfile.mkdtemp(prefix="starbucks-cache-"))
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 _LOG = logging.getLogger("starbucks_retrieval")
 _LOG_AT_START = _LOG.handlers[:], _LOG.propagate, _LOG.level
 

@@ -15,8 +15,10 @@ from typing import Any
 from starbucks_retrieval.data import fields, ir_datasets
 from starbucks_retrieval.data.fields import BadRow, as_id, as_text, identifier, string, value
 from starbucks_retrieval.data.formats import NumberedRows, decode, file_endings, find_reader, raw_lines, tsv
+from starbucks_retrieval.data.hub import hub_rows
 from starbucks_retrieval.data.records import Passage, Query, Read, Records
-from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows, hub_rows
+from starbucks_retrieval.data.rows import Collection, as_path
+from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 Qrels = dict[str, dict[str, int]]  # query id → docid → grade
@@ -28,12 +30,12 @@ _CORPUS_LAYOUTS = {2: ("docid", "text"), 3: ("docid", "title", "text")}
 _QUERY_LAYOUTS = {2: ("query_id", "query")}
 
 
-def open_corpus(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Passage]:
+def open_corpus(collection: Collection, *, config: str | None = None, split: str | None = None) -> Records[Passage]:
     """Open a corpus. Nothing is read before it is iterated; `scan` validates all of it.
 
     Args:
         collection: A file (jsonl, csv, tsv, Parquet …), a BEIR folder, a save_to_disk folder, an `ir:` id, a short name,
-            or a Hugging Face data set. Columns: `docid` (or `_id`, `doc_id`, `id`), `text` (or `contents`), optional
+            or a Hugging Face data set; or rows, as a `datasets.Dataset` or dicts. Columns: `docid` (or `_id`, `doc_id`, `id`), `text` (or `contents`), optional
             `title`. A tsv file without a header has docid and text, or docid, title and text.
         config: Configuration of a Hugging Face data set.
         split: Split of a Hugging Face data set, a short name, or a save_to_disk folder.
@@ -53,11 +55,12 @@ def open_corpus(collection: str, *, config: str | None = None, split: str | None
         ...     list(open_corpus(str(path)))
         [Passage(docid='d1', title='', text='Hens lay eggs.')]
     """
+    collection = as_path(collection)
     rows = find_rows(collection, "corpus", _CORPUS_LAYOUTS, config, split)
     return Records(collection, rows.source, rows.read, passage_from)
 
 
-def open_queries(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Query]:
+def open_queries(collection: Collection, *, config: str | None = None, split: str | None = None) -> Records[Query]:
     """Open queries. Nothing is read before they are iterated, except the qrels of a split.
 
     Args:
@@ -72,6 +75,7 @@ def open_queries(collection: str, *, config: str | None = None, split: str | Non
     Raises:
         UserError: As for `open_corpus`; also for a split without qrels.
     """
+    collection = as_path(collection)
     rows = find_rows(collection, "queries", _QUERY_LAYOUTS, config, split)
     read = rows.read
     if split and beir_folder(collection):
@@ -103,7 +107,7 @@ def query_from(row: dict[str, Any]) -> Query:
     return Query(identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT))
 
 
-def read_qrels(collection: str, *, split: str = "test") -> Qrels:
+def read_qrels(collection: Collection, *, split: str = "test") -> Qrels:
     """Read relevance judgements.
 
     Args:
@@ -125,7 +129,7 @@ def read_qrels(collection: str, *, split: str = "test") -> Qrels:
         {'q1': {'d1': 1, 'd2': 0}}
     """
     qrels: Qrels = {}
-    source, judgements = _find(collection, split)
+    source, judgements = _find(as_path(collection), split)
     for number, query_id, docid, grade in judgements:
         seen = qrels.setdefault(query_id, {}).setdefault(docid, grade)
         if seen != grade:

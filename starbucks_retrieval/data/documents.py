@@ -16,6 +16,7 @@ import numpy as np
 from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.data.fields import TEXT, TITLE, as_text, string
 from starbucks_retrieval.data.formats import decode, raw_lines
+from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
@@ -42,7 +43,7 @@ class Document(NamedTuple):
 
 
 def open_documents(
-    collection: str,
+    collection: Collection,
     *,
     column: str | None = None,
     paragraphs: bool = False,
@@ -64,6 +65,7 @@ def open_documents(
     Raises:
         UserError: The file is missing or of an unknown format, or `paragraphs` is set for another format.
     """
+    collection = as_path(collection)
     if is_plain_text(collection):
         path = find_path(collection)
         assert path is not None  # find_path raises for a missing .txt file

@@ -14,6 +14,7 @@ from starbucks_retrieval.data.collection import Qrels, check_qrels, open_queries
 from starbucks_retrieval.data.fields import BadRow, as_id, as_list, as_number, as_text, identifier, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.data.records import Group, Passage, Query, Records, scan
+from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_rows
 from starbucks_retrieval.errors import UserError
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 _LAYOUTS = {2: ("query", "positive"), 3: ("query", "positive", "negative")}
 
 
-def open_groups(collection: str, *, config: str | None = None, split: str | None = None) -> Records[Group]:
+def open_groups(collection: Collection, *, config: str | None = None, split: str | None = None) -> Records[Group]:
     """Open training groups. The columns of each row decide its layout:
 
     - `query_id, query, positive_passages, negative_passages`: rows of Tevatron with their texts;
@@ -46,6 +47,7 @@ def open_groups(collection: str, *, config: str | None = None, split: str | None
     Raises:
         UserError: As for `open_corpus`; iterating also raises it for a row without positives.
     """
+    collection = as_path(collection)
     if beir_folder(collection) or find_ir(collection, split or "train"):
         return _judged_groups(collection, split or "train")
     rows = find_rows(collection, "groups", _LAYOUTS, config, split)

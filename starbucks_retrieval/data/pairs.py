@@ -11,6 +11,7 @@ from starbucks_retrieval.data import fields
 from starbucks_retrieval.data.fields import BadRow, as_number, as_text, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows, arrow
 from starbucks_retrieval.data.records import Records, ScoredPair
+from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import SourceRows, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
@@ -32,7 +33,7 @@ class LabelledText:
     split: str
 
 
-def open_pairs(collection: str, *, config: str | None = None, split: str | None = None) -> Records[ScoredPair]:
+def open_pairs(collection: Collection, *, config: str | None = None, split: str | None = None) -> Records[ScoredPair]:
     """Open scored pairs of sentences. Nothing is read before they are iterated.
 
     Args:
@@ -49,6 +50,7 @@ def open_pairs(collection: str, *, config: str | None = None, split: str | None 
     Raises:
         UserError: As for `open_corpus`; iterating also raises it, with the splits there are, if no row has the split.
     """
+    collection = as_path(collection)
     if find_ir(collection, split):
         raise UserError(f"{collection} has passages and queries, but no scored pairs", "name a file or a hub data set")
     rows = find_rows(collection, "pairs", _PAIR_LAYOUTS, config, split)
@@ -92,7 +94,9 @@ def open_split_of_pairs(collection: str, split: str | None = None) -> Records[Sc
     return records
 
 
-def open_labelled(collection: str, *, config: str | None = None, split: str | None = None) -> Records[LabelledText]:
+def open_labelled(
+    collection: Collection, *, config: str | None = None, split: str | None = None
+) -> Records[LabelledText]:
     """Open labelled texts. Nothing is read before they are iterated.
 
     Args:
@@ -108,6 +112,7 @@ def open_labelled(collection: str, *, config: str | None = None, split: str | No
     Raises:
         UserError: As for `open_corpus`; iterating also raises it for a label that is missing or withheld (-1).
     """
+    collection = as_path(collection)
     if find_ir(collection, split):
         raise UserError(f"{collection} has passages and queries, but no labels", "name a file or a hub data set")
     rows = find_rows(collection, "labelled", _LABELLED_LAYOUTS, config, split)

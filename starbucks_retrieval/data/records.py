@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starbucks_retrieval.data.fields import BadRow
-from starbucks_retrieval.data.formats import NumberedRows, find_reader, parquet
+from starbucks_retrieval.data.formats import NumberedRows, arrow, find_reader, parquet
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def count_records(records: Records[Any]) -> RecordCount:
         records: What an `open_` function returned.
 
     Returns:
-        The exact number for a Parquet file and for a small file; an estimate from the first lines for a large file;
+        The exact number for a Parquet or Arrow file and for a small file; an estimate from the first lines for a large file;
         unknown for anything else, such as data sets of the hub and of ir_datasets.
 
     Raises:
@@ -222,8 +222,9 @@ def count_records(records: Records[Any]) -> RecordCount:
     path = Path(records.source)
     if not path.is_file():
         return RecordCount(None, False)
-    if find_reader(path) is parquet.rows:
-        return RecordCount(parquet.count_rows(path), True)
+    for table in (parquet, arrow):
+        if find_reader(path) is table.rows:
+            return RecordCount(table.count_rows(path), True)
     size = path.stat().st_size
     if size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE):
         return RecordCount(sum(1 for _ in records), True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starbucks_retrieval.data import ir_datasets
-from starbucks_retrieval.data.formats import FORMATS, Layouts, NumberedRows, arrow, file_endings, find_reader
+from starbucks_retrieval.data.formats import FORMATS, Layouts, arrow, file_endings, find_reader
+from starbucks_retrieval.data.hub import hub_rows
 from starbucks_retrieval.data.records import Read
 from starbucks_retrieval.errors import UserError
 
@@ -117,63 +117,3 @@ def _file_in(folder: Path, part: str) -> Path:
         f"{folder} holds no {part}.jsonl",
         f"a folder must hold {part} with one of the endings {', '.join(file_endings())}, or come from save_to_disk",
     )
-
-
-def hub_rows(
-    name: str, part: str, config: str | None, split: str | None, start: int = 0, stop: int | None = None
-) -> NumberedRows:
-    """Stream (row number from 1, column → value) of the rows of a Hugging Face data set.
-
-    Args:
-        name: The name of the data set on the hub.
-        part: `corpus`, `queries` … as for `find_rows`. Without `config` or `split` it can select the configuration or
-            the split of that name.
-        config: The configuration; None for the default one, or for the one called `part` if there is no default.
-        split: The split; None for the only one, else the one called `part`, else `train`.
-        start: The position, from 0, of the first row.
-        stop: The position after the last row; None for all rows.
-
-    Raises:
-        UserError: While iterating: the split does not exist, the package datasets is missing, or anything else keeps
-            the data from arriving, such as the network, the name or access rights.
-    """
-    try:
-        yield from enumerate(
-            islice(_choose_split(_load(name, part, config), name, part, split), start, stop), start + 1
-        )
-    except ImportError:
-        raise UserError(f"{name} needs the package datasets", "pip install datasets") from None
-    except UserError:
-        raise
-    except Exception as error:
-        # The libraries below raise dozens of types, and all of them mean that the data did not arrive.
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"cannot read the Hugging Face data set {name!r}: {line}",
-            "check name, configuration and network; no file or folder has that name",
-        ) from None
-
-
-def _load(name: str, part: str, config: str | None) -> Any:
-    import datasets
-
-    try:
-        return datasets.load_dataset(name, config, streaming=True)
-    except ValueError as error:
-        # BEIR's data sets have two configurations, corpus and queries.
-        if config is None and "config name is missing" in str(error).lower() and f"'{part}'" in str(error):
-            return datasets.load_dataset(name, part, streaming=True)
-        raise
-    except RuntimeError as error:
-        # Older data sets have a loading script; the hub keeps a converted copy on another branch.
-        if "scripts are no longer supported" in str(error):
-            return datasets.load_dataset(name, config, streaming=True, revision="refs/convert/parquet")
-        raise
-
-
-def _choose_split(splits: Any, name: str, part: str, split: str | None) -> Any:
-    wanted = [split] if split else list(splits) if len(splits) == 1 else [part, "train"]
-    for candidate in wanted:
-        if candidate in splits:
-            return splits[candidate]
-    raise UserError(f"{name} has no split {wanted[-1]!r}", f"name one of {', '.join(map(str, splits))}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.data import Records, open_corpus, open_queries
+from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
@@ -104,6 +105,7 @@ class EncodeArguments:
     layers_to_save: str | None = flag(None, "as in ielab/Starbucks: layers to write at full width; the same as --sizes")
 
     def __post_init__(self) -> None:
+        store_collections(self)
         if self.sizes and (self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --layer/--dim contradict each other", "give one of them")
         for name in ("max_tokens_per_batch", "per_device_eval_batch_size", "num_processes", "ray_workers"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups
+from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
@@ -71,6 +72,7 @@ class MineArguments:
     bm25_b: float = flag(0.4, "weight of passage length; Anserini's default")
 
     def __post_init__(self) -> None:
+        store_collections(self)
         engines = [name for name in ("bm25", "model_name_or_path", "run") if getattr(self, name)]
         if len(engines) != 1:
             raise UserError(

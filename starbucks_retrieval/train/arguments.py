@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
+from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
@@ -157,12 +158,12 @@ class TrainArguments(TextArguments):
     warmup_ratio: float | None = flag(None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)")
 
     def __post_init__(self) -> None:
+        store_collections(self)
         if self.train_group_size is not None and self.train_group_size < 1:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "use at least 1")
         self._check_preset()
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
-            problem = f"--warmup_ratio {self.warmup_ratio} is not a share of the steps"
-            raise UserError(problem, "use a number from 0 to below 1")
+            raise UserError(f"--warmup_ratio {self.warmup_ratio} is not a share of the steps", "use 0 to below 1")
         if not self.projection_learning_rate > 0:
             raise UserError(f"--projection_learning_rate {self.projection_learning_rate} is not positive", "use 3e-4")
         if self.anchor_weight < 0:

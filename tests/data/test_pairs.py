@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+from conftest import hub_builder
 
 from starbucks_retrieval.data import ScoredPair, open_pairs, scan
 from starbucks_retrieval.errors import UserError
@@ -118,7 +119,7 @@ def test_folders_and_hub_data_sets_have_splits_of_their_own(tmp_path, monkeypatc
     assert list(open_pairs(str(tmp_path / "one"), split="OnWN")) == wanted[1:]
 
     module = types.ModuleType("datasets")
-    module.load_dataset = lambda name, config, streaming: {"train": [], "test": [row]}
+    module.load_dataset_builder = lambda name, config: hub_builder({"train": [], "test": [row]})
     monkeypatch.setitem(sys.modules, "datasets", module)
     assert list(open_pairs("org/sts", split="test")) == wanted[:1]
     with pytest.raises(UserError, match="org/sts has no split 'dev'"):

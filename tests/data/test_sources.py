@@ -8,6 +8,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from conftest import hub_builder
 
 from starbucks_retrieval.data import (
     Group,
@@ -176,7 +177,7 @@ def test_the_table_of_short_names():
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A stand-in for datasets whose load_dataset is set by the test."""
+    """A stand-in for datasets whose load_dataset_builder is set by the test."""
     module = types.ModuleType("datasets")
     monkeypatch.setitem(sys.modules, "datasets", module)
     return module
@@ -185,36 +186,39 @@ def hub(monkeypatch):
 def test_hub_data_set(hub):
     calls = []
 
-    def load_dataset(name, config, streaming):
-        calls.append((name, config, streaming))
-        return {"train": [{"docid": 1, "text": "x"}, {"docid": 2, "text": "y"}], "dev": [{"docid": 3, "text": "z"}]}
+    def load_dataset_builder(name, config):
+        calls.append((name, config))
+        rows = {"train": [{"docid": 1, "text": "x"}, {"docid": 2, "text": "y"}], "dev": [{"docid": 3, "text": "z"}]}
+        return hub_builder(rows)
 
-    hub.load_dataset = load_dataset
+    hub.load_dataset_builder = load_dataset_builder
     assert [p.docid for p in open_corpus("org/set", config="c")] == ["1", "2"]
     assert [p.docid for p in open_corpus("org/set", split="dev")] == ["3"]
     assert list(open_corpus("org/set").numbered(1)) == [(2, Passage("2", "", "y"))]
-    assert calls[0] == ("org/set", "c", True)
+    assert calls[0] == ("org/set", "c")
     with pytest.raises(UserError, match="org/set has no split 'test'") as raised:
         list(open_corpus("org/set", split="test"))
     assert raised.value.hint == "name one of train, dev"
 
 
 def test_hub_qrels_and_the_row_of_an_error(hub):
-    hub.load_dataset = lambda name, config, streaming: {"test": [{"query-id": 1, "corpus-id": 2, "score": 1}]}
+    hub.load_dataset_builder = lambda name, config: hub_builder({"test": [{"query-id": 1, "corpus-id": 2, "score": 1}]})
     assert read_qrels("BeIR/scifact-qrels") == {"1": {"2": 1}}
-    hub.load_dataset = lambda name, config, streaming: {"test": [{"query-id": 1, "corpus-id": 2, "score": 0.5}]}
+    hub.load_dataset_builder = lambda name, config: hub_builder(
+        {"test": [{"query-id": 1, "corpus-id": 2, "score": 0.5}]}
+    )
     with pytest.raises(UserError, match=r"BeIR/scifact-qrels:1: the grade 0\.5 is not an integer"):
         read_qrels("BeIR/scifact-qrels")
-    hub.load_dataset = lambda name, config, streaming: {"train": [{"docid": 1, "text": "x"}, {"docid": 2}]}
+    hub.load_dataset_builder = lambda name, config: hub_builder({"train": [{"docid": 1, "text": "x"}, {"docid": 2}]})
     with pytest.raises(UserError, match=r"org/set \(c, train\):2: no column text or contents: the row has docid"):
         list(open_corpus("org/set", config="c", split="train"))
 
 
 def test_hub_out_of_reach(hub):
-    def load_dataset(name, config, streaming):
+    def load_dataset_builder(name, config):
         raise ConnectionError("Couldn't reach\nthe Hub")
 
-    hub.load_dataset = load_dataset
+    hub.load_dataset_builder = load_dataset_builder
     with pytest.raises(UserError, match="cannot read the Hugging Face data set 'org/set': ConnectionError") as raised:
         list(open_corpus("org/set"))
     assert "\n" not in raised.value.what and "network" in raised.value.hint
@@ -223,25 +227,25 @@ def test_hub_out_of_reach(hub):
         yield {"docid": 1, "text": "x"}
         raise OSError("connection reset")
 
-    hub.load_dataset = lambda name, config, streaming: {"train": breaks_off()}
+    hub.load_dataset_builder = lambda name, config: hub_builder({"train": breaks_off()})
     with pytest.raises(UserError, match="OSError: connection reset"):
         list(open_corpus("org/set"))
 
 
 def test_an_error_of_the_reader_s_user_is_not_taken_for_the_network_s(hub):
-    hub.load_dataset = lambda name, config, streaming: {"train": [{"docid": 1, "text": "x"}]}
+    hub.load_dataset_builder = lambda name, config: hub_builder({"train": [{"docid": 1, "text": "x"}]})
     with pytest.raises(ZeroDivisionError):
         for _ in open_corpus("org/set"):
             raise ZeroDivisionError
 
 
 def test_hub_data_set_with_a_loading_script_is_read_from_its_converted_branch(hub):
-    def load_dataset(name, config, streaming, revision=None):
+    def load_dataset_builder(name, config, revision=None):
         if revision != "refs/convert/parquet":
             raise RuntimeError("Dataset scripts are no longer supported, but found set.py")
-        return {"train": [{"docid": 1, "text": "x"}]}
+        return hub_builder({"train": [{"docid": 1, "text": "x"}]})
 
-    hub.load_dataset = load_dataset
+    hub.load_dataset_builder = load_dataset_builder
     assert [p.docid for p in open_corpus("org/set")] == ["1"]
 
 
@@ -249,7 +253,7 @@ def test_the_real_datasets_package(tmp_path):
     """Configurations named corpus and queries, as BEIR's sets have on the hub; and a folder of save_to_disk."""
     import datasets
 
-    from starbucks_retrieval.data.sources import hub_rows
+    from starbucks_retrieval.data.hub import hub_rows
 
     datasets.disable_progress_bars()
     parts = {"corpus": {"_id": "1", "title": "t", "text": "x"}, "queries": {"_id": "q", "text": "why"}}

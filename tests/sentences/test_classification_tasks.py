@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from conftest import hub_builder
 
 from starbucks_retrieval.data.pairs import LabelledText, open_labelled
 from starbucks_retrieval.errors import UserError
@@ -94,13 +95,13 @@ def test_names_come_from_the_hub(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     asked = []
 
-    def load_dataset(name, config, streaming):
+    def load_dataset_builder(name, config):
         asked.append(name)
         rows = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
-        return dict.fromkeys(("train", "validation", "dev", "test"), rows)
+        return hub_builder(dict.fromkeys(("train", "validation", "dev", "test"), rows))
 
     module = types.ModuleType("datasets")
-    module.load_dataset = load_dataset
+    module.load_dataset_builder = load_dataset_builder
     monkeypatch.setitem(sys.modules, "datasets", module)
     [mpqa, sst, cr] = open_tasks(["mpqa", "SST-2", "CR=another/cr"])
     assert set(asked) == {TASKS["MPQA"].hub, TASKS["SST2"].hub, "another/cr"}

@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+from conftest import hub_builder
 
 from starbucks_retrieval.data.pairs import open_split_of_pairs
 from starbucks_retrieval.errors import UserError
@@ -54,13 +55,13 @@ def test_names_of_the_papers_whatever_their_spelling(write):
 def test_names_come_from_the_hub(monkeypatch):
     asked = []
 
-    def load_dataset(name, config, streaming):
+    def load_dataset_builder(name, config):
         asked.append(name)
         rows = [{"sentence1": "a", "sentence2": "b", "score": i} for i in range(3)]
-        return {"train": rows[:1], "test": rows}
+        return hub_builder({"train": rows[:1], "test": rows})
 
     module = types.ModuleType("datasets")
-    module.load_dataset = load_dataset
+    module.load_dataset_builder = load_dataset_builder
     monkeypatch.setitem(sys.modules, "datasets", module)
     sets = open_pair_sets(["sts12", "SICKR", "mteb/sts16-sts"])
     assert [one.name for one in sets] == ["STS12", "SICK-R", "STS16"]

@@ -26,6 +26,14 @@ def folder_rows(folder: Path, start: int = 0, stop: int | None = None) -> Number
     return _stream_rows(files, start, stop, folder)
 
 
+def count_rows(path: Path) -> int:
+    """Return the number of rows of an Arrow stream; only the heads of its batches are read."""
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_stream(mapped) as reader:
+        return sum(batch.num_rows for batch in reader)
+
+
 def is_arrow_folder(path: Path) -> bool:
     """Return whether `path` was written by save_to_disk, as one split or as several."""
     return (path / "state.json").is_file() or has_splits(path)
