@@ -8,7 +8,13 @@ from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.version import __version__
 
 if TYPE_CHECKING:
+    from starbucks_retrieval.evaluate.in_memory import evaluate_run
     from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.search.arrays import search_vectors
 
-__all__ = ["NestedEncoder", "Size", "Sizes", "UserError", "__version__"]
-__getattr__, __dir__ = lazy_exports(__name__, {"NestedEncoder": ".models"})
+__all__ = ["NestedEncoder", "Size", "Sizes", "UserError", "__version__", "evaluate_run", "search_vectors"]
+# Not `evaluate` and `search`: these names are packages, and an import of one would replace the function.
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {"NestedEncoder": ".models", "evaluate_run": ".evaluate.in_memory", "search_vectors": ".search.arrays"},
+)

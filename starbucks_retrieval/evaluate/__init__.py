@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,6 +16,8 @@ from starbucks_retrieval.evaluate.comparison import (
     check_comparison_options,
     compare,
 )
+from starbucks_retrieval.evaluate.findings import log_findings
+from starbucks_retrieval.evaluate.in_memory import evaluate_run
 from starbucks_retrieval.evaluate.inputs import (
     TREC_MEASURES,
     JudgedSet,
@@ -43,11 +44,10 @@ __all__ = [
     "RunResult",
     "SetResult",
     "evaluate",
+    "evaluate_run",
     "preflight",
     "preflight_qrels",
 ]
-
-log = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -104,6 +104,8 @@ def evaluate(
         run    RR@10     P@1
         bm25  0.7500  0.5000
     """
+    if isinstance(runs, Mapping) or isinstance(qrels, Mapping):
+        raise UserError("evaluate takes files, not dictionaries", "call evaluate_run(run, qrels, measures)")
     given_measures = (
         None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
     )
@@ -115,7 +117,7 @@ def evaluate(
     _check_names(paths, sets, label, without)
     judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
     for judged_set in judged_sets:
-        _report(judged_set.name, judged_set.findings)
+        log_findings(judged_set.name, judged_set.findings)
     by_set = {judged.name: given_measures or parse_measures(judged.measures) for judged in sets}
     used = set(chain.from_iterable(by_set.values()))
     parsed = given_measures or [measure for measure in parse_measures(TREC_MEASURES) if measure in used]
@@ -212,15 +214,8 @@ def _with_other_runs(
     others = {shown[path]: order for path, order in orders.items() if path != result.path}
     findings = [recognise_truncation(finding, set(orders[result.path]), qrels, others) for finding in result.findings]
     name = shown[result.path]
-    _report(f"{name} on {result.dataset}" if len(sets) > 1 else name, findings)
+    log_findings(f"{name} on {result.dataset}" if len(sets) > 1 else name, findings)
     return dataclasses.replace(result, findings=findings)
-
-
-def _report(name: str, findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        word = "serious" if finding.serious else "note"
-        level = logging.ERROR if finding.serious else logging.WARNING
-        log.log(level, "%s: %s: %s\n  try: %s", word, name, finding.what, finding.remedy)
 
 
 def _check_target(path: str | Path | None) -> None:

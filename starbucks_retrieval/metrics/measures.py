@@ -48,6 +48,10 @@ class Scores:
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
 
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{measure} {value:.4f}" for measure, value in self.mean.items())
+        return f"Scores({figures}; queries: {max(map(len, self.per_query.values()), default=0)})"
+
 
 def parse_measures(text: str) -> list[Measure]:
     """Parse names of measures, separated by spaces or commas.

@@ -16,6 +16,7 @@ from starbucks_retrieval.sizes import Size
 
 if TYPE_CHECKING:
     from starbucks_retrieval.search.api import SearchSummary, search
+    from starbucks_retrieval.search.arrays import search_vectors
     from starbucks_retrieval.search.engines.exact import exact_search
     from starbucks_retrieval.search.searcher import Hit, Searcher
 
@@ -29,6 +30,7 @@ __all__ = [
     "Searcher",
     "exact_search",
     "search",
+    "search_vectors",
 ]
 
 
@@ -281,5 +283,6 @@ __getattr__, __dir__ = lazy_exports(
         "Searcher": ".searcher",
         "exact_search": ".engines.exact",
         "search": ".api",
+        "search_vectors": ".arrays",
     },
 )

@@ -180,10 +180,21 @@ def write_vectors(
         layer: The layer of the size that the store is given; its dim is that of the vectors.
     """
     count, dim = vectors.shape
-    values: dict[str, Any] = {"pooling": "cls", "normalize": False, "prefix": "", "separator": " ", "max_length": 1}
-    values |= {"fingerprint": "", "compute_dtype": "fp32", "store_dtype": store_dtype, "data_digest": ""}
-    spec = StoreSpec(kind="passages", size=Size(layer, dim), **values, data_count=count, shard_size=count)
+    spec = array_spec(count, Size(layer, dim), store_dtype)
     with StoreWriter.open(Path(folder), spec) as writer:
         writer.write_shard(0, list(ids), vectors)
         writer.finish()
     return EmbeddingStore.open(Path(folder))
+
+
+def array_spec(count: int, size: Size, store_dtype: str = "float32") -> StoreSpec:
+    """Return the specification of passages whose vectors were not made by `encode`, in one shard.
+
+    Args:
+        count: Passages, at least 1.
+        size: The size that they are given.
+        store_dtype: `float16` or `float32`.
+    """
+    values: dict[str, Any] = {"pooling": "cls", "normalize": False, "prefix": "", "separator": " ", "max_length": 1}
+    values |= {"fingerprint": "", "compute_dtype": "fp32", "store_dtype": store_dtype, "data_digest": ""}
+    return StoreSpec(kind="passages", size=size, **values, data_count=count, shard_size=count)
