@@ -195,12 +195,17 @@ def _check(model: ModelInfo, size: Size) -> None:
             "StaticEmbedding counts unknown tokens in its mean, which changes the lengths of embeddings",
             "use --to onnx or openvino, or a size from layer 1",
         )
-    # A bias counts as an input.
-    if size.layer and model.map_shape(size.layer)[1] > model.hidden_size + 1:
+    inputs = model.map_inputs(size.layer) if size.layer else ()
+    if len(inputs) > 1:
+        others, remedy = (
+            ("of the token table", "with --table_input false")
+            if 0 in inputs
+            else ("of several layers", "without --concat_layers")
+        )
         raise UserError(
-            f"the map of layer {size.layer} takes the outputs of several layers (--concat_layers), and modules of "
-            "sentence-transformers see the last one only",
-            "use --to onnx or openvino, or run starbucks fit without --concat_layers",
+            f"the map of layer {size.layer} takes the outputs {others} too, and modules of sentence-transformers see those "
+            "of one layer",
+            f"use --to onnx or openvino, or run starbucks fit {remedy}",
         )
 
 

@@ -85,13 +85,13 @@ def _fit(plan: FitPlan) -> dict[str, Any]:
     arguments, output = plan.arguments, plan.output
     encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, device=plan.device)
     encoder.config, encoder.projections = plan.config, None
-    fitter = Fitter(encoder, plan.layers, arguments.concat_layers)
+    fitter = Fitter(encoder, plan.layers, arguments.concat_layers, arguments.table_input)
     job = {
         "settings": _settings(arguments),
         "model": encoder.backbone_fingerprint(encoder.num_layers),
         "counts": [source.count for source in plan.sources],
     }
-    state = _load_checkpoint(output, job, arguments)
+    state = _load_checkpoint(plan, job)
     max_texts = state.max_texts if state else plan.max_texts
     shares = plan.shares(max_texts)
     plan.tell(max_texts)
@@ -207,10 +207,10 @@ def _save_checkpoint(output: Path, job: dict[str, Any], max_texts: int, fitter: 
         file.write(save(fitter.state(), described))
 
 
-def _load_checkpoint(output: Path, job: dict[str, Any], arguments: FitArguments) -> _Checkpoint | None:
+def _load_checkpoint(plan: FitPlan, job: dict[str, Any]) -> _Checkpoint | None:
     from safetensors import SafetensorError, safe_open
 
-    path = output / CHECKPOINT
+    arguments, path = plan.arguments, plan.output / CHECKPOINT
     if not path.is_file():
         return None
     try:
@@ -222,13 +222,13 @@ def _load_checkpoint(output: Path, job: dict[str, Any], arguments: FitArguments)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         log.warning("%s is damaged; the fit starts over", path)
         return None
-    if same and arguments.max_texts in (None, found.max_texts):
+    if same and (arguments.max_texts is None or plan.max_texts == found.max_texts):
         return found
     if arguments.overwrite_output_dir:
         log.info("replacing an unfinished fit with other settings, of another model or of other texts")
         return None
     raise UserError(
-        f"{output} holds an unfinished fit with other settings, of another model or of other texts",
+        f"{plan.output} holds an unfinished fit with other settings, of another model or of other texts",
         "use the same command again, add --overwrite_output_dir, or name another folder",
     )
 

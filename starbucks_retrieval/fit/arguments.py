@@ -34,6 +34,11 @@ class FitArguments:
     concat_layers: bool = flag(
         False, "fit each layer from all layers up to it: a little better at deep layers, cannot be exported as a folder"
     )
+    table_input: bool = flag(
+        True,
+        "fit each layer from its own output and that of the table of tokens; without it, layers below the last are less "
+        "good, but can be exported to sentence-transformers",
+    )
     sizes: str | None = flag(None, "the sizes that the model stores (default: recommended from the measured grid)")
     max_texts: int | None = flag(
         None, "texts to read, an equal number from each source (default: what takes about two minutes)"

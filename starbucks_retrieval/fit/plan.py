@@ -20,6 +20,7 @@ from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.models.fitter import texts_needed
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
+from starbucks_retrieval.models.table_fitter import MAX_TEXTS
 from starbucks_retrieval.models.texts import TextSource, mixed, open_sources, quotas
 from starbucks_retrieval.sizes import Sizes
 
@@ -74,10 +75,18 @@ class FitPlan:
     @property
     def needed(self) -> int:
         """The fewest texts that the widest map can be fitted on."""
-        inputs = [
-            layer if self.arguments.concat_layers else 1 for layer in self.layers if layer < self.model.num_layers
-        ]
-        return texts_needed(self.model.hidden_size * max([1, *inputs]))
+        return texts_needed(self.model.hidden_size * max([1, *map(self._inputs, self.layers)]))
+
+    @property
+    def takes_table(self) -> bool:
+        """Whether the maps take the token table as an input."""
+        return self.arguments.table_input and 0 in self.layers
+
+    def _inputs(self, layer: int) -> int:
+        """Return how many outputs the map of a layer takes; 0 for layer 0."""
+        if layer in (0, self.model.num_layers):
+            return min(1, layer)
+        return (layer if self.arguments.concat_layers else 1) + self.takes_table
 
     @cached_property
     def probe(self) -> list[tuple[str, bool]]:
@@ -106,11 +115,14 @@ class FitPlan:
 
     @cached_property
     def max_texts(self) -> int:
-        """`--max_texts`, or by default what takes about two minutes here, at least ten texts for each number."""
-        if self.arguments.max_texts:
-            return self.arguments.max_texts
+        """`--max_texts`, or by default what takes about two minutes here, at least ten texts for each number.
+
+        More than `MAX_TEXTS` are never read where maps take the token table.
+        """
         least = _TEXTS_PER_NUMBER * self.model.hidden_size
-        return int(max(least, self.needed, round(_SECONDS / self.seconds_per_text, -3)))
+        affordable = max(least, self.needed, round(_SECONDS / self.seconds_per_text, -3))
+        most = MAX_TEXTS if self.takes_table else float("inf")
+        return int(min(self.arguments.max_texts or affordable, most))
 
     def shares(self, max_texts: int) -> list[int]:
         """Return the texts to read of each source.
@@ -131,7 +143,9 @@ class FitPlan:
         return shares
 
     def tell(self, max_texts: int) -> None:
-        """Log the number of texts, where the flags do not set it."""
+        """Log the number of texts, where the flags do not set it, or set more than are used."""
+        if (self.arguments.max_texts or 0) > max_texts:
+            log.info("reading %d texts: more would not change the table of tokens, nor maps that take it", max_texts)
         if not self.arguments.max_texts:
             seconds = sum(self.shares(max_texts)) * self.seconds_per_text
             log.info("--max_texts %d: %s; more texts fit a little better", max_texts, duration(seconds))
@@ -147,8 +161,7 @@ class FitPlan:
         """
         shares, tokens = self.shares(self.max_texts), self.mean_tokens
         hidden, parameters = self.model.hidden_size, self.model.parameters(self.model.num_layers)
-        width = {layer: layer if self.arguments.concat_layers else 1 for layer in self.layers}
-        maps = sum(width[layer] * hidden + 1 for layer in self.layers if layer) * hidden
+        maps = sum(self._inputs(layer) * hidden + 1 for layer in self.layers if layer) * hidden
         table = len(self.model.tokenizer) * hidden if 0 in self.layers else 0
         figures: dict[str, Any] = {
             "model": self.arguments.model_name_or_path,

@@ -13,7 +13,8 @@ Encoder = TypeVar("Encoder", bound=TokenEncoder)
 
 
 def cut_projections(projections: Projections, size: Size) -> Projections:
-    """Return what one size needs: the first rows of the map of its layer, or the first columns of the token table.
+    """Return what one size needs: the first rows of the map of its layer and the token table if that is an input of the
+    map, or for layer 0 the first columns of the token table.
 
     Args:
         projections: The projections of a model.
@@ -31,7 +32,7 @@ def cut_projections(projections: Projections, size: Size) -> Projections:
         >>> tuple(cut_projections(whole, Size(1, 2)).map(1).weight.shape)
         (2, 3)
     """
-    maps, table = {}, None
+    maps, table = {}, projections.table
     if size.layer == 0:
         whole = projections.token_table
         table = TokenTable(whole.rows.detach()[:, : size.dim].clone(), whole.counted)
@@ -39,7 +40,8 @@ def cut_projections(projections: Projections, size: Size) -> Projections:
         found = projections.map(size.layer)
         bias = None if found.bias is None else found.bias.detach()[: size.dim].clone()
         maps[size.layer] = LayerMap(found.weight.detach()[: size.dim].clone(), bias, found.inputs, found.normalize)
-    return Projections(maps, table, projections.fingerprints, projections.space)
+        table = table if 0 in found.inputs else None  # whole: it is an input
+    return Projections(maps, table, projections.fingerprints, projections.space, None, table_is_input=size.layer > 0)
 
 
 def with_projections(encoder: Encoder, projections: Projections | None) -> Encoder:
@@ -67,6 +69,6 @@ def count_parameters(encoder: TokenEncoder, size: Size) -> int:
     if encoder.head is not None:
         weights += encoder.head.parameters()
     if encoder.projections is not None:
-        maps = encoder.projections.map(size.layer) if size.layer else encoder.projections.token_table
-        weights = [*(weights if size.layer else ()), *maps.parameters()]
+        parts = encoder.projections.parts([size.layer])
+        weights = [*(weights if size.layer else ()), *(weight for part in parts for weight in part.parameters())]
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)  # ZeRO 3 shards weights

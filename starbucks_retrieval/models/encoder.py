@@ -212,6 +212,7 @@ class NestedEncoder(TokenEncoder):
         layers: Sequence[int] | None = None,
         *,
         concat_layers: bool = False,
+        table_input: bool = True,
         max_tokens: int = 8192,
         dtype: torch.dtype | None = None,
         label: str | None = None,
@@ -223,10 +224,13 @@ class NestedEncoder(TokenEncoder):
         `save_pretrained`.
 
         Args:
-            texts: Passages; ten for each number of an embedding are enough. They are read once.
+            texts: Passages; ten for each number of an embedding are enough. They are read once, up to 50,000 of them
+                where maps take the token table.
             queries: Queries, with their own prefix and length.
             layers: The layers to fit, 0 for the token table; None: all. The last layer is always among them.
             concat_layers: Fit each layer from all layers up to it.
+            table_input: Fit each layer from its own output and that of the token table, if layer 0 is fitted. Without it,
+                layers below the last are less good, but can be exported to sentence-transformers.
             max_tokens: The largest rows x longest row of a batch.
             dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
             label: Shows progress under this name; None shows none.
@@ -245,8 +249,9 @@ class NestedEncoder(TokenEncoder):
             encoder.save_pretrained("my-model-fitted")
             ```
         """
-        options: dict[str, Any] = {"concat_layers": concat_layers, "max_tokens": max_tokens, "dtype": dtype}
-        projections, report = fit_texts(self, texts, queries, layers, label=label, **options)
+        options: dict[str, Any] = {"concat_layers": concat_layers, "table_input": table_input}
+        options |= {"max_tokens": max_tokens, "dtype": dtype, "label": label}
+        projections, report = fit_texts(self, texts, queries, layers, **options)
         self.projections = projections.to(self.device).train(self.training)
         self.config = dataclasses.replace(
             self.config, projected_layers=projections.layers, sizes=report.recommended(), passage_layers=()

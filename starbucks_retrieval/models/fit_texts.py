@@ -39,6 +39,7 @@ def fit_texts(
     layers: Sequence[int] | None = None,
     *,
     concat_layers: bool = False,
+    table_input: bool = True,
     max_tokens: int = 8192,
     dtype: torch.dtype | None = None,
     label: str | None = None,
@@ -46,7 +47,7 @@ def fit_texts(
     """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`."""
     if isinstance(passages, str) or isinstance(queries, str):
         raise UserError("fit takes texts, not one text", "give a list of texts")
-    fitter = Fitter(encoder, layers, concat_layers)
+    fitter = Fitter(encoder, layers, concat_layers, table_input)
     prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)
     texts = (
         ((prefixes[number] + text).strip(), bool(number))
@@ -55,4 +56,6 @@ def fit_texts(
     )
     for part in chunks(progress(texts, None, "texts", label) if label else texts):
         fitter.add(token_rows(encoder, part), max_tokens, dtype)
+        if fitter.is_full:
+            break
     return fitter.finish()

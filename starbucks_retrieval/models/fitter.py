@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import fitting, tables
+from starbucks_retrieval.models import fitting
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.models.fit_report import FitReport, grid_dims, nearest_rows, quality
-from starbucks_retrieval.models.fitting import Moments, Solution, unit
+from starbucks_retrieval.models.fitting import Moments, unit
 from starbucks_retrieval.models.projections import Projections
+from starbucks_retrieval.models.table_fitter import TableFitter
 from starbucks_retrieval.models.texts import join_short
 from starbucks_retrieval.sizes import Size
 
 _HELD_OUT_EVERY = 10  # one text of ten, until there are enough of them
 _HELD_OUT = 1000
-_TABLE_TEXTS = 50_000  # texts whose tokens and embeddings are kept in memory to fit the token table
 
 
 class Fitter:
@@ -34,35 +33,44 @@ class Fitter:
         encoder: An encoder; its projections, if it has any, are not used.
         layers: The layers to fit, 0 for a token table; None: all. The last layer is always among them.
         concat_layers: The map of a layer takes the pooled outputs of all layers up to it as its input.
+        table_input: The map of a layer takes the mean of the token table as an input too, if layer 0 is fitted.
 
     Raises:
         UserError: The model lacks a layer.
     """
 
-    def __init__(self, encoder: Any, layers: Sequence[int] | None = None, concat_layers: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: Any,
+        layers: Iterable[int] | None = None,
+        concat_layers: bool = False,
+        table_input: bool = True,
+    ) -> None:
         self.encoder = encoder
         last = encoder.num_layers
         self.layers = tuple(sorted({*(range(last) if layers is None else layers), last}))
         if self.layers[0] < 0 or self.layers[-1] > last:
             raise UserError(f"no layers {list(self.layers)} in a model of {last}", f"take layers from 0 to {last}")
+        self._takes_table = table_input and 0 in self.layers
+        first = (0,) if self._takes_table else ()
         self.inputs = {
-            layer: tuple(range(1, layer + 1)) if concat_layers else (layer,)
+            layer: (*first, *(range(1, layer + 1) if concat_layers else (layer,)))
             for layer in self.layers
             if 0 < layer < last
         }
         hidden = encoder.hidden_size
         widths = {layer: len(found) * hidden for layer, found in self.inputs.items()}
-        states = tables.token_states(encoder) if 0 in self.layers else None
-        self.moments = Moments.zeros(hidden, ({} if states is None else {0: states.shape[1]}) | widths)
+        self.moments = Moments.zeros(hidden, widths)
         self.seen = 0
         self._rows = 0  # joined texts count as one
         self._held_out: list[dict[int, np.ndarray]] = []  # {layer: pooled outputs [texts, hidden]} of each call of add
-        # For layer 0: the state of each token; and of fitted and of held-out texts, the share of each token [texts,
-        # vocabulary], and for fitted ones the full embedding.
-        self._states = states
-        self._tokens: list[scipy.sparse.csr_matrix] = []
-        self._targets: list[np.ndarray] = []
-        self._held_out_tokens: list[scipy.sparse.csr_matrix] = []
+        below = sorted({one for found in self.inputs.values() for one in found if one})
+        self._table = TableFitter(encoder, below if self._takes_table else ()) if 0 in self.layers else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more texts change nothing: maps that take the token table are fitted on a limited number."""
+        return self._table is not None and self._takes_table and self._table.is_full
 
     def add(self, rows: Sequence[Sequence[int]], max_tokens: int = 8192, dtype: torch.dtype | None = None) -> None:
         """Add tokenised texts. Equal calls in equal order give equal bits.
@@ -72,9 +80,9 @@ class Fitter:
             max_tokens: The largest rows x longest row of a batch.
             dtype: The autocast dtype; None computes in float32.
         """
-        if not rows:
+        if not rows or self.is_full:
             return
-        enough = self.seen >= 2 * self._widest
+        enough = self.seen >= 2 * self.moments.widest
         self.seen += len(rows)
         if enough:  # the first texts stay alone, so that a fit needs no more texts for being joined
             rows = join_short(rows, self.encoder.max_length(False), self._special)
@@ -83,17 +91,12 @@ class Fitter:
         self._rows += len(rows)
         kept = {layer: found[~held] for layer, found in pooled.items()}
         target = self._target(kept)
-        inputs = self._map_inputs(kept)
         self._held_out.append({layer: found[held] for layer, found in pooled.items()})
-        if self._states is not None:
-            tokens = tables.token_shares(rows, self._special, len(self._states))
-            inputs[0] = tokens[~held] @ self._states
-            self._held_out_tokens.append(tokens[held])
-            if sum(map(len, self._targets)) < _TABLE_TEXTS:
-                self._tokens.append(tokens[~held])
-                self._targets.append(target.astype(np.float32))
+        if self._table is not None:
+            self._table.add(rows, held, target, kept)
         if len(target):
-            self.moments.add(inputs, target)
+            # Maps that take the token table are fitted at the end, when there is a table.
+            self.moments.add({} if self._takes_table else self._map_inputs(kept), target)
 
     def finish(self) -> tuple[Projections, FitReport]:
         """Solve the maps and measure them on the held-out texts.
@@ -101,37 +104,26 @@ class Fitter:
         Raises:
             UserError: There are too few texts, or the embeddings are constant or not finite.
         """
+        self.moments.check_count()
         encoder = self.encoder
-        held_out = (
-            {layer: np.concatenate([part[layer] for part in self._held_out]) for layer in self._captured}
-            if self._held_out
-            else {layer: np.zeros((0, encoder.hidden_size)) for layer in self._captured}
-        )
+        held_out = {layer: np.concatenate([part[layer] for part in self._held_out]) for layer in self._captured}
         target = self._target(held_out)
-        inputs = self._map_inputs(held_out)
-        tokens = None
-        if self._states is not None and self._held_out_tokens:
-            tokens = scipy.sparse.vstack(self._held_out_tokens).tocsr()
-            inputs[0] = tokens @ self._states
-        solution = fitting.solve(self.moments, inputs, target)
-        maps = fitting.layer_maps(solution, encoder.num_layers, self.inputs)
-        table = None
-        projected = {layer: solution.embed(layer, found) for layer, found in inputs.items()}
+        moments, table, projected, ridges = self.moments, None, {}, {}
+        if self._table is not None:
+            table = self._table.fit(target)
+            held_out[0], projected[0], ridges[0] = table.before, table.after, table.ridge
+            if self._takes_table:
+                moments = self.moments.copy()
+                for outputs, targets in self._table.texts(table.means):
+                    moments.add_inputs(self._map_inputs(outputs), targets)
+        inputs = self._map_inputs(held_out | projected)
+        solution = fitting.solve(moments, inputs, target)
+        projected |= {layer: solution.embed(layer, found) for layer, found in inputs.items()}
         projected[encoder.num_layers] = solution.embed(encoder.num_layers, target)
-        if self._states is not None and tokens is not None:
-            rows = tables.refined_table(
-                fitting.with_ones(self._states) @ solution.coefficients[0],
-                scipy.sparse.vstack(self._tokens).tocsr(),
-                np.concatenate(self._targets) @ solution.axes,
-                tokens,
-                projected[encoder.num_layers],
-            )
-            projected[0] = tokens @ rows
-            table = tables.token_table(rows, self._special)
-            held_out[0] = inputs[0]
         fingerprints = {layer: encoder.backbone_fingerprint(layer) for layer in range(encoder.num_layers + 1)}
-        report = self._report(solution, held_out, projected, target)
-        return fitting.projections(maps, table, fingerprints), report
+        maps = fitting.layer_maps(solution, encoder.num_layers, self.inputs)
+        report = self._report(ridges | solution.ridges, held_out, projected, target)
+        return fitting.projections(maps, table.table if table else None, fingerprints), report
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all sums and held-out outputs as named arrays, for a checkpoint."""
@@ -142,13 +134,7 @@ class Fitter:
         if self._held_out:
             for layer in self._captured:
                 arrays[f"held_out_{layer}"] = np.concatenate([part[layer] for part in self._held_out])
-        if self._targets:
-            arrays["targets"] = np.concatenate(self._targets)
-        for name, parts in (("tokens", self._tokens), ("held_out_tokens", self._held_out_tokens)):
-            if parts:
-                joined = scipy.sparse.vstack(parts).tocsr()
-                arrays |= {f"{name}_{field}": getattr(joined, field) for field in ("data", "indices", "indptr")}
-        return arrays
+        return arrays if self._table is None else arrays | self._table.state()
 
     def load_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue from what `state` returned. Raises KeyError for arrays of another fit."""
@@ -159,15 +145,8 @@ class Fitter:
             self.moments.crosses[layer] = arrays[f"cross_{layer}"]
         if self.seen:
             self._held_out = [{layer: arrays[f"held_out_{layer}"] for layer in self._captured}]
-        if self.seen and self._states is not None:
-            self._targets = [arrays["targets"]]
-            self._tokens, self._held_out_tokens = (
-                [tables.sparse_from(arrays, name, len(self._states))] for name in ("tokens", "held_out_tokens")
-            )
-
-    @property
-    def _widest(self) -> int:
-        return max(len(self.moments.target), *(len(gram) - 1 for gram in self.moments.grams.values()), 0)
+        if self._table is not None:
+            self._table.load_state(arrays)
 
     @property
     def _special(self) -> frozenset[int]:
@@ -176,7 +155,7 @@ class Fitter:
     @property
     def _captured(self) -> tuple[int, ...]:
         """The layers of the backbone whose outputs are needed."""
-        needed = {self.encoder.num_layers, *(layer for found in self.inputs.values() for layer in found)}
+        needed = {self.encoder.num_layers, *(layer for found in self.inputs.values() for layer in found if layer)}
         return tuple(sorted(needed))
 
     @torch.no_grad()
@@ -206,7 +185,7 @@ class Fitter:
 
     def _report(
         self,
-        solution: Solution,
+        ridges: Mapping[int, float],
         held_out: Mapping[int, np.ndarray],
         projected: Mapping[int, np.ndarray],
         target: np.ndarray,
@@ -219,7 +198,7 @@ class Fitter:
                 cut = held_out[layer][:, :dim].astype(np.float64)
                 before[Size(layer, dim)] = quality(cut, target, nearest, normalize)
                 after[Size(layer, dim)] = quality(projected[layer][:, :dim], rotated, nearest, normalize)
-        return FitReport(self.moments.count, len(target), solution.ridges, before, after)
+        return FitReport(self.moments.count, len(target), dict(ridges), before, after)
 
 
 def is_held_out(number: int) -> bool:

@@ -9,6 +9,7 @@ solved from two sums per layer that do not grow with the number of texts. Relate
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -55,15 +56,36 @@ class Moments:
             {layer: np.zeros((width + 1, hidden)) for layer, width in inputs.items()},
         )
 
+    @property
+    def widest(self) -> int:
+        """The numbers of the widest input, or of the target."""
+        return max(len(self.target), *(len(gram) - 1 for gram in self.grams.values()), 0)
+
+    def check_count(self) -> None:
+        """Raise UserError if there are fewer texts than numbers in an input."""
+        if self.count < self.widest:
+            raise UserError(
+                f"{self.count} texts cannot fit maps of {self.widest} numbers",
+                f"give at least {self.widest} texts, better ten times",
+            )
+
+    def copy(self) -> Moments:
+        """Return sums that can be added to without changing these."""
+        return copy.deepcopy(self)
+
     def add(self, inputs: Mapping[int, np.ndarray], target: np.ndarray) -> None:
         """Add texts: {layer: inputs [texts, width]}, and their targets e [texts, hidden]."""
         wide = np.asarray(target, dtype=np.float64)
         self.target += wide.T @ wide
+        self.count += len(wide)
+        self.add_inputs(inputs, wide)
+
+    def add_inputs(self, inputs: Mapping[int, np.ndarray], target: np.ndarray) -> None:
+        """Add inputs of texts whose targets were added before."""
         for layer, found in inputs.items():
             ones = with_ones(found)
             self.grams[layer] += ones.T @ ones
-            self.crosses[layer] += ones.T @ wide
-        self.count += len(wide)
+            self.crosses[layer] += ones.T @ np.asarray(target, dtype=np.float64)
 
 
 def with_ones(inputs: np.ndarray) -> np.ndarray:
@@ -161,12 +183,7 @@ def solve(
         >>> bool(np.allclose(found.embed(1, u), turned @ found.axes, atol=1e-3))
         True
     """
-    hidden = len(moments.target)
-    wide = max([hidden, *(len(gram) - 1 for gram in moments.grams.values())])
-    if moments.count < wide:
-        raise UserError(
-            f"{moments.count} texts cannot fit maps of {wide} numbers", f"give at least {wide} texts, better ten times"
-        )
+    moments.check_count()
     if not np.isfinite(moments.target).all():
         raise UserError("the model's embeddings of these texts are not finite", "check the weights of the model")
     axes = principal_axes(moments.target)
@@ -202,9 +219,8 @@ def layer_maps(solution: Solution, last: int, inputs: Mapping[int, Sequence[int]
     """
     maps = {}
     for layer, found in solution.coefficients.items():
-        if layer:
-            weight, bias = _float32(found[:-1].T), _float32(found[-1])
-            maps[layer] = LayerMap(weight, bias, inputs[layer], normalize=True)
+        weight, bias = _float32(found[:-1].T), _float32(found[-1])
+        maps[layer] = LayerMap(weight, bias, inputs[layer], normalize=True)
     maps[last] = LayerMap(_float32(solution.axes.T), None, (last,), normalize=False)
     return maps
 

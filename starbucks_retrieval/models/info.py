@@ -20,7 +20,7 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_shape, quiet_transformers
+from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_inputs, map_shape, quiet_transformers
 from starbucks_retrieval.models.modules_json import HeadModule, read_head
 from starbucks_retrieval.models.projections import TokenTable
 from starbucks_retrieval.sizes import Size, Sizes
@@ -88,11 +88,16 @@ class ModelInfo:
         """Return the shape of the map of a layer of a fitted model; see `loading.map_shape`."""
         return map_shape(self.name, layer)
 
+    def map_inputs(self, layer: int) -> tuple[int, ...]:
+        """Return the layers that the map of a layer of a fitted model takes; see `loading.map_inputs`."""
+        return map_inputs(self.name, layer)
+
     def parameters(self, layers: int, dim: int | None = None) -> int:
         """Count the parameters that embeddings after `layers` layers need.
 
         Args:
-            layers: The layers. Layer 0 of a fitted model is its token table alone; another layer has a map.
+            layers: The layers. Layer 0 of a fitted model is its token table alone; another layer has a map, which may
+                need the token table too.
             dim: The numbers of an embedding, which the table or map is cut to; None: all.
         """
         head = sum(module.parameters for module in self._head)
@@ -101,7 +106,8 @@ class ModelInfo:
         rows, width = self.map_shape(layers)
         if layers == 0:
             return rows * (dim or width)
-        return self.backbone_parameters(layers) + head + (dim or rows) * width
+        vocabulary, hidden = self.map_shape(0) if 0 in self.map_inputs(layers) else (0, 0)
+        return self.backbone_parameters(layers) + head + (dim or rows) * width + vocabulary * hidden
 
     def backbone_parameters(self, layers: int) -> int:
         """Count the parameters of the backbone cut after `layers` layers."""

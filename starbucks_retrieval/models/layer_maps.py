@@ -16,8 +16,8 @@ class LayerMap(nn.Module):
     Args:
         weight: [hidden, inputs x hidden].
         bias: [hidden], or None.
-        inputs: The layers whose pooled outputs are concatenated as its input.
-        normalize: Bring each pooled output to length 1 first.
+        inputs: The layers whose outputs are concatenated as its input; 0 is the mean of the token table.
+        normalize: Bring each output to length 1 first.
 
     Example:
         >>> turn = LayerMap(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), None, (6,), normalize=False)
@@ -33,7 +33,7 @@ class LayerMap(nn.Module):
         self.normalize = normalize
 
     def forward(self, pooled_layers: Mapping[int, Tensor]) -> Tensor:
-        """Return [batch, hidden] from {layer: pooled output [batch, hidden]}, computed in float32."""
+        """Return [batch, hidden] from {layer: its output [batch, hidden]}, computed in float32."""
         parts = [pooled_layers[layer].to(self.weight.dtype) for layer in self.inputs]
         if self.normalize:
             parts = [nn.functional.normalize(part, dim=-1) for part in parts]

@@ -156,6 +156,26 @@ def map_shape(name_or_path: str, layer: int) -> tuple[int, int]:
         raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
 
 
+def map_inputs(name_or_path: str, layer: int) -> tuple[int, ...]:
+    """Return the layers whose outputs the map of a layer of a fitted model takes, without reading it.
+
+    Args:
+        name_or_path: A folder or hub name.
+        layer: The layer, from 1. An input of 0 is the token table.
+
+    Raises:
+        UserError: The file is missing or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = _projections_file(name_or_path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return tuple(map(int, json.loads(file.metadata()["inputs"])[str(layer)]))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+
+
 def _projections_file(name_or_path: str) -> str:
     path = model_file(name_or_path, projections.FILE)
     if path is None:

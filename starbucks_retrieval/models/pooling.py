@@ -248,13 +248,14 @@ class PooledBackbone(nn.Module):
         projections = self.projections
         if projections is None:
             return pooled_layers(layers)
-        needed = sorted(projections.inputs(layers))
-        pooled = pooled_layers(needed) if needed else {}
+        needed = projections.inputs(layers)
+        pooled = pooled_layers(sorted(needed - {0})) if needed - {0} else {}
         with self._without_autocast():
-            return {
-                layer: projections.map(layer)(pooled) if layer else look_up(projections.token_table)
-                for layer in sorted(set(layers))
-            }
+            if 0 in needed:
+                table = projections.token_table if 0 in layers else projections.table
+                assert table is not None  # maps that take it come with it
+                pooled[0] = look_up(table)
+            return {layer: projections.map(layer)(pooled) if layer else pooled[0] for layer in sorted(set(layers))}
 
     def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return the pooled output of token states, with the head applied."""

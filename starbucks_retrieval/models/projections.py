@@ -21,7 +21,7 @@ from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
 
 FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
-VERSION = 1
+VERSION = 2  # of files with maps that take the token table; others have version 1
 TABLE = "token_table"
 
 
@@ -33,10 +33,11 @@ class Projections(nn.Module):
 
     Args:
         maps: {layer: its map}.
-        table: The embedding of layer 0, or None.
+        table: The embedding of layer 0, which is also an input of maps, or None.
         fingerprints: {layer: fingerprint of the backbone up to it}, of the model that the maps belong to.
         space: Identifies the maps: embeddings of two layers are comparable if it is equal.
         absent: {layer: digest} of the maps of the space that are not held, as in a model that is cut to fewer layers.
+        table_is_input: The table is an input of maps only: there is no layer 0.
 
     Example:
         >>> rotation = LayerMap(torch.eye(2), None, (2,), normalize=False)
@@ -51,6 +52,7 @@ class Projections(nn.Module):
         fingerprints: Mapping[int, str],
         space: str,
         absent: Mapping[int, bytes] | None = None,
+        table_is_input: bool = False,
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleDict({str(layer): maps[layer] for layer in sorted(maps)})
@@ -58,11 +60,12 @@ class Projections(nn.Module):
         self.fingerprints = dict(fingerprints)
         self.space = space
         self.absent = dict(absent or {})
+        self.table_is_input = table_is_input
 
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers that have a map, 0 among them if there is a token table; ascending."""
-        return (*([0] if self.table is not None else []), *map(int, self.maps))
+        return (*([] if self.table is None or self.table_is_input else [0]), *map(int, self.maps))
 
     def map(self, layer: int) -> LayerMap:
         """Return the map of a layer from 1. Raises UserError if it has none."""
@@ -74,29 +77,38 @@ class Projections(nn.Module):
 
     @property
     def token_table(self) -> TokenTable:
-        """The token table. Raises UserError if there is none."""
-        if self.table is None:
+        """The token table of layer 0. Raises UserError if there is no layer 0."""
+        if self.table is None or self.table_is_input:
             raise _no_map(0, self.layers)
         return self.table
 
     def inputs(self, layers: Iterable[int]) -> set[int]:
-        """Return the layers of the backbone, from 1, whose pooled outputs the embeddings of `layers` need."""
-        return {needed for layer in layers if layer for needed in self.map(layer).inputs}
+        """Return the layers whose outputs the embeddings of `layers` need: 0 for the token table, others of the backbone."""
+        return {needed for layer in layers for needed in (self.map(layer).inputs if layer else (0,))}
+
+    def parts(self, layers: Iterable[int]) -> list[nn.Module]:
+        """Return the modules that the embeddings of `layers` need: maps, and the token table as the last one."""
+        wanted = sorted(set(layers))
+        maps: list[nn.Module] = [self.map(layer) for layer in wanted if layer]
+        table = self.token_table if 0 in wanted else self.table
+        return [*maps, *([table] if table is not None and 0 in self.inputs(wanted) else [])]
 
     def subset(self, layers: Iterable[int]) -> Projections:
         """Return projections with the maps of some layers only. Raises UserError for a layer that has none."""
         kept = sorted(set(layers))
-        table = self.token_table if 0 in kept else None
+        maps = {layer: self.map(layer) for layer in kept if layer}
+        table = self.token_table if 0 in kept else self.table if 0 in self.inputs(kept) else None
         absent = {layer: found for layer, found in self._digests().items() if layer not in kept}
-        return Projections({n: self.map(n) for n in kept if n}, table, self.fingerprints, self.space, absent)
+        return Projections(maps, table, self.fingerprints, self.space, absent, table_is_input=0 not in kept)
 
     def digest(self, layer: int) -> bytes:
-        """Return a digest of the map of a layer, or of the token table for layer 0."""
-        module = self.map(layer) if layer else self.token_table
+        """Return a digest of the map of a layer and, if that is an input, of the token table; for layer 0 of the table."""
+        modules = self.parts([layer])
         hasher = hashlib.blake2b(digest_size=16)
-        for name, tensor in sorted(module.state_dict().items()):
-            hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-            hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        for module in modules:
+            for name, tensor in sorted(module.state_dict().items()):
+                hasher.update(f"{name}{tuple(tensor.shape)}".encode())
+                hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
         return hasher.digest()
 
     def check(self, fingerprints: Sequence[str], name: str) -> None:
@@ -149,15 +161,16 @@ class Projections(nn.Module):
                 tensors[f"layer_{layer}.bias"] = module.bias
         if self.table is not None:
             tensors[TABLE] = self.table.rows
+        takes_table = any(0 in self.map(int(layer)).inputs for layer in self.maps)
         described = {
             "format": FORMAT,
-            "version": str(VERSION),
+            "version": str(VERSION if takes_table else 1),
             "space": self.space,
             "fingerprints": json.dumps(self.fingerprints),
             "digests": json.dumps({layer: digest.hex() for layer, digest in self._digests().items()}),
             "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
             "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
-        }
+        } | ({"table_is_input": "true"} if takes_table and self.table_is_input else {})
         content = save({name: t.detach().float().cpu().contiguous() for name, t in tensors.items()}, described)
         with atomic_writer(Path(folder) / FILE) as file:
             file.write(_with_sorted_header(content))
@@ -168,7 +181,7 @@ class Projections(nn.Module):
             own, bias = self.map(int(name)), weights.get(f"maps.{name}.bias")
             maps[int(name)] = LayerMap(weights[f"maps.{name}.weight"], bias, own.inputs, own.normalize)
         table = None if self.table is None else TokenTable(weights["table.rows"])
-        return Projections(maps, table, self.fingerprints, self.space, self.absent)
+        return Projections(maps, table, self.fingerprints, self.space, self.absent, self.table_is_input)
 
     def _digests(self) -> dict[int, bytes]:
         """Return the digests of all maps of the space, held or not, by layer in ascending order."""
@@ -215,7 +228,7 @@ class Projections(nn.Module):
                     )
                 table = TokenTable(file.get_tensor(TABLE)) if TABLE in names else None
                 fingerprints = {int(layer): text for layer, text in json.loads(described["fingerprints"]).items()}
-                found = cls(maps, table, fingerprints, described["space"])
+                found = cls(maps, table, fingerprints, described["space"], None, "table_is_input" in described)
                 digests: dict[str, str] = json.loads(described.get("digests", "{}"))
                 found.absent = {
                     int(n): bytes.fromhex(text) for n, text in digests.items() if int(n) not in found.layers

@@ -18,8 +18,9 @@ from starbucks_retrieval.models.projections import TokenTable
 
 _CHUNK = 4096  # tokens of the vocabulary whose states are computed at once
 _POSITIONS = 16  # over which the state of a token is averaged
-_STEPS = 32
+_STEPS = 12
 _RIDGE = 0.02
+_TINY = 1e-30  # against division by zero
 
 
 def token_shares(rows: Sequence[Sequence[int]], special: frozenset[int], vocabulary: int) -> scipy.sparse.csr_matrix:
@@ -72,9 +73,10 @@ def refined_table(
 ) -> np.ndarray:
     """Fit the vectors of tokens to the embeddings of texts, starting from mapped token states.
 
-    Conjugate gradients for the least squares of `tokens @ rows - target`, with a small ridge on the change; the
-    iteration with the smallest error on held-out texts is taken. Tokens that do not occur keep their vector.
-    Source: CGLS, Björck (1996), Numerical Methods for Least Squares Problems, section 7.4.
+    Conjugate gradients for the least squares of `tokens @ rows - target`, with a small ridge on the change, scaled by how
+    often a token occurs, so that few iterations are enough; the iteration with the smallest error on held-out texts is
+    taken. Tokens that do not occur keep their vector. Source: CGLS and its preconditioning, Björck (1996), Numerical
+    Methods for Least Squares Problems, section 7.4.
 
     Args:
         rows: The vectors to start from, [vocabulary, hidden].
@@ -84,37 +86,57 @@ def refined_table(
         held_out_target: Their rotated full embeddings.
 
     Returns:
-        [vocabulary, hidden], float64.
+        [vocabulary, hidden], float32.
 
     Example:
         >>> shares = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.5, 0.5]]))
         >>> refined_table(np.zeros((2, 1)), shares, np.array([[2.0], [3.0]]), shares, np.array([[2.0], [3.0]])).round(1)
         array([[2. ],
-               [3.7]])
+               [3.7]], dtype=float32)
     """
-    start, wide = np.asarray(rows, dtype=np.float64), tokens.astype(np.float64)
-    across = wide.T.tocsr()
-    change = np.zeros_like(start)
-    error = np.asarray(target, dtype=np.float64) - wide @ start
+    table = np.array(rows, dtype=np.float32)
+    occurring = np.unique(tokens.indices)
+    shares = tokens.tocsc()[:, occurring]
+    scale = 1 / np.sqrt(np.asarray(shares.multiply(shares).sum(axis=0)).ravel() + _RIDGE)
+    scaling = scipy.sparse.diags(scale)
+    forward, held = _Sparse(shares @ scaling), _Sparse(held_out.tocsc()[:, occurring] @ scaling)
+    across = _Sparse((shares @ scaling).T)
+    ridge = torch.from_numpy((_RIDGE * scale**2).astype(np.float32)).unsqueeze(1)
+    error = torch.from_numpy((target - tokens @ table).astype(np.float32))
+    held_error = torch.from_numpy((held_out_target - held_out @ table).astype(np.float32))
+    change = torch.zeros(len(occurring), table.shape[1])
     gradient = across @ error
-    direction, norm = gradient, (gradient**2).sum(axis=0)
-    best, smallest = start, _error(held_out, start, held_out_target)
+    direction, norm = gradient, (gradient**2).sum(dim=0)
+    best, smallest = change, float((held_error**2).sum())
     for _ in range(_STEPS):
-        step = wide @ direction
-        length = norm / np.maximum((step**2).sum(axis=0) + _RIDGE * (direction**2).sum(axis=0), 1e-300)
+        step = forward @ direction
+        curvature = (step**2).sum(dim=0) + (ridge * direction**2).sum(dim=0)
+        length = norm / curvature.clamp(min=_TINY)
         change = change + length * direction
         error -= length * step
-        gradient = across @ error - _RIDGE * change
-        previous, norm = norm, (gradient**2).sum(axis=0)
-        direction = gradient + norm / np.maximum(previous, 1e-300) * direction
-        found = _error(held_out, start + change, held_out_target)
+        gradient = across @ error - ridge * change
+        previous, norm = norm, (gradient**2).sum(dim=0)
+        direction = gradient + norm / previous.clamp(min=_TINY) * direction
+        found = float(((held_error - held @ change) ** 2).sum())
         if found < smallest:
-            best, smallest = start + change, found
-    return best
+            best, smallest = change, found
+    table[occurring] += scale.astype(np.float32)[:, None] * best.numpy()
+    return table
 
 
-def _error(tokens: scipy.sparse.csr_matrix, rows: np.ndarray, target: np.ndarray) -> float:
-    return float(((tokens @ rows - target) ** 2).sum())
+class _Sparse:
+    """A sparse matrix whose product with a dense one is computed in float32 on all cores."""
+
+    def __init__(self, matrix: scipy.sparse.spmatrix) -> None:
+        rows = matrix.tocsr()
+        self._columns = torch.from_numpy(rows.indices.astype(np.int64))
+        self._starts = torch.from_numpy(rows.indptr[:-1].astype(np.int64))
+        self._values = torch.from_numpy(rows.data.astype(np.float32))
+
+    def __matmul__(self, dense: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(
+            self._columns, dense, self._starts, mode="sum", per_sample_weights=self._values
+        )
 
 
 def token_table(rows: np.ndarray, special: Iterable[int]) -> TokenTable:

@@ -73,7 +73,7 @@ def _fit(
     from starbucks_retrieval.models.texts import token_rows
 
     wanted = TEXTS_PER_DIM * encoder.hidden_size
-    fitter = Fitter(encoder, layers)
+    fitter = Fitter(encoder, {0, *layers})  # the table is an input of the maps, even if layer 0 is not trained
     for chunk in chunks(texts(wanted)):
         fitter.add(token_rows(encoder, chunk, lengths))
     found, report = fitter.finish()
@@ -130,9 +130,10 @@ def touch_unused(projections: Projections | None, used: Iterable[int]) -> Tensor
     """
     if projections is None:
         return None
-    left = sorted(set(projections.layers) - set(used))
-    modules = [projections.map(layer) if layer else projections.token_table for layer in left]
-    weights = [weight for module in modules for weight in module.parameters() if not hasattr(weight, "ds_id")]
+    taken = {id(weight) for part in projections.parts(used) for weight in part.parameters()}
+    weights = [
+        weight for weight in projections.parameters() if id(weight) not in taken and not hasattr(weight, "ds_id")
+    ]
     if not weights:
         return None
     return torch.stack([weight.sum() for weight in weights]).sum() * 0

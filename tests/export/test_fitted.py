@@ -27,9 +27,10 @@ SETTINGS = {
 }
 
 
-def fitted_model(folder, family="bert", concat_layers=False, **settings):
+def fitted_model(folder, family="bert", concat_layers=False, table_input=False, **settings):
     """A saved fitted model of a family; its name is its folder."""
-    encoder, _ = fitted(load(save_model(folder, family), **SETTINGS | settings), concat_layers=concat_layers)
+    options = {"concat_layers": concat_layers, "table_input": table_input}
+    encoder, _ = fitted(load(save_model(folder, family), **SETTINGS | settings), **options)
     encoder.save_pretrained(folder)
     encoder.name = str(folder)
     return encoder
@@ -166,7 +167,8 @@ def test_a_tokenizer_that_needs_its_special_tokens_is_refused(encoder, tmp_path,
         ({}, ["--size", "2:8", "--to", "transformers"], "AutoModel does not apply.*--to sentence-transformers"),
         ({}, ["--size", "0:64", "--to", "onnx"], "64 dimensions.*0:8,2:16,4:32"),
         ({}, ["--layer", "5", "--to", "onnx"], "layer 5.*0:8,2:16,4:32"),
-        ({"concat_layers": True}, ["--size", "2:8"], "several layers.*--to onnx"),
+        ({"concat_layers": True}, ["--size", "2:8"], "of several layers too.*--to onnx.*without --concat_layers"),
+        ({"table_input": True}, ["--size", "2:8"], "of the token table too.*--to onnx.*with --table_input false"),
         ({"normalize": False}, ["--size", "0:8"], "compares dot products.*--to onnx"),
     ],
 )
@@ -195,9 +197,10 @@ def test_dry_run_counts_a_table(encoder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("size", [Size(0, 8), pytest.param(Size(2, 8), marks=pytest.mark.slow)], ids=str)
-def test_onnx_holds_the_map(encoder, tmp_path, size):
+def test_onnx_holds_the_map_and_the_table_that_it_takes(tmp_path, size):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
+    encoder = fitted_model(tmp_path / "model", table_input=True)
     run(encoder, tmp_path / "out", "onnx", str(size))
     found = run_card(tmp_path / "out")["passages"]
     np.testing.assert_allclose(found, encoder.encode(["a passage"], [size])[size], atol=1e-5)

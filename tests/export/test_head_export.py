@@ -21,7 +21,7 @@ def model_of(folder, head, fit=False):
     save_with_head(folder, head, include_prompt=False)
     encoder = NestedEncoder.from_pretrained(folder, device="cpu")
     if fit:
-        encoder, _ = fitted(encoder)
+        encoder, _ = fitted(encoder, table_input=False)
     shutil.rmtree(folder)
     encoder.save_pretrained(folder)
     encoder.name = str(folder)

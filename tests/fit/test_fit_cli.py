@@ -15,7 +15,7 @@ from conftest import save_model
 from fit.conftest import make_texts
 from safetensors.torch import load_file, save_file
 
-from starbucks_retrieval.fit import FitArguments, fit
+from starbucks_retrieval.fit import FitArguments, fit, plan
 from starbucks_retrieval.fit.card import grid_table
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
@@ -133,7 +133,7 @@ def test_another_job_in_the_folder_is_refused_and_replaced_on_demand(run, corpus
         patch.setattr(api, "_write_model", stop)
         assert "interrupted" in run()
     assert "unfinished fit with other settings" in run(layers="2")
-    assert "unfinished fit with other settings" in run(max_texts=60)
+    assert "unfinished fit with other settings" in run(max_texts=75)
     with (corpus / "corpus.jsonl").open("a") as file:
         file.write("")
     assert run("--overwrite_output_dir", layers="2")["sizes"]
@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_starts_over(run, tmp_path):
         ({"sizes": "9:8"}, "9:8"),
         ({"sizes": "1:8", "layers": "2"}, "no projection for layer 1, only for 2, 4"),
         ({"sizes": "all"}, "needs a model that stores its sizes"),
-        ({"max_texts": "20"}, "20 texts are too few: the maps of this model need 36"),
+        ({"max_texts": "20"}, "20 texts are too few: the maps of this model need 72"),
         ({"max_texts": "0"}, "--max_texts 0 is below 1"),
         ({"dtype": "fp16"}, "CPUs do not support fp16"),
         ({"passage_max_len": "500"}, "a length of 500 tokens is beyond this model's 60"),
@@ -197,9 +197,9 @@ def test_the_number_of_texts_needed_is_said(run, tmp_path):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(make_texts(30)))
     error = run(dataset_path=path, max_texts=None)
-    assert "30 texts are too few: the maps of this model need 36" in error and "better 360" in error
+    assert "30 texts are too few: the maps of this model need 72" in error and "better 720" in error
     error = run("--concat_layers", max_texts=90)
-    assert "80 texts are too few: the maps of concatenated layers need 107" in error
+    assert "80 texts are too few: the maps of concatenated layers need 143" in error
 
 
 def test_the_model_itself_is_no_output(run, tiny_bert, tmp_path):
@@ -265,9 +265,20 @@ def test_chosen_layers_and_sizes(run, tmp_path):
 
 
 def test_concatenated_layers(run, corpus, tmp_path):
-    run("--concat_layers", query_path=corpus)
+    run("--concat_layers", "--table_input", "false", query_path=corpus)
     encoder = NestedEncoder.from_pretrained(tmp_path / "out", device="cpu")
     assert encoder.projections.map(3).inputs == (1, 2, 3)
+
+
+def test_maps_without_the_table(run, tmp_path):
+    run("--table_input", "false")
+    assert NestedEncoder.from_pretrained(tmp_path / "out", device="cpu").projections.map(3).inputs == (3,)
+
+
+def test_no_more_texts_are_read_than_are_used(run, monkeypatch):
+    monkeypatch.setattr(plan, "MAX_TEXTS", 75)
+    figures = run(max_texts=78)
+    assert figures["max_texts"] == 75 and "reading 75 texts: more would not change" in figures["log"]
 
 
 def test_a_fitted_model_is_fitted_again_from_its_backbone(run, tiny_bert, tmp_path):
@@ -287,7 +298,7 @@ def test_a_dry_run_says_what_is_then_done(run, corpus, tmp_path):
     assert [(s["name"], s["kind"], s["texts"]) for s in told["sources"]] == [
         (s["name"], s["kind"], s["texts"]) for s in done["sources"]
     ]
-    assert told["layers"] == [0, 1, 2, 3, 4] and told["texts_needed"] == 36
+    assert told["layers"] == [0, 1, 2, 3, 4] and told["texts_needed"] == 72
     out = tmp_path / "out"
     written = (out / "model.safetensors").stat().st_size + (out / "projections.safetensors").stat().st_size
     assert told["bytes"] == pytest.approx(written, rel=0.25)
@@ -303,5 +314,5 @@ def test_the_default_number_of_texts_is_told(run, ticking):
 
 def test_the_python_function(tiny_bert, corpus, tmp_path):
     out = os.fspath(tmp_path / "out")
-    figures = fit(FitArguments(str(tiny_bert), out, dataset_path=[str(corpus)], max_texts=50, device="cpu"))
-    assert figures["texts"] == 45
+    figures = fit(FitArguments(str(tiny_bert), out, dataset_path=[str(corpus)], max_texts=80, device="cpu"))
+    assert figures["texts"] == 72

@@ -142,9 +142,11 @@ def test_a_graph_holds_only_the_maps_that_it_needs(encoder):
 
     hidden, vocabulary = encoder.hidden_size, 100
     graph = PooledLayersGraph(encoder, [1])
-    assert count(graph) == count(graph.backbone) + hidden * hidden + hidden
+    table = vocabulary * hidden
+    assert count(graph) == count(graph.backbone) + 2 * hidden * hidden + hidden + table
     cut = EmbeddingGraph(encoder, Size(1, 8))
-    assert count(cut) == count(graph.backbone) + 8 * hidden + 8
+    assert count(cut) == count(graph.backbone) + 8 * 2 * hidden + 8 + table
+    assert count(EmbeddingGraph(encoder, Size(2, 8))) == count(encoder.backbone) + 8 * hidden  # the last layer
     assert count(EmbeddingGraph(encoder, Size(0, 8))) == vocabulary * 8
 
 

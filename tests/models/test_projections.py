@@ -1,5 +1,7 @@
 """Fitted projections: the maths, every architecture, saving and loading, and back ends."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from conftest import FAMILIES, save_model
 from fitted_models import fitted, load, texts, token_rows
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import EncoderConfig, NestedEncoder
+from starbucks_retrieval.models import EncoderConfig, NestedEncoder, table_fitter
+from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.fit_report import FitReport, Quality
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
@@ -138,7 +141,7 @@ def test_the_refined_table_is_better_for_other_texts_and_keeps_unseen_tokens():
     table = refined_table(first, shares[:200], target[:200], shares[200:], target[200:])
     before, after = (np.square(shares[200:] @ found - target[200:]).sum() for found in (first, table))
     assert after < before / 10
-    np.testing.assert_array_equal(table[29], first[29])
+    np.testing.assert_array_equal(table[29], first[29].astype(np.float32))
 
 
 def test_a_table_that_only_gets_worse_for_other_texts_stays_as_it_was():
@@ -146,7 +149,7 @@ def test_a_table_that_only_gets_worse_for_other_texts_stays_as_it_was():
     shares = token_shares([[i] for i in range(20)], frozenset(), 20)
     first = rng.normal(size=(20, 4))
     table = refined_table(first, shares, rng.normal(size=(20, 4)) * 9, shares, shares @ first)
-    np.testing.assert_array_equal(table, first)
+    np.testing.assert_array_equal(table, first.astype(np.float32))
 
 
 def test_sparse_matrices_survive_a_checkpoint():
@@ -169,13 +172,72 @@ def test_a_sixth_of_short_texts_is_joined_up_to_the_length_of_passages():
 
 def test_concatenated_layers_are_nested_and_saved(tiny_bert, tmp_path):
     encoder, _ = fitted(load(tiny_bert), concat_layers=True)
-    assert encoder.projections.map(3).inputs == (1, 2, 3)
+    assert encoder.projections.map(3).inputs == (0, 1, 2, 3)
     encoder.save_pretrained(tmp_path / "fitted")
     probe = texts(5, seed=3)
     part = NestedEncoder.from_pretrained(tmp_path / "fitted", layers=3, device="cpu")
     np.testing.assert_allclose(
         part.encode(probe, "3:16")[Size(3, 16)], encoder.encode(probe, "3:16")[Size(3, 16)], atol=1e-6
     )
+
+
+def test_maps_take_the_token_table(tiny_bert, tmp_path):
+    encoder, report = fitted(load(tiny_bert))
+    _, alone = fitted(load(tiny_bert), table_input=False)
+    assert report.after[Size(4, 16)] == alone.after[Size(4, 16)]
+    assert report.after[Size(0, 16)] == alone.after[Size(0, 16)]
+    assert report.after[Size(2, 16)] != alone.after[Size(2, 16)]
+    found = encoder.projections.map(2)
+    assert found.inputs == (0, 2) and found.weight.shape == (32, 64)
+    rows = token_rows(6, seed=4)
+    batch = pad(rows, 0, encoder.device)
+    mean = unit(encoder.projections.token_table.embed_rows(rows).detach().numpy())
+    own = unit(encoder.unprojected(**batch, layers=[2])[2].detach().numpy())
+    expected = np.hstack([mean, own]) @ found.weight.detach().numpy().T + found.bias.detach().numpy()
+    np.testing.assert_allclose(encoder(**batch, layers=[2])[2].detach().numpy(), expected, atol=1e-6)
+    assert set(encoder(**batch, layers=[0, 2])) == {0, 2}
+
+
+def test_a_table_that_is_an_input_only_is_no_layer(encoder, tmp_path):
+    encoder.save_pretrained(tmp_path / "whole")
+    probe = encoder.encode(["w1 w2 w3"], "2:16")[Size(2, 16)]
+    encoder.projections = encoder.projections.subset([2, 4])
+    assert encoder.projections.layers == (2, 4)
+    assert encoder.fingerprint(2) == NestedEncoder.from_pretrained(tmp_path / "whole", device="cpu").fingerprint(2)
+    with pytest.raises(UserError, match="no projection for layer 0"):
+        encoder.projections.parts([0])
+    encoder.config = dataclasses.replace(encoder.config, projected_layers=(2, 4))
+    encoder.save_pretrained(tmp_path / "part")
+    part = NestedEncoder.from_pretrained(tmp_path / "part", device="cpu")
+    np.testing.assert_array_equal(part.encode(["w1 w2 w3"], "2:16")[Size(2, 16)], probe)
+    with pytest.raises(UserError, match="0:8 needs a token table"):
+        part.encode(["w1"], "0:8")
+
+
+def test_maps_see_a_table_that_was_fitted_on_other_texts(tiny_bert):
+    fitter = Fitter(load(tiny_bert))
+    fitter.add(token_rows())
+    table = fitter._table.fit(fitter._target({4: fitter._held_out[0][4]}))
+    own = fitter._table._tokens[0] @ table.table.rows.detach().numpy()
+    assert table.means.shape == own.shape
+    assert np.abs(table.means - own).min(axis=1).max() > 0
+    (outputs, targets), *rest = fitter._table.texts(table.means)
+    assert not rest and len(targets) == 180
+    np.testing.assert_array_equal(outputs[0], table.means)
+
+
+def test_a_fit_that_takes_the_table_ends_at_a_number_of_texts(tiny_bert, monkeypatch):
+    monkeypatch.setattr(table_fitter, "MAX_TEXTS", 100)
+    encoder = load(tiny_bert)
+    fitter = Fitter(encoder)
+    for start in range(0, 400, 50):
+        fitter.add(token_rows(400)[start : start + 50])
+    assert fitter.is_full and fitter.seen == 150
+    assert fitter.finish()[1].texts == 135
+    read = iter(texts(5000))
+    encoder.fit(read)
+    assert len(list(read)) > 3000
+    assert not Fitter(encoder, table_input=False).is_full
 
 
 def test_a_fit_that_continues_from_a_checkpoint_gives_the_same_bits(tiny_bert):
@@ -205,19 +267,19 @@ def test_too_few_texts_are_refused(tiny_bert):
     encoder = load(tiny_bert)
     fitter = Fitter(encoder)
     fitter.add(encoder.tokenize(texts(20), 40))
-    with pytest.raises(UserError, match="18 texts cannot fit maps of 32 numbers"):
+    with pytest.raises(UserError, match="18 texts cannot fit maps of 64 numbers"):
         fitter.finish()
 
 
 def test_constant_and_nan_outputs_are_refused(tiny_bert):
     encoder = load(tiny_bert)
     fitter = Fitter(encoder)
-    fitter.add(encoder.tokenize(["w1 w2"] * 60, 40))
+    fitter.add(encoder.tokenize(["w1 w2"] * 80, 40))
     with pytest.raises(UserError, match="all these texts the same embedding"):
         fitter.finish()
     torch.nn.init.constant_(encoder.backbone.encoder.layer[3].output.dense.weight, float("nan"))
     fitter = Fitter(encoder)
-    fitter.add(encoder.tokenize(texts(60), 40))
+    fitter.add(encoder.tokenize(texts(80), 40))
     with pytest.raises(UserError, match="not finite"):
         fitter.finish()
 
@@ -296,7 +358,8 @@ def test_a_map_and_a_table_alone():
     maps = {1: LayerMap(torch.eye(2), torch.ones(2), (1,), normalize=True)}
     found = Projections(maps, TokenTable(torch.eye(2)), {1: "a"}, "space")
     assert found.layers == (0, 1)
-    assert found.inputs([0, 1]) == {1}
+    assert found.inputs([1]) == {1}
+    assert found.inputs([0, 1]) == {0, 1}
     torch.testing.assert_close(found.map(1)({1: torch.tensor([[0.0, 2.0]])}), torch.tensor([[1.0, 2.0]]))
     with pytest.raises(UserError, match="no projection for layer 2"):
         found.map(2)

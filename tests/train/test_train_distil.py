@@ -89,8 +89,8 @@ def test_a_resumed_run_ends_with_the_same_bits(run):
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_max_texts_takes_an_equal_number_of_each_kind(run):
-    output = run("few", f"{STEPS} --max_texts 36")
+def test_max_texts_takes_an_equal_number_of_each_kind(run, distilled):
+    output = run("few", f"{STEPS} --max_texts 36", model=distilled)
     assert "training texts: 36" in (output / "README.md").read_text()
 
 

@@ -45,7 +45,7 @@ def data(tmp_path_factory):
             shared = int(rng.integers(0, 5))  # equal sentences would tie up to rounding
             line = (" ".join(first), " ".join(first[:shared] + second[shared:]))
             pairs.write(f"{'train' if i < 24 else 'dev'}\t{shared}\t{line[0]}\t{line[1]}\n")
-    (folder / "texts.txt").write_text("".join(f"{' '.join(text())}\n" for _ in range(60)))
+    (folder / "texts.txt").write_text("".join(f"{' '.join(text())}\n" for _ in range(80)))
     return folder
 
 

@@ -103,7 +103,8 @@ def test_a_model_with_projections_keeps_trains_or_drops_them(fitted, run, capfd)
     kept = run("kept", f"{STEPS.replace('0:8,', '')} --projection_learning_rate 0.01", model=fitted)
     assert "the maps of the layers 0 are dropped: no size of this run uses them" in capfd.readouterr().err
     start, end = maps(fitted), maps(kept)
-    assert end.keys() == {"layer_2.weight", "layer_2.bias", "layer_4.weight"}
+    assert end.keys() == {"layer_2.weight", "layer_2.bias", "layer_4.weight", "token_table"}  # an input of layer 2
+    assert json.loads((kept / "starbucks.json").read_text())["projected_layers"] == [2, 4]
     assert 0.005 < (start["layer_2.weight"] - end["layer_2.weight"]).abs().max() < 0.05  # two steps of Adam
     run("missing", "--max_steps 1 --sizes 1:8,4:32", model=fitted, code=2)
     dropped = run("dropped", "--max_steps 1 --save_strategy no --projections none", model=fitted)
@@ -127,7 +128,7 @@ def test_maps_that_a_step_does_not_use_have_a_gradient_of_zero(run):
     assert (
         end.keys()
         == start.keys()
-        == {f"layer_{n}.{kind}" for n in (1, 2, 3) for kind in ("weight", "bias")} | {"layer_4.weight"}
+        == {f"layer_{n}.{kind}" for n in (1, 2, 3) for kind in ("weight", "bias")} | {"layer_4.weight", "token_table"}
     )
 
 
@@ -151,7 +152,7 @@ def test_too_few_texts_are_refused(run, tmp_path, capfd):
     few = tmp_path / "few.jsonl"
     few.write_text("".join(json.dumps({"query": f"w{i}", "positive": "w1"}) + "\n" for i in range(8)))
     run("few", f"--projections fit {STEPS} --train_group_size 1", code=2, data=few)
-    assert "texts cannot fit maps of 32 numbers" in capfd.readouterr().err
+    assert "texts cannot fit maps of 64 numbers" in capfd.readouterr().err
 
 
 def test_weights_move_to_a_group_of_their_own_with_their_decay():

@@ -58,7 +58,7 @@ class PooledLayersGraph(nn.Module):
             self.backbone = truncated_view(encoder.backbone, encoder.layout, max(layers))
             self.head = encoder.head
         if (maps := encoder.projections) is not None:
-            self.projections = nn.ModuleList([maps.map(layer) if layer else maps.token_table for layer in layers])
+            self.projections = nn.ModuleList(maps.parts(layers))
         self._encoder = [encoder]  # inside a list it is no submodule, so its other layers are not exported
 
     @property
