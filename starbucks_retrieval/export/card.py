@@ -7,11 +7,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import yaml
-
 from starbucks_retrieval.export import TARGETS, ExportArguments
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.info import base_model
+from starbucks_retrieval.models.card import SENTENCE_TRANSFORMERS, embedding_model, front_matter
 from starbucks_retrieval.sizes import Size
 
 _CARD = Template("""\
@@ -55,14 +53,13 @@ def write_card(
         figures: The summary of the export, with the numbers of parameters.
     """
     target, config = TARGETS[arguments.to], encoder.config
-    head = {
-        "library_name": arguments.to,
-        "pipeline_tag": "sentence-similarity",
-        **base_model(arguments.model_name_or_path),
-        "tags": ["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
-    }
+    name = arguments.hub_model_id or Path(arguments.output_dir).name
+    about = embedding_model(True)
+    if arguments.to != SENTENCE_TRANSFORMERS:
+        # Tools must not take the folder for one whose embeddings they know how to compute.
+        about = embedding_model(False) | {"library": arguments.to, "task": "feature-extraction"}
     names = {
-        "name": arguments.hub_model_id or Path(arguments.output_dir).name,
+        "name": name,
         "base": public_name(arguments.model_name_or_path),
         "size": str(size),
         "layer": str(size.layer),
@@ -75,7 +72,7 @@ def write_card(
     card = _CARD.substitute(
         names | {"pooling": config.pooling if size.layer else "mean of the token vectors"},
         content=_content(encoder, size, names["base"]),
-        head=yaml.safe_dump(head, sort_keys=False).strip(),
+        head=front_matter(name, arguments.model_name_or_path, **about),
         loader=target.loader,
         kept=f"{figures['parameters_kept']:,}",
         total=f"{figures['parameters_total']:,}",

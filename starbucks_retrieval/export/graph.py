@@ -10,8 +10,8 @@ from typing import Any
 
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.export import ExportTarget
-from starbucks_retrieval.export.hugging_face import prepare_tokenizer
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.sizes import Size, Sizes
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,7 @@ def write_openvino_folder(encoder: NestedEncoder, size: Size, folder: Path, cali
 
 
 def _write_settings(encoder: NestedEncoder, size: Size, folder: Path) -> None:
-    prepare_tokenizer(encoder.tokenizer)
-    encoder.tokenizer.save_pretrained(folder)  # before its use: it would save the truncation of its last call
+    save_tokenizer(encoder.tokenizer, folder)
     # The graph holds the projection and the modules after pooling, so there are no files of them.
     dataclasses.replace(encoder.config, sizes=Sizes([size]), projected_layers=(), head=()).save(folder)
 

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.export import ExportTarget
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.cutting import with_projections
 from starbucks_retrieval.models.info import ModelInfo
+from starbucks_retrieval.models.saving import save_backbone
 from starbucks_retrieval.sizes import Size, Sizes
 
 _TRANSFORMERS_USAGE = """\
@@ -39,52 +36,25 @@ def write_transformers(encoder: NestedEncoder, size: Size, folder: Path, calibra
     sizes are those of that layer.
 
     Args:
-        encoder: The encoder, loaded up to `size.layer`. Its configuration and its tokenizer are changed in place.
+        encoder: The encoder, loaded up to `size.layer`. Its configuration is changed in place.
         size: The size to export.
         folder: The folder to write into.
         calibration: Not used; every export target has this argument.
     """
-    members = {size, *(encoder.config.sizes or ())}  # loading dropped the sizes above the layer
-    maps = encoder.projections
+    trained = encoder.config.sizes or ()  # loading dropped the sizes above the layer
+    members, maps = {size, *trained}, encoder.projections
+    dims = [member.dim for member in trained if member.layer == size.layer and maps is None]
     if maps is not None:
         members = {member for member in members if member.layer == size.layer}
         encoder.config = dataclasses.replace(encoder.config, projected_layers=(size.layer,))
     encoder.config = dataclasses.replace(encoder.config, sizes=Sizes(sorted(members)))
-    prepare_tokenizer(encoder.tokenizer)
-    with_projections(encoder, None).save_pretrained(folder, _with_pooler(encoder))
+    save_backbone(encoder.backbone, encoder.tokenizer, folder, dims=[dim for dim in dims if dim <= size.dim])
+    if encoder.head is not None:
+        encoder.head.save(folder)
+        encoder.config = dataclasses.replace(encoder.config, head=encoder.head.folders)
     if maps is not None:
         maps.subset([size.layer]).save(folder)  # without new fingerprints: it stays in its space
-
-
-def prepare_tokenizer(tokenizer: Any) -> None:
-    """Make a tokenizer pad on the right, with the end token where it has no padding token.
-
-    The truncation of its last call is dropped: other tools would read it from tokenizer.json.
-
-    Args:
-        tokenizer: A fast tokenizer of transformers, which is changed in place. If it has neither a padding token nor an
-            end token, it pads with its unknown token.
-    """
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
-    tokenizer.padding_side = "right"
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-
-
-def _with_pooler(encoder: NestedEncoder) -> dict[str, Tensor]:
-    """Return the backbone's weights, and zeros for the pooler that AutoModel adds to some architectures.
-
-    No embedding reads the pooler. Without weights it would be reported missing and initialised at random at each load;
-    the weights of the original, trained above the last layer, would be wrong above another one.
-    """
-    from transformers import AutoModel
-
-    weights = encoder.backbone.state_dict()
-    with torch.device("meta"):  # no memory for the numbers
-        expected = AutoModel.from_config(encoder.backbone.config).state_dict()
-    pooler = {name: torch.zeros(weight.shape) for name, weight in expected.items() if name.startswith("pooler.")}
-    return pooler | weights
+    encoder.config.save(folder)
 
 
 def _transformers_notes(encoder: NestedEncoder, size: Size, figures: Mapping[str, Any]) -> list[str]:

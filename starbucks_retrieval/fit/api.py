@@ -28,6 +28,8 @@ from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.models.loading import copy_weights
 from starbucks_retrieval.models.modules_json import model_file
+from starbucks_retrieval.models.saving import save_tokenizer
+from starbucks_retrieval.models.sentence_modules import module_files, remove_modules, save_modules
 from starbucks_retrieval.models.texts import mixed, token_rows
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
@@ -239,17 +241,17 @@ def _write_model(output: Path, encoder: NestedEncoder, arguments: FitArguments, 
 
     _remove_model(output)
     weights = copy_weights(arguments.model_name_or_path, output)
-    tokenizer = [Path(name).name for name in encoder.tokenizer.save_pretrained(output)]
-    head = []
+    tokenizer, head = save_tokenizer(encoder.tokenizer, output), []
     if encoder.head is not None:
         head = encoder.head.save(output)
         encoder.config = dataclasses.replace(encoder.config, head=encoder.head.folders)
     assert encoder.projections is not None
     encoder.projections.save(output)
     encoder.config.save(output)
+    save_modules(output, encoder, encoder.max_length(False))
     write_card(output, encoder, arguments, figures)
     kept = {name: value for name, value in figures.items() if name not in ("output", "seconds", "texts_per_second")}
-    files = [*weights, *tokenizer, *head, projections.FILE, config.FILE, CARD]
+    files = [*weights, *tokenizer, projections.FILE, config.FILE, *dict.fromkeys([*head, *module_files(output)]), CARD]
     write_json(output / RECORD, describe(_settings(arguments)) | kept | {"files": files})
     source = model_file(arguments.model_name_or_path, _CONFIG)
     assert source is not None  # the model was loaded from it
@@ -261,6 +263,7 @@ def _write_model(output: Path, encoder: NestedEncoder, arguments: FitArguments, 
 def _remove_model(output: Path) -> None:
     """Remove the files of an earlier fit, and those that a killed process left; config.json first."""
     (output / _CONFIG).unlink(missing_ok=True)
+    remove_modules(output)
     try:
         files = json.loads((output / RECORD).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError):

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from starbucks_retrieval.cli.tables import align_columns, markdown_table
 from starbucks_retrieval.fit.arguments import FitArguments
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.info import base_model, base_model_text
+from starbucks_retrieval.models.card import base_model_text, embedding_model, front_matter, usage
+from starbucks_retrieval.models.sentence_modules import module_size, modules_note
 from starbucks_retrieval.sizes import Size
 
 CARD = "README.md"
@@ -52,12 +51,6 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         arguments: The flags of the run.
         figures: The figures that `fit` returns.
     """
-    head = {
-        "library_name": "starbucks_retrieval",
-        "pipeline_tag": "sentence-similarity",
-        **base_model(arguments.model_name_or_path),
-        "tags": ["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
-    }
     cells = {cell["size"]: cell for cell in figures["grid"]}
     rows = [["size", "ten nearest kept, cut", "fitted", "cosine to the full embedding", "bytes (float16)"]]
     for size in encoder.sizes:
@@ -67,12 +60,14 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
     sources = ", ".join(
         f"{source['texts']:,} {source['kind']} of `{Path(source['name']).name}`" for source in figures["sources"]
     )
-    smallest = encoder.sizes[0]
+    name, readable = folder.resolve().name, module_size(encoder) is not None
+    datasets = [source["name"] for source in figures["sources"]]
+    head = front_matter(name, arguments.model_name_or_path, **embedding_model(readable), datasets=datasets)
     lines = [
         "---",
-        yaml.safe_dump(head, sort_keys=False).strip(),
+        head,
         "---",
-        f"# {folder.resolve().name}, usable at {len(encoder.sizes)} sizes",
+        f"# {name}, usable at {len(encoder.sizes)} sizes",
         "",
         f"Made from {base_model_text(arguments.model_name_or_path)} with `starbucks fit`: the weights are unchanged, and "
         "a linear map per layer, fitted in closed form on texts without labels, takes the pooled output of each layer "
@@ -85,14 +80,9 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         "",
         "## Use",
         "",
-        "```python",
-        "from starbucks_retrieval import NestedEncoder",
+        *usage(name, encoder.sizes[0], readable, encoder.num_layers),
         "",
-        f'encoder = NestedEncoder.from_pretrained("{folder.resolve().name}", layers={smallest.layer})',
-        f'vectors = encoder.encode(["some text"], sizes="{smallest}")',
-        "```",
-        "",
-        "Tools that read config.json and the weights alone get the original model without the maps.",
+        modules_note(encoder, (encoder.max_length(True), encoder.max_length(False))),
         "",
         "## Fitting",
         "",

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.head import load_head
-from starbucks_retrieval.models.loading import load_backbone, load_projections, quiet_transformers
+from starbucks_retrieval.models.loading import load_backbone, load_projections
+from starbucks_retrieval.models.saving import save_backbone
+from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 from starbucks_retrieval.models.sized import SizedEncoder
 from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size, Sizes, as_sizes
@@ -120,6 +121,9 @@ class NestedEncoder(TokenEncoder):
     ) -> None:
         """Write a Hugging Face folder: safetensors, tokenizer, modules after pooling, and starbucks.json.
 
+        It is also a folder of sentence-transformers at the full size, unless no sequence of its modules gives these
+        embeddings (`sentence_modules.no_modules`).
+
         Args:
             folder: Where to write; it is created.
             weights: Written in place of the backbone's own weights, by name.
@@ -127,9 +131,10 @@ class NestedEncoder(TokenEncoder):
             head: Written in place of the head's own weights, by name.
         """
         modules, config = self.head, self.config
-        with quiet_transformers(), umask_permissions(folder):
-            self.backbone.save_pretrained(folder, state_dict=weights)
-        self.tokenizer.save_pretrained(folder)
+        remove_modules(Path(folder))
+        trained = () if config.projected_layers else config.sizes or ()
+        dims = [size.dim for size in trained if size.layer == self.num_layers]
+        save_backbone(self.backbone, self.tokenizer, folder, weights, dims)
         if modules is not None:
             modules = modules.with_weights(head) if head else modules
             modules.save(folder)
@@ -138,6 +143,7 @@ class NestedEncoder(TokenEncoder):
             digests = layer_digests(self.backbone, self.layout, self.tokenizer, weights, modules)
             self.projections.save(folder, dict(enumerate(digests)), projections)
         config.save(folder)
+        save_modules(Path(folder), self, self.max_length(False), projections)
 
     def encode(
         self,

@@ -71,6 +71,8 @@ _IGNORED = frozenset(
         "finetuning_task",
         "task_specific_params",
         "tie_word_embeddings",
+        "matryoshka_dimensions",
+        "is_matryoshka",
         "classifier_pooling",
         "classifier_bias",
         "classifier_activation",

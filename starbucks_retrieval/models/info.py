@@ -1,4 +1,4 @@
-"""Facts about a model without reading its weights: sizes, limits, parameters, speed, and its base model.
+"""Facts about a model without reading its weights: sizes, limits, parameters and speed.
 
 Weights are counted, never read, and layers are timed with random weights.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
@@ -27,11 +23,6 @@ from starbucks_retrieval.sizes import Size, Sizes
 
 _VOCABULARY = 1000  # words of the model that is timed: a table of all words would take longer to make
 _TIMED_LAYERS = 2
-
-# The folders in which huggingface_hub keeps downloads.
-_HUB_CACHE = re.compile(r"models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+$")
-_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---\s*$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -235,51 +226,3 @@ def _bare(hf_config: Any) -> Any:
     options = {"add_pooling_layer": False} if hf_config.model_type in NO_POOLER else {}
     with quiet_transformers():
         return AutoModel.from_config(hf_config, **options)
-
-
-def base_model(name_or_path: str) -> dict[str, str | list[str]]:
-    """Return the entry `base_model` of a model card, {} where no public name is known.
-
-    The name is a hub name or that of a folder in the hub's cache. For any other folder it is the base that its own card
-    records: the folder's name means nothing to others, or is the name of another model.
-
-    Example:
-        >>> base_model("google-bert/bert-base-uncased")
-        {'base_model': 'google-bert/bert-base-uncased'}
-    """
-    folder = Path(name_or_path)
-    if not folder.is_dir():
-        return {"base_model": name_or_path}
-    if cached := _HUB_CACHE.search(str(folder.absolute())):
-        return {"base_model": cached[1].replace("--", "/")}
-    found = _recorded_base(folder / "README.md")
-    return {"base_model": found} if found else {}
-
-
-def base_model_text(name_or_path: str) -> str:
-    """Return the base model in Markdown, for a sentence of a model card; a local folder is named too.
-
-    Args:
-        name_or_path: A model folder, or the name of a model on the hub.
-
-    Example:
-        >>> base_model_text("google-bert/bert-base-uncased")
-        '`google-bert/bert-base-uncased`'
-    """
-    folder = Path(name_or_path)
-    known = base_model(name_or_path).get("base_model")
-    if not folder.is_dir() or _HUB_CACHE.search(str(folder.absolute())):
-        return f"`{known}`"
-    base = known if isinstance(known, str) else ", ".join(known or ())
-    return f"a local folder, `{folder.resolve().name}`" + (f", which was made from `{base}`" if base else "")
-
-
-def _recorded_base(card: Path) -> str | list[str] | None:
-    try:
-        front = _FRONT_MATTER.match(card.read_text(encoding="utf-8"))
-        content = yaml.safe_load(front[1]) if front else None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None
-    found = content.get("base_model") if isinstance(content, dict) else None
-    names = found if isinstance(found, list) else [found]
-    return found if names and all(isinstance(name, str) and _HUB_NAME.fullmatch(name) for name in names) else None

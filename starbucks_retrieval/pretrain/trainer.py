@@ -17,6 +17,7 @@ from starbucks_retrieval.cli.tables import markdown_table
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, umask_permissions, write_json
 from starbucks_retrieval.models.loading import quiet_transformers
+from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.trainer.trainer import ModelCard, PartsTrainer
@@ -42,6 +43,7 @@ def save_backbone(module: PretrainingModule, folder: Path, state: dict[str, Tens
 
     state = module.state_dict() if state is None else state
     folder.mkdir(parents=True, exist_ok=True)
+    remove_modules(folder)  # of an encoder that this backbone replaces
     if module.decoder is not None:
         with atomic_writer(folder / DECODER_FILE) as file:
             file.write(save({name: weight.cpu().contiguous() for name, weight in _part(state, _DECODER).items()}))

@@ -115,7 +115,11 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             output / "training.json", {**describe(full), **fitted, **taught, "history": trainer.state.log_history}
         )
 
-    def card(_: Any) -> None:
+    def card(done: Any) -> None:
+        history = trainer.state.log_history
+        best = trainer.state.best_global_step if done and settings.load_best_model_at_end else None
+        if best is not None:  # the weights are those of this step
+            history = [entry for entry in history if entry.get("step", 0) <= best]
         recipe = {
             ("training queries" if plan.labelled else "training texts"): len(data),
             "steps": trainer.state.global_step,
@@ -128,7 +132,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
             **recipe_of(settings),
         }
-        write_card(output, arguments, plan.lengths, trainer.model, recipe, trainer.state.log_history)
+        write_card(output, arguments, plan.lengths, trainer.model, recipe, history)
 
     try:
         data = build.training_set(arguments, settings, plan, cache)

@@ -14,8 +14,10 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.card import CardScore, embedding_model, usage
 from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.models.projections import FILE, Projections
+from starbucks_retrieval.models.sentence_modules import module_size, modules_note
 from starbucks_retrieval.sizes import Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
@@ -167,19 +169,13 @@ def write_card(
         f"A text encoder trained with {LOSSES[arguments.objective].title}: its embedding can be taken "
         f"after any of the layers below and cut to the dims beside them. Pooling: {config.pooling}; score: {score}."
     )
-    use = f"""```python
-from starbucks_retrieval import NestedEncoder
-
-encoder = NestedEncoder.from_pretrained("{folder.name}", layers={sizes[0].layer})
-vectors = encoder.encode(["some text"], sizes="{sizes[0]}")
-```"""
+    note = modules_note(encoder, (encoder.max_length(True), encoder.max_length(False)))
+    readable = module_size(encoder) is not None
     ModelCard(
-        library="starbucks_retrieval",
-        task="sentence-similarity",
-        tags=["sentence-similarity", "dense-retrieval", "matryoshka", "starbucks"],
+        **embedding_model(readable),
         title=f"{Path(encoder.name or folder).name}, usable at {len(sizes)} sizes",
-        about=[about, "", *_size_table(encoder, sizes, scored), *_depths(encoder, sizes)],
-        use=[use],
+        about=[about, "", *_size_table(encoder, sizes, scored), *_depths(encoder, sizes), "", note],
+        use=usage(folder.resolve().name, sizes[0], readable, encoder.num_layers),
         data=("Data", arguments.collections),
         recipe={
             "objective": f"{arguments.objective} {arguments.variant or ''}".strip(),
@@ -187,6 +183,7 @@ vectors = encoder.encode(["some text"], sizes="{sizes[0]}")
             **{f"objective {name}": value for name, value in dataclasses.asdict(options).items()},
             "lengths": f"queries {lengths[0]}, passages {lengths[1]} tokens",
         },
+        scores=_scores(arguments, sizes, scored),
     ).write(folder, arguments.model_name_or_path)
 
 
@@ -202,6 +199,20 @@ def _size_table(encoder: NestedEncoder, sizes: Sizes, scored: Sequence[dict[str,
             cells += [f"{scored[0][key]:.4f}", f"{scored[-1][key]:.4f}"]
         rows.append(cells)
     return markdown_table(rows)
+
+
+def _scores(arguments: TrainArguments, sizes: Sizes, scored: Sequence[dict[str, Any]]) -> list[CardScore]:
+    """Return the last scores on the dev set; none if it was scored before training only."""
+    if len(scored) < 2 or arguments.eval_dataset_path is None:
+        return []
+    task = "semantic-similarity" if arguments.task == "sts" else "information-retrieval"
+    dataset, split = arguments.eval_dataset_path, arguments.eval_dataset_split
+    return [
+        CardScore(task, dataset, split, key[5:].split("/")[0], str(size), value)
+        for size in sizes
+        for key, value in scored[-1].items()
+        if key.startswith("eval_") and key.endswith(f"/{size}")
+    ]
 
 
 def _depths(encoder: NestedEncoder, sizes: Sizes) -> list[str]:

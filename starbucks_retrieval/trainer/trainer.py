@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.info import base_model, base_model_text
+from starbucks_retrieval.files import atomic_path
+from starbucks_retrieval.models import projections
+from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
+from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.trainer import NOT_UPLOADED
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
 
 Writer = Callable[[Any], None]
+_STATE = ("trainer_state", "text-position", "model.safetensors.index")  # of training, and of weights
 
 
 class PartsTrainer(Trainer):
@@ -31,7 +36,12 @@ class PartsTrainer(Trainer):
 
     The module's `step` is set to (seed, step, micro-step) before each forward pass. Random choices are seeded by it, so
     they are the same in all processes and in a resumed run.
+
+    Attributes:
+        card: Writes README.md into the output folder before a push; None writes none.
     """
+
+    card: Writer | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,6 +52,7 @@ class PartsTrainer(Trainer):
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_Bar())
         self.add_callback(_LogLines())
+        self.add_callback(_CompletePush(self))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         """Return the loss of a batch, and keep its parts for the next log line."""
@@ -89,6 +100,38 @@ class PartsTrainer(Trainer):
         )
 
 
+class _CompletePush(TrainerCallback):
+    """Adds to a push of a checkpoint what transformers leaves out: all but weights and config.json, and the card."""
+
+    def __init__(self, trainer: PartsTrainer) -> None:
+        self.trainer = trainer
+
+    def on_push_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        output = Path(str(args.output_dir))
+        copy_settings(output / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", output)
+        if self.trainer.card is not None:
+            with _warn_on_error(f"{output}/README.md was not written", "it is written again at the end of training"):
+                self.trainer.card(None)
+
+
+def copy_settings(checkpoint: Path, output: Path) -> None:
+    """Copy what a checkpoint has besides its weights: settings, tokenizer, projections, and modules.
+
+    Args:
+        checkpoint: The checkpoint. The state of training is left there.
+        output: The output folder of the run. Modules that an earlier model left are removed.
+    """
+    remove_modules(output)
+    found = [path.name for path in checkpoint.iterdir() if path.suffix in (".json", ".txt", ".model", ".jinja")]
+    found = [name for name in found if not name.startswith(_STATE)]
+    found += [f"{path.parent.name}/{path.name}" for path in checkpoint.glob("[0-9]*_*/*") if path.is_file()]
+    found += [projections.FILE] * (checkpoint / projections.FILE).is_file()
+    for name in found:
+        (output / name).parent.mkdir(exist_ok=True)
+        with atomic_path(output / name) as temporary:
+            shutil.copyfile(checkpoint / name, temporary)
+
+
 class _Bar(ProgressCallback):
     """transformers' progress bar, which does not print the logs."""
 
@@ -118,11 +161,12 @@ def train_and_save(trainer: PartsTrainer, resume: str | None, record: Writer, ca
         trainer: The trainer, ready to train.
         resume: The checkpoint to resume from, or None.
         record: Writes training.json. It is called in the first process, with what `Trainer.train` returned.
-        card: Writes README.md, in the same way.
+        card: Writes README.md, in the same way, and with None before a checkpoint is pushed.
 
     Returns:
         What `Trainer.train` returned.
     """
+    trainer.card = card
     try:
         result = trainer.train(resume_from_checkpoint=resume)
     except Exception:
@@ -177,6 +221,7 @@ class ModelCard:
         use: Lines of Markdown that show its use.
         data: The kind of the training data, such as "Text", and the collections' names.
         recipe: The entries of the section on training.
+        scores: Scores of the model.
     """
 
     library: str
@@ -187,6 +232,7 @@ class ModelCard:
     use: Sequence[str]
     data: tuple[str, Sequence[str]]
     recipe: Mapping[str, Any]
+    scores: Sequence[CardScore] = ()
 
     def write(self, folder: Path, base: str) -> None:
         """Write the card.
@@ -195,10 +241,11 @@ class ModelCard:
             folder: The model folder.
             base: The model that training began with: a folder, or a name on the hub.
         """
-        head = {"library_name": self.library, "pipeline_tag": self.task, **base_model(base), "tags": list(self.tags)}
         kind, names = self.data
+        name = folder.resolve().name
+        head = front_matter(name, base, self.library, self.task, self.tags, names, self.scores)
         lines = [
-            *("---", yaml.safe_dump(head, sort_keys=False).strip(), "---"),
+            *("---", head, "---"),
             *(f"# {self.title}", "", *self.about, "", "## Use", "", *self.use, "", "## Training", ""),
             f"Base model: {base_model_text(base)}. {kind}: {', '.join(f'`{Path(name).name}`' for name in names)}.",
             *("", *(f"- {name}: {value}" for name, value in self.recipe.items()), ""),

@@ -25,7 +25,8 @@ FULL = Size(4, 32)
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def test_a_fitted_folder_is_a_model_with_useful_small_sizes(run, tiny_bert, tmp_path):
@@ -118,7 +119,8 @@ def test_killed_fits_continue_to_the_same_bytes_and_are_never_half_a_model(tiny_
     command = [sys.executable, "-c", SCRIPT, str(tiny_bert), str(corpus), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 6  # weights, projections, starbucks.json, fit.json and config.json are renamed
+    # Weights, tokenizer_config.json, projections, starbucks.json, six files of modules, fit.json and config.json are renamed.
+    assert int(done.stdout) == 13
     assert files(tmp_path / "killed" / "m") == files(tmp_path / "whole" / "m")
 
 

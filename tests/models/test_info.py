@@ -2,7 +2,7 @@
 
 import pytest
 
-from starbucks_retrieval.models.info import base_model, base_model_text
+from starbucks_retrieval.models.card import base_model, base_model_text
 
 
 def test_a_hub_name_is_the_base_model():

@@ -55,7 +55,8 @@ def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
     done = json.loads(capsys.readouterr().out)
     assert (done["steps"], done["sizes"]) == (printed["steps"], printed["sizes"])
     written = (tmp_path / "here" / "model" / "model.safetensors").stat().st_size
-    assert printed["bytes"] == pytest.approx(written, rel=0.05)
+    pooler = 4 * (32 * 32 + 32)  # of zeros, for other tools: a half per cent of a model of a real width
+    assert printed["bytes"] == pytest.approx(written - pooler, rel=0.05)
     assert previewed(capsys, *job, *more)["state"].startswith("not empty: refused")
 
 
