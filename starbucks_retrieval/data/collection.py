@@ -15,7 +15,7 @@ from typing import Any
 from starbucks_retrieval.data import fields, ir_datasets
 from starbucks_retrieval.data.fields import BadRow, as_id, as_text, identifier, string, value
 from starbucks_retrieval.data.formats import NumberedRows, decode, file_endings, find_reader, raw_lines, tsv
-from starbucks_retrieval.data.hub import hub_rows
+from starbucks_retrieval.data.hub import HubData
 from starbucks_retrieval.data.records import Passage, Query, Read, Records
 from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows
@@ -173,7 +173,7 @@ def _find(collection: str, split: str) -> tuple[str, Iterator[Judgement]]:
         return f"ir:{dataset_id}", _from_rows(f"ir:{dataset_id}", ir_datasets.rows(dataset_id, "qrels"))
     path = find_path(collection)
     if path is None:
-        return collection, _from_rows(collection, hub_rows(collection, "qrels", None, split))
+        return collection, _from_rows(collection, HubData(collection, "qrels", None, split).rows())
     if path.is_dir():
         path = _file_of_split(path, split)
     reader = find_reader(path) if path.name.endswith(tuple(file_endings())) else tsv.rows

@@ -30,10 +30,8 @@ _ADDRESS = re.compile(r"hf://datasets/([^@]+)@(refs/\w+/[^/]+|[^/]+)/(.+)")
 _CONVERTED = "refs/convert/parquet"  # the branch where the hub keeps a copy of older data sets as Parquet
 
 
-def hub_rows(
-    name: str, part: str, config: str | None, split: str | None, start: int = 0, stop: int | None = None
-) -> NumberedRows:
-    """Yield (row number from 1, column → value) of the rows of a Hugging Face data set.
+class HubData:
+    """One split of a Hugging Face data set. It is resolved to files when it is read first, and keeps to them.
 
     Args:
         name: The name of the data set on the hub.
@@ -41,26 +39,39 @@ def hub_rows(
             the split of that name.
         config: The configuration; None for the default one, or for the one called `part` if there is no default.
         split: The split; None for the only one, else the one called `part`, else `train`.
-        start: The position, from 0, of the first row.
-        stop: The position after the last row; None for all rows.
-
-    Raises:
-        UserError: While iterating: the split does not exist, the package datasets is missing, or anything else keeps
-            the data from arriving, such as the network, the name or access rights.
     """
-    try:
-        yield from _find(name, part, config, split).rows(start, stop)
-    except ImportError:
-        raise UserError(f"{name} needs the package datasets", "pip install datasets") from None
-    except UserError:
-        raise
-    except Exception as error:
-        # The libraries below raise dozens of types, and all of them mean that the data did not arrive.
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"cannot read the Hugging Face data set {name!r}: {line}",
-            "check name, configuration and network; no file or folder has that name",
-        ) from None
+
+    def __init__(self, name: str, part: str, config: str | None = None, split: str | None = None) -> None:
+        self._name = name
+        self._of = (name, part, config, split)
+        self._found: Snapshot | Stream | None = None
+
+    def rows(self, start: int = 0, stop: int | None = None) -> NumberedRows:
+        """Yield (row number from 1, column → value) of a slice of the rows.
+
+        Args:
+            start: The position, from 0, of the first row.
+            stop: The position after the last row; None for all rows.
+
+        Raises:
+            UserError: While iterating: the split does not exist, the package datasets is missing, or anything else keeps
+                the data from arriving, such as the network, the name or access rights.
+        """
+        try:
+            if self._found is None:
+                self._found = _find(*self._of)
+            yield from self._found.rows(start, stop)
+        except ImportError:
+            raise UserError(f"{self._name} needs the package datasets", "pip install datasets") from None
+        except UserError:
+            raise
+        except Exception as error:
+            # The libraries below raise dozens of types, and all of them mean that the data did not arrive.
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"cannot read the Hugging Face data set {self._name!r}: {line}",
+                "check name, configuration and network; no file or folder has that name",
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Snapshot:
     parse: Callable[[Path], Iterable[Mapping[str, Any]]]
 
     def rows(self, start: int, stop: int | None) -> NumberedRows:
-        """Yield the rows of a slice, as `hub_rows` does. Files after the slice are not downloaded."""
+        """Yield the rows of a slice, as `HubData.rows` does. Files after the slice are not downloaded."""
         first = 0  # the position of the first row of a file
         for address in self.files:
             if stop is not None and first >= stop:
@@ -106,7 +117,7 @@ class Stream:
     found: Iterable[Mapping[str, Any]]
 
     def rows(self, start: int, stop: int | None) -> NumberedRows:
-        """Yield the rows of a slice, as `hub_rows` does."""
+        """Yield the rows of a slice, as `HubData.rows` does."""
         yield from enumerate(map(dict, islice(self.found, start, stop)), start + 1)
 
 

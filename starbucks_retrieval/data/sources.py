@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from starbucks_retrieval.data import ir_datasets
 from starbucks_retrieval.data.formats import FORMATS, Layouts, arrow, file_endings, find_reader
-from starbucks_retrieval.data.hub import hub_rows
+from starbucks_retrieval.data.hub import HubData
 from starbucks_retrieval.data.records import Read
 from starbucks_retrieval.errors import UserError
 
@@ -41,7 +41,7 @@ def find_rows(collection: str, part: str, layouts: Layouts, config: str | None, 
     if path is None:
         details = ", ".join(filter(None, (config, split)))
         source = f"{collection} ({details})" if details else collection
-        return SourceRows(source, partial(hub_rows, collection, part, config, split))
+        return SourceRows(source, HubData(collection, part, config, split).rows)
     if path.is_dir():
         if arrow.is_arrow_folder(path):
             folder = arrow.choose_split(path, split, part)

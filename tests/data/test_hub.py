@@ -20,12 +20,13 @@ class Hub:
     """A stand-in for the hub: `folder` has its files, `downloads` what was fetched, `online` whether it can be asked."""
 
     def __init__(self, folder):
-        self.folder, self.online, self.downloads, self.parsed = folder, True, [], []
+        self.folder, self.online, self.downloads, self.asked = folder, True, [], 0
         self.cache: set = set()
 
     def load_dataset_builder(self, name, config):
         if not self.online:
             raise ConnectionError("no network")
+        self.asked += 1
         files = {}
         for path in sorted(self.folder.iterdir()):
             files.setdefault(path.name.split("-")[0], []).append(f"hf://datasets/{name}@c0ffee/{path.name}")
@@ -64,7 +65,7 @@ def test_a_parquet_set_is_downloaded_once_and_file_by_file(hub):
     parquet(hub.folder / "test-0.parquet", range(8, 9))
     corpus = open_corpus("org/set")
     assert next(iter(corpus)).docid == "d0" and hub.downloads == ["train-0.parquet"]
-    assert [p.docid for p in corpus] == [f"d{i}" for i in range(8)]
+    assert [p.docid for p in corpus] == [f"d{i}" for i in range(8)] and hub.asked == 1
     assert [p.docid for p in open_corpus("org/set")] == [f"d{i}" for i in range(8)]  # of a later stage
     assert hub.downloads == ["train-0.parquet", "train-1.parquet"]
     assert [(number, p.docid) for number, p in corpus.numbered(4, 7)] == [(5, "d4"), (6, "d5"), (7, "d6")]
@@ -103,7 +104,7 @@ def test_another_format_is_parsed_from_the_copy_with_the_settings_of_the_set(tmp
     """By the package datasets itself: a csv with semicolons, as the set's README says."""
     import datasets
 
-    from starbucks_retrieval.data.hub import hub_rows
+    from starbucks_retrieval.data.hub import HubData
 
     datasets.disable_progress_bars()
     lines = ["docid;text", *(f"{i};text {i}" for i in range(4))]
@@ -113,4 +114,4 @@ def test_another_format_is_parsed_from_the_copy_with_the_settings_of_the_set(tmp
     (tmp_path / "README.md").write_text("\n".join([*header, "    path: '*.csv'", "---", ""]))
     found = [(i + 1, {"docid": i, "text": f"text {i}"}) for i in range(4)]
     for start, stop in ((0, None), (1, 3), (2, None), (3, 9), (4, None)):
-        assert list(hub_rows(str(tmp_path), "corpus", None, None, start, stop)) == found[start:stop]
+        assert list(HubData(str(tmp_path), "corpus").rows(start, stop)) == found[start:stop]

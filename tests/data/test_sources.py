@@ -253,7 +253,7 @@ def test_the_real_datasets_package(tmp_path):
     """Configurations named corpus and queries, as BEIR's sets have on the hub; and a folder of save_to_disk."""
     import datasets
 
-    from starbucks_retrieval.data.hub import hub_rows
+    from starbucks_retrieval.data.hub import HubData
 
     datasets.disable_progress_bars()
     parts = {"corpus": {"_id": "1", "title": "t", "text": "x"}, "queries": {"_id": "q", "text": "why"}}
@@ -263,9 +263,9 @@ def test_the_real_datasets_package(tmp_path):
         header += [f"- config_name: {name}", "  data_files:", f"  - split: {name}", f"    path: {name}.jsonl"]
     (tmp_path / "README.md").write_text("\n".join([*header, "---", ""]))
     for name, row in parts.items():
-        assert list(hub_rows(str(tmp_path), name, None, None)) == [(1, row)]
+        assert list(HubData(str(tmp_path), name).rows()) == [(1, row)]
     with pytest.raises(UserError, match="Config name is missing"):
-        list(hub_rows(str(tmp_path), "groups", None, None))
+        list(HubData(str(tmp_path), "groups").rows())
 
     rows = [{"docid": str(i), "text": f"text {i}"} for i in range(10)]
     saved = datasets.Dataset.from_list(rows)
