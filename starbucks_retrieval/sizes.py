@@ -187,11 +187,11 @@ def pair_name(size: Size, passage_size: Size | None = None) -> str:
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
-def parse_pair(text: str) -> tuple[Size, Size | None]:
+def parse_pair(text: str | Size) -> tuple[Size, Size | None]:
     """Read what `pair_name` writes: the size of queries, and that of passages if it is named.
 
     Args:
-        text: A size such as `6:128`, or two of one dim such as `2:64/4:64`.
+        text: A size such as `6:128`, or two of one dim such as `2:64/4:64`; or a Size.
 
     Raises:
         UserError: The text is neither, or the dims differ.
@@ -200,6 +200,10 @@ def parse_pair(text: str) -> tuple[Size, Size | None]:
         >>> parse_pair("6:128"), parse_pair("2:64/4:64")
         ((Size(layer=6, dim=128), None), (Size(layer=2, dim=64), Size(layer=4, dim=64)))
     """
+    if isinstance(text, Size):
+        return text, None
+    if not isinstance(text, str):
+        raise UserError(f"{text!r} is not one size", "write layer:dim, for example 6:128")
     queries, slash, passages = text.partition("/")
     size, passage_size = Size.parse(queries), Size.parse(passages) if slash else None
     if passage_size is not None and passage_size.dim != size.dim:

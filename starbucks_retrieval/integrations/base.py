@@ -38,7 +38,7 @@ class SizedModel(SizedEncoder):
         dtype: Precision = "fp32",
         max_tokens: int = 8192,
     ) -> None:
-        named = parse_pair(size) if isinstance(size, str) else (size, None)
+        named = parse_pair(size) if size is not None else ()
         if isinstance(model, NestedEncoder):
             encoder = model
         else:

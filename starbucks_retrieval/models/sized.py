@@ -82,7 +82,7 @@ class SizedEncoder:
 
     def _use(self, size: Size | str) -> None:
         encoder = self.encoder
-        self.size, named = parse_pair(size) if isinstance(size, str) else (size, None)
+        self.size, named = parse_pair(size)
         encoder.check(Sizes([self.size]))
         usual = encoder.config.passage_size(self.size)
         self.passage_size = named or usual

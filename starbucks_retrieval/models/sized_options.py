@@ -31,12 +31,12 @@ def checked_texts(texts: Any) -> list[str]:
           leave it out, or replace it by an empty string
     """
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-        shown = "nothing" if texts is None else f"a {type(texts).__name__}"
+        shown = "nothing" if texts is None else f"something of type {type(texts).__name__}"
         raise UserError(f"encode takes texts, not {shown}", "give one string or a list of strings")
     found = list(texts)
     for position, text in enumerate(found):
         if not isinstance(text, str):
-            shown = repr(text) if text is None or isinstance(text, int | float) else f"a {type(text).__name__}"
+            shown = repr(text) if text is None or isinstance(text, int | float) else f"of type {type(text).__name__}"
             raise UserError(
                 f"text {position} (from 0) is {shown}, not a string", "leave it out, or replace it by an empty string"
             )

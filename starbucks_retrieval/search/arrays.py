@@ -88,7 +88,7 @@ def search_vectors(
 
 def _open(queries: Vectors, passages: Vectors, size: Size | str | None) -> tuple[Any, Any]:
     """Return the stores behind paths and open stores, None for arrays. Raises UserError unless they belong together."""
-    query_size, passage_size = parse_pair(size) if isinstance(size, str) else (size, None)
+    query_size, passage_size = parse_pair(size) if size is not None else (None, None)
     if isinstance(queries, str | os.PathLike) and isinstance(passages, str | os.PathLike):
         named = (query_size, None) if passage_size is None else (passage_size, query_size)
         query_stores, passage_stores = open_pair(os.fspath(queries), os.fspath(passages), *named)
