@@ -59,6 +59,9 @@ class EncodeArguments:
         "auto",
         "precision of the computation; auto: bf16 where this device computes it fast, else fp32; int8: with --backend openvino",
     )
+    weights_dtype: Literal["float32", "bfloat16", "float16"] = flag(
+        "float32", "type of the weights in memory; 16 bits halve it, and embeddings are computed in that type"
+    )
     backend: str = flag(
         "torch",
         f"{BACKENDS.help_text()}; auto: the fastest on the first texts, which may differ from run to run",
@@ -114,6 +117,8 @@ class EncodeArguments:
                 raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
         if self.engine == "ray" and self.num_processes > 1:
             raise UserError("--engine ray starts its own workers", "use --ray_workers instead of --num_processes")
+        if self.weights_dtype != "float32" and self.backend not in ("torch", "auto"):
+            raise UserError(f"--weights_dtype {self.weights_dtype} needs --backend torch", "leave out one of the two")
         if self.torch_compile and self.backend != "torch":
             raise UserError("--torch_compile needs --backend torch", "leave out one of the two")
 

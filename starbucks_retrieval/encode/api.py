@@ -32,7 +32,7 @@ _SAMPLE = 300  # texts for measuring or calibrating a back end
 # Flags that do not change the result; the manifest leaves them out.
 _NOT_RECORDED = (
     *("encode_output_path", "overwrite", "device", "num_processes", "engine", "ray_address", "ray_workers"),
-    *("backend", "dtype"),  # recorded in compute_dtype as they were resolved
+    *("backend", "dtype", "weights_dtype"),  # recorded in compute_dtype as they were resolved
 )
 
 
@@ -155,6 +155,7 @@ class Job:
             layers=self.plan.sizes[-1].layer,
             device=self.plan.device,
             attn_implementation=arguments.attn_implementation,
+            weights_dtype=self.plan.weights_dtype,
         )
         self.encoder.config = arguments.configured(self.encoder.config)
         if arguments.torch_compile:

@@ -18,7 +18,7 @@ from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
-from starbucks_retrieval.models.precision import autocast_dtype, dtype_name
+from starbucks_retrieval.models.precision import autocast_dtype, dtype_name, weights_dtype
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import output_folder
 from starbucks_retrieval.store.layout import load_shard, read_manifest
@@ -41,6 +41,7 @@ class EncodePlan:
         config: The model's settings, changed by the flags.
         sizes: The sizes to write, ascending.
         device: The device of this process.
+        weights_dtype: The type of the weights in memory.
     """
 
     arguments: EncodeArguments
@@ -49,6 +50,7 @@ class EncodePlan:
     config: EncoderConfig
     sizes: Sizes
     device: torch.device
+    weights_dtype: torch.dtype
 
     def folder(self, size: Size) -> Any:
         """Return the folder of the store of one size, a path or a UPath."""
@@ -75,7 +77,8 @@ class EncodePlan:
         sample, layer = self._sample(), self.sizes[-1].layer
         backend, wanted = (arguments.backend, arguments.dtype) if layer else ("torch", "fp32")  # as open_backend does
         torch_computes = backend in ("torch", "auto") and wanted != "int8"
-        dtype = autocast_dtype(wanted, device) if torch_computes else None  # type: ignore[arg-type]
+        weights = self.weights_dtype if layer else None
+        dtype = autocast_dtype(wanted, device, weights) if torch_computes else None
         tokens = model.mean_tokens(sample, length)
         seconds = None
         if backend == "torch" and torch_computes and arguments.engine == "local" and rows is not None:
@@ -93,7 +96,7 @@ class EncodePlan:
             "rows": rows,
             "mean_tokens": round(tokens, 1),
             "max_length": length,
-            "runtime": f"{backend}, {dtype_name(dtype) if torch_computes else wanted}",
+            "runtime": f"{backend}, {dtype_name(dtype, weights) if torch_computes else wanted}",
             "device": str(device),
             "stores": stores,
             "bytes": None if rows is None else sum(store["bytes"] for store in stores),
@@ -136,7 +139,8 @@ def plan_encoding(arguments: EncodeArguments) -> EncodePlan:
     model = model_info(arguments.model_name_or_path)
     config = arguments.configured(model.config)
     sizes = arguments.selected_sizes(model, config)
-    return EncodePlan(arguments, arguments.open_records(), model, config, sizes, device)
+    weights = weights_dtype(arguments.weights_dtype, arguments.dtype, device)
+    return EncodePlan(arguments, arguments.open_records(), model, config, sizes, device, weights)
 
 
 def _rows(count: RecordCount, arguments: EncodeArguments) -> int | None:

@@ -219,7 +219,7 @@ def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     tokens = model.mean_tokens(sample, length)
     device = pair_arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     budget = pair_arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
-    dtype = autocast_dtype(pair_arguments.dtype, torch.device(device))  # type: ignore[arg-type]
+    dtype = autocast_dtype(pair_arguments.dtype, torch.device(device))
     layers, dims = ({getattr(size, name) for size in sizes} for name in ("layer", "dim"))
     each = model.seconds_per_text(max(layers), sample, length, budget, device, dtype)
     pairs = {one.name: len(one.numbers) for one in sets}

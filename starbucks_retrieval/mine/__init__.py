@@ -62,6 +62,9 @@ class MineArguments:
 
     size: str | None = flag(None, "of the model, layer:dim (default: its full size)")
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 where it is fast, else fp32")
+    weights_dtype: Literal["float32", "bfloat16", "float16"] = flag(
+        "float32", "type of the weights of models in memory; 16 bits halve it, and scores are computed in that type"
+    )
     max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 

@@ -226,7 +226,7 @@ class MinePlan:
         if arguments.bm25:
             return f"BM25 by {bm25_engine(arguments).identity['engine']}", None
         from starbucks_retrieval.models.info import model_info
-        from starbucks_retrieval.models.precision import autocast_dtype
+        from starbucks_retrieval.models.precision import autocast_dtype, weights_dtype
 
         model = model_info(arguments.model_name_or_path or "")
         size = arguments.model_size or model.sizes.full
@@ -238,7 +238,8 @@ class MinePlan:
         query_texts = [(config.query_prefix + group.query).strip() for group in groups]
         passage_texts = [join_text(one, config.passage_field_separator, config.passage_prefix) for one in passages]
         device = resolve_device(arguments.device)
-        dtype, budget = autocast_dtype(arguments.dtype, device), arguments.token_budget(device.type)
+        weights = weights_dtype(arguments.weights_dtype, arguments.dtype, device)
+        dtype, budget = autocast_dtype(arguments.dtype, device, weights), arguments.token_budget(device.type)
         seconds = 0.0
         for number, texts, length in (
             (queries.number, query_texts, config.query_max_len),

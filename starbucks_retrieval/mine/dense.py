@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from starbucks_retrieval.data import Passage, Records, join_text
+from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates, best_rows
@@ -38,13 +39,18 @@ class BiEncoder:
     kind = "bi-encoder"
 
     def __init__(self, name_or_path: str, size: Size | None, arguments: MineArguments) -> None:
+        device = resolve_device(arguments.device)
         self.encoder = NestedEncoder.from_pretrained(
-            name_or_path, layers=size.layer if size else None, passage_layers=True, device=arguments.device
+            name_or_path,
+            layers=size.layer if size else None,
+            passage_layers=True,
+            device=device,
+            weights_dtype=precision.weights_dtype(arguments.weights_dtype, arguments.dtype, device),
         )
         self.size = size or self.encoder.sizes.full
         self.passage_size = self.encoder.config.passage_size(self.size)
         self.encoder.check(Sizes([self.size]))
-        self.dtype = precision.autocast_dtype(arguments.dtype, self.encoder.device)
+        self.dtype = precision.autocast_dtype(arguments.dtype, device, self.encoder.autocast_dtype)
         self.budget = arguments.token_budget(self.encoder.device.type)
 
     def queries(self, texts: Sequence[str], label: str) -> np.ndarray:
@@ -117,7 +123,7 @@ class DenseEngine:
             "passage_field_separator": config.passage_field_separator,
             "query_max_len": encoder.max_length(True),
             "passage_max_len": encoder.max_length(False),
-            "dtype": precision.dtype_name(self.model.dtype),
+            "dtype": precision.dtype_name(self.model.dtype, encoder.autocast_dtype),
         }
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:

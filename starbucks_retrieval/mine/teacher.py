@@ -62,9 +62,10 @@ class CrossEncoder:
                 "take a cross-encoder that gives one relevance score",
             )
         self.device = resolve_device(arguments.device)
-        self.tokenizer, self.model = _load_classifier(name_or_path, config)
+        weights = precision.weights_dtype(arguments.weights_dtype, arguments.dtype, self.device)
+        self.tokenizer, self.model = _load_classifier(name_or_path, config, weights)
         self.model.eval().to(self.device)
-        self.dtype = precision.autocast_dtype(arguments.dtype, self.device)
+        self.dtype = precision.autocast_dtype(arguments.dtype, self.device, weights)
         self.budget = arguments.token_budget(self.device.type)
         limit = token_limit(self.model.config, self.tokenizer)
         self.max_len = arguments.teacher_max_len or min(_MAX_LEN, limit)
@@ -120,15 +121,15 @@ class CrossEncoder:
         return rows
 
 
-def _load_classifier(name_or_path: str, config: Any) -> tuple[Any, Any]:
-    """Tokenizer, and model in float32. Raises UserError for missing weights or tokens."""
+def _load_classifier(name_or_path: str, config: Any, weights: torch.dtype) -> tuple[Any, Any]:
+    """Tokenizer and model. Raises UserError for missing weights or tokens."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     with explain_load_errors(name_or_path), quiet_transformers():
         model, report = AutoModelForSequenceClassification.from_pretrained(
             name_or_path,
             config=config,
-            dtype=torch.float32,
+            dtype=weights,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,

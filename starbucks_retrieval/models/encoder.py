@@ -18,10 +18,11 @@ from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.head import load_head
-from starbucks_retrieval.models.loading import load_backbone, load_projections
+from starbucks_retrieval.models.loading import load_backbone, load_projections, weight_files
 from starbucks_retrieval.models.saving import save_backbone
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 from starbucks_retrieval.models.sized import SizedEncoder
+from starbucks_retrieval.models.stored import StoredWeights
 from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size, Sizes, as_sizes
 
@@ -66,8 +67,9 @@ class NestedEncoder(TokenEncoder):
         attn_implementation: str | None = None,
         dropout: float | None = None,
         trust_remote_code: bool = False,
+        weights_dtype: torch.dtype = torch.float32,
     ) -> NestedEncoder:
-        """Load a Hugging Face or sentence-transformers model in float32, in evaluation mode.
+        """Load a Hugging Face or sentence-transformers model, in evaluation mode.
 
         Args:
             name_or_path: A folder or hub name.
@@ -79,6 +81,8 @@ class NestedEncoder(TokenEncoder):
                 where a GPU computes in half precision.
             dropout: Replaces the model's dropout probabilities, for training.
             trust_remote_code: Run code from the model's repository.
+            weights_dtype: The type of the backbone's weights in memory. torch.bfloat16 or torch.float16 takes half the
+                memory of float32, and embeddings are computed under autocast of that type. For encoding only.
 
         Returns:
             The encoder.
@@ -102,12 +106,15 @@ class NestedEncoder(TokenEncoder):
             attn_implementation=None if end_to_end else attn_implementation,
             dropout=dropout,
             trust_remote_code=trust_remote_code,
+            weights_dtype=weights_dtype,
         )
         if end_to_end:
             unpadded.enable(backbone)
         projections = load_projections(str(name_or_path), config, layers)
         head = load_head(str(name_or_path), config.head, backbone.config.hidden_size)
         encoder = cls(backbone, tokenizer, config, str(name_or_path), projections, head).eval()
+        if weights_dtype != torch.float32:
+            encoder.stored = StoredWeights(str(name_or_path), weight_files(str(name_or_path)), backbone)
         if projections is not None:
             projections.check(encoder._backbone_digests, str(name_or_path))
         return encoder.to(target)

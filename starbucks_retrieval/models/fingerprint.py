@@ -122,9 +122,11 @@ def layer_digests(
     stack = layout.layers + "."
     shared = _hasher(_vocabulary(tokenizer) + (b"" if head is None else head.digest()))
     layers: dict[int, Any] = {}
-    for name, tensor in sorted((weights or backbone.state_dict()).items()):
+    found = weights or backbone.state_dict()
+    for name in sorted(found):
         if name.startswith("pooler."):
             continue
+        tensor = found[name]
         hasher = shared
         if name.startswith(stack):
             index, name = name[len(stack) :].split(".", 1)

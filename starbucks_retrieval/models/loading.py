@@ -36,8 +36,9 @@ def load_backbone(
     attn_implementation: str | None = None,
     dropout: float | None = None,
     trust_remote_code: bool = False,
+    weights_dtype: Any = None,
 ) -> tuple[Any, Any, EncoderConfig]:
-    """Load a bare Hugging Face model in float32, its tokenizer and its encoder configuration.
+    """Load a bare Hugging Face model, its tokenizer and its encoder configuration.
 
     Args:
         name_or_path: A folder or hub name.
@@ -46,6 +47,7 @@ def load_backbone(
         attn_implementation: An attention implementation of transformers; None: its default.
         dropout: Replaces every dropout probability of the model.
         trust_remote_code: Run code from the model's repository.
+        weights_dtype: The torch.dtype of the weights in memory; None: float32.
 
     Returns:
         The model, a fast tokenizer, and the configuration.
@@ -87,7 +89,7 @@ def load_backbone(
         backbone, report = AutoModel.from_pretrained(
             name_or_path,
             config=hf_config,
-            dtype=torch.float32,
+            dtype=weights_dtype or torch.float32,
             use_safetensors=True,
             output_loading_info=True,
             **options,
@@ -196,14 +198,9 @@ def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:
     Raises:
         UserError: The model has no safetensors weights.
     """
-    names = ["model.safetensors"]
-    path = model_file(name_or_path, names[0])
-    if path is None:
-        index = model_file(name_or_path, "model.safetensors.index.json")
-        if index is None:
-            raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
-        shards = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
-        names = ["model.safetensors.index.json", *sorted(shards)]
+    names = weight_files(name_or_path)
+    if names != ["model.safetensors"]:
+        names = ["model.safetensors.index.json", *names]
     for name in names:
         source = model_file(name_or_path, name)
         if source is None:
@@ -211,6 +208,16 @@ def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:
         with atomic_path(Path(folder) / name) as temporary:
             shutil.copyfile(source, temporary)
     return names
+
+
+def weight_files(name_or_path: str) -> list[str]:
+    """Return the names of the safetensors files of a model. Raises UserError if it has none."""
+    if model_file(name_or_path, "model.safetensors"):
+        return ["model.safetensors"]
+    index = model_file(name_or_path, "model.safetensors.index.json")
+    if index is None:
+        raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
+    return sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
 
 
 def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:

@@ -168,6 +168,12 @@ class PooledBackbone(nn.Module):
         """The device of the weights."""
         return next(self.backbone.parameters()).device
 
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The type of weights of 16 bits, in which they are computed; None for float32."""
+        dtype = next(self.backbone.parameters()).dtype
+        return dtype if dtype in (torch.bfloat16, torch.float16) else None
+
     def compile_layers(self) -> None:
         """Compile each layer's forward with torch.compile, in place, for inputs of any length."""
         for layer in layers_of(self.backbone, self.layout):

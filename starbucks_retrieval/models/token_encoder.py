@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,9 @@ class TokenEncoder(PooledBackbone):
         projections: Maps of the layers into one space, or None.
         head: Dense and LayerNorm modules after pooling, or None.
 
+    Attributes:
+        stored: The weights of the backbone as they are stored, where loading rounded them; otherwise None.
+
     Raises:
         UserError: The architecture is not supported, or the backbone lacks a size of the configuration.
     """
@@ -58,6 +61,7 @@ class TokenEncoder(PooledBackbone):
             self.check(config.sizes)
         self._tokenizer_lock = CopyableLock()
         self._prompts = Prompts(tokenizer, self._tokenizer_lock)
+        self.stored: Mapping[str, Tensor] | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -88,7 +92,7 @@ class TokenEncoder(PooledBackbone):
 
     @cached_property
     def _backbone_digests(self) -> list[str]:
-        return layer_digests(self.backbone, self.layout, self.tokenizer, head=self.head)
+        return layer_digests(self.backbone, self.layout, self.tokenizer, self.stored, self.head)
 
     def check(self, sizes: Sizes) -> Sizes:
         """Return sizes unchanged. Raises UserError if the model lacks one of them."""
@@ -157,6 +161,7 @@ class TokenEncoder(PooledBackbone):
         results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
         layers = Sizes(deeper).layers if deeper else ()
         batches = token_batches([len(row) for row in rows], max_tokens, max_rows) if deeper else []
+        dtype = dtype or self.autocast_dtype
         precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
         steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.

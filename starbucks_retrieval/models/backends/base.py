@@ -142,7 +142,9 @@ def need_cpu(name: str, encoder: NestedEncoder) -> None:
         encoder: The encoder.
 
     Raises:
-        UserError: The encoder is on another device.
+        UserError: The encoder is on another device, or has weights of 16 bits.
     """
     if encoder.device.type != "cpu":
         raise UserError(f"{name} runs on CPUs, and the model is on {encoder.device}", "say --device cpu")
+    if encoder.autocast_dtype is not None:
+        raise UserError(f"{name} needs weights in float32", "leave out --weights_dtype, or take --backend torch")

@@ -14,6 +14,7 @@ from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend, Dtype, TokenRows
 from starbucks_retrieval.models.batching import token_batches
 from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.models.precision import WeightsDtype
 from starbucks_retrieval.sizes import Size, Sizes
 
 _PROBES = 5  # batches that each candidate is timed on
@@ -43,7 +44,7 @@ def open_backend(
         UserError: An unknown name or dtype, a dtype or device that the back end does not support, an architecture that
             was not checked with it, or a package that is not installed.
     """
-    if dtype not in get_args(Dtype):
+    if dtype not in (*get_args(Dtype), *get_args(WeightsDtype)):
         raise UserError(f"unknown dtype {dtype!r}", f"take one of {', '.join(get_args(Dtype))}")
     open_named = BACKENDS[name]
     if sizes.layers == (0,) and encoder.projections is not None:

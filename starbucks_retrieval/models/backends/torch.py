@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import torch
 
@@ -24,7 +22,7 @@ class TorchBackend:
     """
 
     def __init__(self, encoder: NestedEncoder, dtype: torch.dtype | None = None, *, compiled: bool = False) -> None:
-        self.name = precision.dtype_name(dtype)
+        self.name = precision.dtype_name(dtype, encoder.autocast_dtype if dtype else None)
         self._encoder = encoder
         self._dtype = dtype
         if compiled:
@@ -38,9 +36,14 @@ class TorchBackend:
 
 
 def open_torch(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None) -> Backend:
-    """Return the back end torch in fp32, bf16 or, on GPUs, fp16. auto is bf16 where the device is fast in it."""
+    """Return the back end torch in fp32, bf16 or, on GPUs, fp16. auto is bf16 where the device is fast in it.
+
+    Weights of 16 bits are computed in their own type.
+    """
+    if sizes.layers == (0,) and encoder.projections is not None:
+        return TorchBackend(encoder)
     if dtype == "int8":
         raise UserError("torch has no int8 here", "take --backend openvino for int8, or --dtype bf16")
     if dtype == "fp16" and encoder.device.type == "cpu":
         raise UserError("CPUs do not support fp16", "take --dtype bf16 or fp32 on a CPU")
-    return TorchBackend(encoder, precision.autocast_dtype(cast(precision.Precision, dtype), encoder.device))
+    return TorchBackend(encoder, precision.autocast_dtype(dtype, encoder.device, encoder.autocast_dtype))
