@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
+from starbucks_retrieval.models.captured import CapturedLayers
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.head import Head
 from starbucks_retrieval.models.layer_maps import TokenTable
@@ -72,55 +72,6 @@ def embedding(pooled: Tensor, dim: int, normalize: bool) -> Tensor:
     """
     cut = pooled[:, :dim]
     return torch.nn.functional.normalize(cut, dim=-1) if normalize else cut
-
-
-class CapturedLayers(threading.local):
-    """The layers whose outputs the forward pass of this thread captures, and the outputs so far.
-
-    A thread-local state lets one model serve several threads at once.
-
-    Attributes:
-        layers: The layers to capture.
-        states: {layer: token states or pooled output} of those that have run.
-        finish: Turns the token states [batch, tokens, hidden] of a layer into its pooled output.
-    """
-
-    def __init__(self) -> None:
-        self.layers: set[int] = set()
-        self.states: dict[int, Tensor] = {}
-        self.finish: Callable[[Tensor], Tensor] = _unchanged
-
-    @contextlib.contextmanager
-    def collect(self, layers: set[int], finish: Callable[[Tensor], Tensor]) -> Iterator[dict[int, Tensor]]:
-        """Capture layers during one forward pass of this thread; yields the dictionary that it fills."""
-        self.layers, self.states, self.finish = layers, {}, finish
-        try:
-            yield self.states
-        finally:
-            self.layers, self.states, self.finish = set(), {}, _unchanged
-
-    def __reduce__(self) -> Any:
-        return (CapturedLayers, ())  # a copied model starts with nothing captured
-
-
-class CopyableLock:
-    """A lock; a copied or unpickled model gets a new one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> Any:
-        return (CopyableLock, ())
-
-
-def _unchanged(hidden: Tensor) -> Tensor:
-    return hidden
 
 
 class PooledBackbone(nn.Module):

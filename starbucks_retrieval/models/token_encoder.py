@@ -16,10 +16,11 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
 from starbucks_retrieval.models.head import Head
-from starbucks_retrieval.models.pooling import CopyableLock, PooledBackbone, embedding
+from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.prompts import Prompts
 from starbucks_retrieval.sizes import Size, Sizes

@@ -1,0 +1,59 @@
+"""State of a model that several threads use at once: the layers that a forward pass captures, and a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+
+class CapturedLayers(threading.local):
+    """The layers whose outputs the forward pass of this thread captures, and the outputs so far.
+
+    A thread-local state lets one model serve several threads at once.
+
+    Attributes:
+        layers: The layers to capture.
+        states: {layer: token states or pooled output} of those that have run.
+        finish: Turns the token states [batch, tokens, hidden] of a layer into its pooled output.
+    """
+
+    def __init__(self) -> None:
+        self.layers: set[int] = set()
+        self.states: dict[int, Tensor] = {}
+        self.finish: Callable[[Tensor], Tensor] = _unchanged
+
+    @contextlib.contextmanager
+    def collect(self, layers: set[int], finish: Callable[[Tensor], Tensor]) -> Iterator[dict[int, Tensor]]:
+        """Capture layers during one forward pass of this thread; yields the dictionary that it fills."""
+        self.layers, self.states, self.finish = layers, {}, finish
+        try:
+            yield self.states
+        finally:
+            self.layers, self.states, self.finish = set(), {}, _unchanged
+
+    def __reduce__(self) -> Any:
+        return (CapturedLayers, ())  # a copied model starts with nothing captured
+
+
+class CopyableLock:
+    """A lock; a copied or unpickled model gets a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> Any:
+        return (CopyableLock, ())
+
+
+def _unchanged(hidden: Tensor) -> Tensor:
+    return hidden
