@@ -105,3 +105,18 @@ def test_pretrain_refuses_them(model, corpus, tmp_path, capfd):
     argv = f"--model_name_or_path {model} --dataset_path {corpus.parent / 'corpus.jsonl'} --output_dir {tmp_path / 'p'}"
     assert run_command(pretrain_main, [*argv.split(), "--max_steps", "1", "--use_cpu"]) == 2
     assert "modules after pooling (2_LayerNorm, 3_Dense)" in capfd.readouterr().err
+
+
+def test_sentence_transformers_reads_the_trained_folder(model, corpus, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    out = train(model, corpus, tmp_path / "out", "--max_steps 1 --sizes 2:8,4:12")
+    encoder, theirs = NestedEncoder.from_pretrained(out), SentenceTransformer(str(out), device="cpu")
+    ours = encoder.encode(texts(6), "4:12", is_query=True)[Size(4, 12)]
+    np.testing.assert_allclose(theirs.encode_query(texts(6)), ours, rtol=0, atol=1e-6)
+    fitted = tmp_path / "fitted"
+    argv = f"--model_name_or_path {out} --dataset_path {corpus.parent / 'corpus.jsonl'} --output_dir {fitted} --quiet"
+    assert run_command(fit_main, argv.split()) == 0
+    theirs = SentenceTransformer(str(fitted), device="cpu")
+    ours = NestedEncoder.from_pretrained(fitted).encode(texts(6), "4:12")[Size(4, 12)]
+    np.testing.assert_allclose(theirs.encode_document(texts(6)), ours, rtol=0, atol=1e-6)
