@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.convert import ConvertArguments
@@ -21,10 +22,11 @@ from starbucks_retrieval.convert.weights import Weights, read_weights
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, umask_permissions
 from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
+from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.loading import explain_load_errors, quiet_transformers
+from starbucks_retrieval.models.saving import save_tokenizer
+from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 
-# Settings of sentence-transformers that stay right, because the weights do not change.
-_SETTINGS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 _STORED = ("pooling", "normalize", "query_prefix", "passage_prefix", "query_max_len", "passage_max_len")
 
 
@@ -67,11 +69,9 @@ def convert(arguments: ConvertArguments) -> dict[str, Any]:
         model = merge_adapters(model, arguments.lora_name_or_path)
     with atomic_folder(output) as folder, quiet_transformers(), umask_permissions(folder):
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        if not subfolder:
-            _copy_settings(source, folder)
+        save_tokenizer(tokenizer, folder)
         if config is not None:
-            config.save(folder)
+            _save_settings(source, config, folder)
     return {
         "output": str(output),
         "files": files,
@@ -128,7 +128,6 @@ def _encoder_config(arguments: ConvertArguments, hf_config: Any) -> EncoderConfi
 
 def _load(source: str, weights: Weights, hf_config: Any) -> tuple[Any, list[str]]:
     """Return the model that has all its weights in the checkpoint, and the names of the weights that it does not use."""
-    from safetensors.torch import save_file
     from transformers import AutoModel, AutoModelForMaskedLM
 
     floating = [tensor.dtype for tensor in weights.values() if tensor.is_floating_point()]
@@ -164,13 +163,19 @@ def _load(source: str, weights: Weights, hf_config: Any) -> tuple[Any, list[str]
     )
 
 
-def _copy_settings(source: str, folder: Path) -> None:
-    """Copy the settings of sentence-transformers, so that it loads the new folder as it did the old one."""
-    names = [*_SETTINGS]
-    if path := model_file(source, _SETTINGS[0]):
-        names += [f"{module['path']}/config.json" for module in json.loads(read_text(path)) if module["path"]]
-    for name in names:
-        found = model_file(source, name)
-        if found is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(found, folder / name)
+def _save_settings(source: str, config: EncoderConfig, folder: Path) -> None:
+    """Write starbucks.json and the modules after pooling, and those of sentence-transformers around the weights."""
+    for path in config.head:
+        weights, _ = read_weights(source, path)
+        (folder / path).mkdir()
+        save_file(weights, folder / path / "model.safetensors")
+        found = model_file(source, f"{path}/config.json")
+        assert found is not None  # find_config has read it
+        shutil.copyfile(found, folder / path / "config.json")
+    config.save(folder)
+    encoder = NestedEncoder.from_pretrained(folder, device="cpu")
+    remove_modules(folder)
+    if encoder.head is not None:
+        encoder.head.save(folder)
+        dataclasses.replace(config, head=encoder.head.folders).save(folder)
+    save_modules(folder, encoder, encoder.max_length(False))

@@ -86,17 +86,14 @@ def test_a_sharded_pickle(published, tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["", "0_Transformer"])
-def test_a_mean_pooling_sentence_transformers_folder(folder, tmp_path):
-    """In old folders the transformer lies in one of its own."""
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_mean_pooling_sentence_transformers_folder(folder, dense, tmp_path):
+    """In old folders the transformer lies in one of its own, and the weights of every module are pickled."""
     from sentence_transformers import SentenceTransformer
 
     source = tmp_path / "source"
     save_model(source / folder)
-    if folder:
-        pickled = load_file(source / folder / "model.safetensors")
-        torch.save(pickled, source / folder / "pytorch_model.bin")
-        (source / folder / "model.safetensors").unlink()
-    kinds = [(folder, "Transformer"), ("1_Pooling", "Pooling")]
+    kinds = [(folder, "Transformer"), ("1_Pooling", "Pooling"), *([("2_Dense", "Dense")] if dense else [])]
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(kinds)
@@ -105,16 +102,32 @@ def test_a_mean_pooling_sentence_transformers_folder(folder, tmp_path):
     (source / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if dense:
+        (source / "2_Dense").mkdir()
+        settings = {
+            "in_features": 32,
+            "out_features": 32,
+            "bias": False,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        }
+        (source / "2_Dense" / "config.json").write_text(json.dumps(settings))
+        torch.save({"linear.weight": torch.eye(32).roll(1, 0)}, source / "2_Dense" / "pytorch_model.bin")
+    expected = SentenceTransformer(str(source), device="cpu").encode(["w1 w2 w3", "w4"])
+    if folder:
+        torch.save(load_file(source / folder / "model.safetensors"), source / folder / "pytorch_model.bin")
+        (source / folder / "model.safetensors").unlink()
     out = tmp_path / "out"
-    assert convert("--model_name_or_path", source, "--output_dir", out, "--sizes", "2:8,4:32") == 0
+    words = ("--model_name_or_path", source, "--sizes", "2:8,4:32", "--query_prefix", "query: ")
+    assert convert(*words, "--output_dir", out, "--override") == 0
     config = EncoderConfig.load(out / "starbucks.json")
-    assert config.pooling == "mean" and str(config.sizes) == "2:8,4:32"
-    ours = NestedEncoder.from_pretrained(out, device="cpu").encode(["w1 w2 w3", "w4"])
-    if not folder:
-        theirs = SentenceTransformer(str(out), device="cpu").encode(["w1 w2 w3", "w4"])
-        full = torch.as_tensor(ours[Size(4, 32)]).float()
-        torch.testing.assert_close(full, torch.as_tensor(theirs), rtol=0, atol=1e-5)
-    assert convert("--model_name_or_path", source, "--output_dir", tmp_path / "cls", "--pooling", "cls") == 2
+    assert config.pooling == "mean" and str(config.sizes) == "2:8,4:32" and config.query_prefix == "query: "
+    ours = NestedEncoder.from_pretrained(out, device="cpu").encode(["w1 w2 w3", "w4"])[Size(4, 32)]
+    again = SentenceTransformer(str(out), device="cpu")
+    for vectors in (ours, again.encode(["w1 w2 w3", "w4"])):
+        torch.testing.assert_close(torch.as_tensor(vectors).float(), torch.as_tensor(expected), rtol=0, atol=1e-5)
+    assert again.prompts["query"] == "query: "
+    assert not list(out.rglob("*.bin"))
+    assert convert(*words[:2], "--output_dir", tmp_path / "cls", "--pooling", "cls") == 2
 
 
 class Evil:
