@@ -16,6 +16,7 @@ QUERY_TEXT = ("query", "text", "query_text")
 # for other texts, too.
 ANCHOR = ("query", "anchor")
 ANCHOR_FALLBACK = ("question", "text", "sentence1", "text1", "query_text")
+POSITIVE = ("positive", "answer")
 NUMBERED_NEGATIVE = re.compile(r"negative_(\d+)", re.ASCII)
 POSITIVE_SCORES = "positive_scores"
 NEGATIVE_SCORES = "negative_scores"
@@ -31,7 +32,7 @@ GRADE = ("score", "relevance", "grade", "label")
 SUBSET = "subset"
 SPLIT = "split"
 
-_GROUP = (*ANCHOR, *ANCHOR_FALLBACK, "positive", "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
+_GROUP = (*ANCHOR, *ANCHOR_FALLBACK, *POSITIVE, "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
 _PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
 # A first tsv line is a header if all its cells are among these, or negative_1, negative_2 …
 HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})

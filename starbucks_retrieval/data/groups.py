@@ -30,7 +30,7 @@ def open_groups(collection: Collection, *, config: str | None = None, split: str
     - `query_id, query_text, positive_document_ids, negative_document_ids`: rows of Tevatron with ids of a corpus;
     - `query` or `anchor`, `positive`, optional `negative` and `negative_1`, `negative_2` …, each a text or a list of
       texts; also in tsv and csv files. The query may also be called `question`, `text`, `sentence1`, `text1` or
-      `query_text`. Ids are hashes of the texts, so equal texts share one.
+      `query_text`, the positive `answer`. Ids are hashes of the texts, so equal texts share one.
 
     Every layout may have a teacher's scores in `positive_scores` and `negative_scores`, lists in the order of the
     passages; a single text may have a single number. Other columns are ignored.
@@ -56,12 +56,19 @@ def open_groups(collection: Collection, *, config: str | None = None, split: str
 
 def group_from(row: dict[str, Any]) -> Group:
     """Convert a row to a group. Raises BadRow for a missing or wrong column and for a row without positives."""
-    for column, make in _LAYOUT_OF_COLUMN.items():
-        if column in row:
-            group = make(row)
-            if not group.positive_ids:
-                raise BadRow("the row has no positives", "remove it, or give it at least one")
-            return group
+    columns = [column for column in _LAYOUT_OF_COLUMN if column in row]
+    # Rows of one table have the same columns, filled or not.
+    filled = [column for column in columns if row[column] not in (None, [])]
+    if fields.POSITIVE[0] in filled[1:]:
+        raise BadRow(
+            f"the columns {' and '.join(filled[:2])} are filled, and each could hold the positives",
+            "drop or rename one of them",
+        )
+    if columns:
+        group = _LAYOUT_OF_COLUMN[(filled or columns)[0]](row)
+        if not group.positive_ids:
+            raise BadRow("the row has no positives", "remove it, or give it at least one")
+        return group
     raise BadRow(
         f"no column {' or '.join(_LAYOUT_OF_COLUMN)}: the row has {', '.join(map(str, row)) or 'no columns'}",
         "name the columns query and positive, or as docs/howto/data.md shows under Training groups; sentence1, sentence2 "
@@ -115,7 +122,8 @@ def _with_texts(row: dict[str, Any]) -> Group:
         else text_id(query)
     )
     negatives = (docid for column in ("negative", *(name for _, name in numbered)) for docid in ids(column))
-    return _group(row, query_id, query, ids("positive"), negatives, passages)
+    positive = next((name for name in fields.POSITIVE if row.get(name) is not None), fields.POSITIVE[0])
+    return _group(row, query_id, query, ids(positive), negatives, passages)
 
 
 def _plain_query(row: dict[str, Any]) -> str:
@@ -132,7 +140,11 @@ def _plain_query(row: dict[str, Any]) -> str:
     return string(row, (*fields.ANCHOR, *fields.ANCHOR_FALLBACK))
 
 
-_LAYOUT_OF_COLUMN = {"positive_passages": _with_passages, "positive_document_ids": _with_ids, "positive": _with_texts}
+_LAYOUT_OF_COLUMN = {
+    "positive_passages": _with_passages,
+    "positive_document_ids": _with_ids,
+    **dict.fromkeys(fields.POSITIVE, _with_texts),
+}
 
 
 def text_id(text: str) -> str:

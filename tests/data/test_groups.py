@@ -105,6 +105,22 @@ def test_of_several_columns_that_could_be_the_query_the_plainest_is_it(groups):
     assert null.negative_ids == ()
 
 
+def test_the_positive_of_questions_and_answers(groups):
+    rows = groups({"question": "q", "answer": "a"}, {"query": "q", "answer": "short", "positive": "p"})
+    assert [group.positive_ids for group in rows] == [(text_id("a"),), (text_id("p"),)]
+
+
+def test_columns_that_are_empty_in_a_row_are_not_its_positives(groups):
+    """A table of mixed rows has all columns in each."""
+    text, ids = groups(
+        {"positive_passages": None, "positive_document_ids": [], "query": "q", "positive": "p"},
+        {"positive_passages": None, "positive_document_ids": ["d"], "query": "q", "query_id": 1, "positive": None},
+    )
+    assert text.positive_ids == (text_id("p"),) and ids.positive_ids == ("d",)
+    with pytest.raises(UserError, match="columns positive_document_ids and positive are filled, and each could hold"):
+        list(groups({"positive_document_ids": ["d"], "query": "q", "query_id": 1, "positive": "p"}))
+
+
 def test_a_header_may_number_its_negatives(tmp_path):
     (tmp_path / "t.tsv").write_text("anchor\tpositive\tnegative_1\tnegative_2\nq\tp\tn1\tn2\n")
     (group,) = open_groups(str(tmp_path / "t.tsv"))
@@ -134,7 +150,7 @@ def test_a_passage_on_both_sides_is_a_positive(groups):
         ({"query_id": 1, "query": "q", "positive_passages": []}, "the row has no positives"),
         ({"query_id": 1, "query": "q", "positive_document_ids": None}, "the row has no positives"),
         ({"query": "q", "positive": []}, "the row has no positives"),
-        ({"query": "q", "answer": "p"}, "no column positive_passages or positive_document_ids or positive"),
+        ({"query": "q", "reply": "p"}, "no column positive_passages or positive_document_ids or positive"),
         ({"query": "q", "positive_document_ids": ["a"]}, "no column query_id, _id or qid"),
         ({"query_id": 1, "positive_document_ids": ["a"]}, "no column query, text or query_text"),
         ({"title": "q", "positive": "p"}, "no column query, anchor, question, text, sentence1, text1 or query_text"),
