@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from pathlib import Path
@@ -75,6 +76,8 @@ def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
                 choices = ", ".join(map(str, typing.get_args(scalar)))
                 raise UserError(f"{name}: {item!r} is not one of {choices}", hint)
             converted.append(item)
+        elif scalar is str and isinstance(item, dict):
+            converted.append(json.dumps(item, ensure_ascii=False))  # for flags that take mappings, written as JSON
         elif scalar is bool and not isinstance(item, bool):
             raise UserError(f"{name}: {item!r} is neither true nor false", hint)
         else:

@@ -68,7 +68,7 @@ ROWS: tuple[Row, ...] = (
         "train",
         ("train_yaml",),
         REFUSED,
-        "list the sets: --dataset_path A B; a name given twice is used twice as often",
+        "list the sets: --dataset_path A B@2, or in a .yaml file with settings of each; B@2 is used twice as often",
     ),
     Row("train", ("train_group_size", "query_max_len", "query_prefix", "passage_prefix"), SAME),
     Row("train", ("passage_max_len",), SAME, "default 196 (Tevatron: 128)"),

@@ -13,6 +13,7 @@ from torch import Tensor
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses.batch import Batch, BatchViews, Loss
 from starbucks_retrieval.losses.functional import info_nce, kl_rows
+from starbucks_retrieval.losses.negatives import MoreNegatives, Negatives
 from starbucks_retrieval.losses.pairs import pair_losses
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -35,6 +36,10 @@ class Options:
         distil_temperature: Divides the other model's scores.
         distil_reduction: Average the divergence over queries ("batchmean") or over queries and passages ("mean", as
             RetroMAE's code does).
+        false_negative_margin: In InfoNCE, leave out negatives that score above the positive plus this number, at the
+            largest size or by a guide; None leaves out none.
+        query_negatives: In InfoNCE, other queries are negatives of a query.
+        passage_negatives: In InfoNCE, the positives of other queries are negatives of a query's positive.
 
     Raises:
         UserError: A value is out of range, or values contradict each other.
@@ -54,6 +59,9 @@ class Options:
     distil_weight: float = 0.0
     distil_temperature: float = 1.0
     distil_reduction: Literal["batchmean", "mean"] = "batchmean"
+    false_negative_margin: float | None = None
+    query_negatives: bool = False
+    passage_negatives: bool = False
 
     def __post_init__(self) -> None:
         check_temperatures(self.temperature, self.pair_temperature, self.distil_temperature)
@@ -64,6 +72,21 @@ class Options:
             raise UserError("every loss has the weight 0", "give one of them a weight")
         if self.cosent_weight and not self.normalize:
             raise UserError("CoSENT compares cosines", "add --normalize true")
+        if (self.query_negatives or self.passage_negatives) and not self.in_batch:
+            raise UserError(
+                "--query_negatives and --passage_negatives are in-batch negatives, and --in_batch_negatives is false",
+                "drop one of the two",
+            )
+        if self.negatives != Negatives() and not self.contrastive_weight:
+            raise UserError(
+                "--false_negative_margin, --query_negatives and --passage_negatives belong to InfoNCE, whose weight is 0",
+                "drop them, or set --contrastive_weight",
+            )
+
+    @property
+    def negatives(self) -> Negatives:
+        """Which texts of a batch are negatives, besides the passages of other queries."""
+        return Negatives(self.query_negatives, self.passage_negatives, self.false_negative_margin)
 
     @property
     def by_query(self) -> bool:
@@ -147,7 +170,10 @@ class Objective(ABC, Generic[T]):
     def __call__(self, batch: Batch, drawn: Any = None) -> Loss:
         """Return the loss of a batch and its parts. `drawn` is what `draw` returned for the step."""
         options = self.options
-        views = BatchViews(batch, options.normalize, options.in_batch, dict(options.passage_layers))
+        others = options.normalize, options.in_batch, dict(options.passage_layers)
+        views = BatchViews(batch, *others)
+        if options.negatives != Negatives():
+            views = MoreNegatives(batch, options.negatives, self.largest, *others)
         loss = self.loss(views, drawn)
         if options.distil_weight == 0:
             return loss
@@ -187,8 +213,8 @@ def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:
     """
     total = views.queries(size).new_zeros(())
     if options.contrastive_weight:
-        scores = views.scores(size)
-        contrastive = info_nce(scores, views.batch.targets, options.temperature, views.excluded)
+        scores, excluded = views.contrast(size)
+        contrastive = info_nce(scores, views.batch.targets, options.temperature, excluded)
         total = total + options.contrastive_weight * contrastive
     if not (options.angle_weight or options.cosent_weight):
         return total

@@ -39,6 +39,10 @@ class Batch:
         frozen_passages: [passages, width], the same of the passages.
         teacher_scores: [queries, passages], another model's scores, for losses without labels.
         teacher_targets: [passages, width], its embeddings of the passages, mapped into the space of the frozen ones.
+        other_queries: {layer: [all queries, hidden]}, the queries of all processes, where they are negatives; None: they
+            are `queries`.
+        guide: Another model's embeddings of the queries, of the passages, and of the queries of all processes, whose dot
+            products decide which negatives are left out.
 
     Example:
         >>> batch = Batch({1: torch.ones(2, 4)}, {1: torch.ones(6, 4)})
@@ -57,6 +61,8 @@ class Batch:
     frozen_passages: Tensor | None = None
     teacher_scores: Tensor | None = None
     teacher_targets: Tensor | None = None
+    other_queries: Mapping[int, Tensor] | None = None
+    guide: tuple[Tensor, Tensor, Tensor] | None = None
 
     @cached_property
     def targets(self) -> Tensor:
@@ -64,6 +70,12 @@ class Batch:
         queries, passages = next(iter(self.queries.values())), next(iter(self.passages.values()))
         count = len(queries) * self.group if self.group else len(passages)
         return self.offset + positive_columns(len(queries), count, queries.device)
+
+    @cached_property
+    def all_targets(self) -> Tensor:
+        """The column of the positive of every query of all processes: [all queries]."""
+        queries, passages = (next(iter(side.values())) for side in (self.other_queries or self.queries, self.passages))
+        return positive_columns(len(queries), len(passages), queries.device)
 
     @cached_property
     def group_columns(self) -> Tensor:
@@ -98,7 +110,7 @@ class BatchViews:
     ) -> None:
         self.batch = batch
         self.normalize = normalize
-        self.excluded = batch.excluded if in_batch else _outside_group(batch)
+        self.excluded = batch.excluded if in_batch else outside_group(batch)
         self._passage_layers = passage_layers or {}
         self._sums: dict[int, dict[int, tuple[Tensor, Tensor, Tensor]]] = {}
         self._scores: dict[Size, Tensor] = {}
@@ -129,6 +141,10 @@ class BatchViews:
             self._scores[size] = dot / _norm(q_square)[:, None] / _norm(p_square)[None, :] if self.normalize else dot
         return self._scores[size]
 
+    def contrast(self, size: Size) -> tuple[Tensor, Tensor | None]:
+        """Return what InfoNCE compares at a size: scores [queries, passages], and the mask of what is no negative."""
+        return self.scores(size), self.excluded
+
     def _sum(self, size: Size) -> tuple[Tensor, Tensor, Tensor]:
         q, p = self.batch.queries[size.layer], self.batch.passages[self.passage_layer(size.layer)]
         zero = q.new_zeros(())
@@ -150,7 +166,8 @@ def _norm(square: Tensor) -> Tensor:
     return square.clamp(min=_TINY**2).sqrt()
 
 
-def _outside_group(batch: Batch) -> Tensor:
+def outside_group(batch: Batch) -> Tensor:
+    """Return bool [queries, passages]: the passages that are not in a query's own group, or are excluded."""
     columns = batch.group_columns
     passages = len(next(iter(batch.passages.values())))
     outside = torch.ones(len(columns), passages, dtype=torch.bool, device=columns.device)

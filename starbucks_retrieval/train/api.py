@@ -106,6 +106,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
     teacher: tuple[Teacher, TeacherMap] | None = None
+    shares = ""
 
     def record(_: Any) -> None:
         full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
@@ -127,6 +128,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             **({"passages per query": plan.group_size} if plan.labelled else {}),
             "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
             **({"anchor weight": plan.anchor_weight} if plan.labelled else {}),
+            **({"shares of the data": shares} if shares else {}),
             **({"projections": plan.projections} if plan.projections != "none" else {}),
             **({"teacher": plan.teacher.name} if plan.teacher else {}),
             **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
@@ -140,18 +142,26 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
             encoder, start = build.load_encoder(arguments, settings, plan, data, bool(resume))
             anchor = build.load_anchor(arguments, plan, encoder, start)
             taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
+            guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
         ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
+        block = rows_per_step(settings) if arguments.same_source_batches else 0
         configuration = ours | fixed_settings(settings) | {"training queries": len(data)}
-        if taught is not None:
-            configuration["teacher"] = taught.fingerprint
+        named = {"teacher": taught, "guide": guide}
+        configuration |= {name: one.fingerprint for name, one in named.items() if one is not None}
         first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
         if taught is not None and anchor is not None:
             teacher = taught, build.teacher_map(settings, plan, data, taught, anchor, bool(resume))
+        mixture = data.mixture(arguments.sampling_exponent, block)
+        if len(mixture.counts) > 1:
+            short = [Path(name).name for name in arguments.collections]
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(short, mixture.shares))
+            log.info("shares of the training rows: %s", shares)
         trainer = StarbucksTrainer(
-            model=build.training_module(arguments, settings, plan, encoder, anchor, teacher),
+            model=build.training_module(arguments, settings, plan, encoder, anchor, teacher, guide),
             args=settings,
             train_dataset=data,
-            data_collator=build.collator(arguments, plan, encoder, taught),
+            data_collator=build.collator(arguments, plan, encoder, taught, guide),
+            mixture=mixture,
             dev=dev,
             projection_learning_rate=arguments.projection_learning_rate,
         )

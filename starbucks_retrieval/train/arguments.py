@@ -11,7 +11,8 @@ from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.train.presets import CHANGED, PRESETS, RENAMED
+from starbucks_retrieval.train.mixture import DataSet, MixtureArguments
+from starbucks_retrieval.train.presets import PRESETS, check_preset
 from starbucks_retrieval.train.text_arguments import TextArguments
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _RENAMED_FLAGS = {
 
 
 @dataclasses.dataclass
-class TrainArguments(TextArguments):
+class TrainArguments(MixtureArguments, TextArguments):
     """Training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
@@ -40,7 +41,7 @@ class TrainArguments(TextArguments):
     )
     dataset_path: list[str] | None = flag(
         None,
-        "training groups: files, BEIR folders, ir: or short names; several are mixed; one given twice is used twice as often",
+        "training groups: files, BEIR folders, ir: or short names; several are mixed; name@2 is used twice as often",
     )
     dataset_name: str | None = flag(None, "training groups from the hub (or use --dataset_path)")
     dataset_config: str | None = flag(None, "configuration of the hub data set")
@@ -161,7 +162,7 @@ class TrainArguments(TextArguments):
         store_collections(self)
         if self.train_group_size is not None and self.train_group_size < 1:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "use at least 1")
-        self._check_preset()
+        check_preset(self.preset)
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio < 1:
             raise UserError(f"--warmup_ratio {self.warmup_ratio} is not a share of the steps", "use 0 to below 1")
         if not self.projection_learning_rate > 0:
@@ -179,16 +180,6 @@ class TrainArguments(TextArguments):
             self.passage_layers = "last"
         if self.anchor_weight and self.passage_layers:
             raise UserError("--anchor_weight compares texts at the same layer", "drop it or --passage_layers")
-
-    def _check_preset(self) -> None:
-        if not self.preset:
-            return
-        if self.preset in RENAMED:
-            raise UserError(f"there is no preset {self.preset}", f"its name is now {RENAMED[self.preset]}")
-        if self.preset not in PRESETS:
-            raise UserError(f"there is no preset {self.preset}", f"one of {', '.join(PRESETS)}")
-        if self.preset in CHANGED:
-            log.warning("preset %s %s", self.preset, CHANGED[self.preset])
 
     def _map_other_flags(self) -> None:
         if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
@@ -213,13 +204,19 @@ class TrainArguments(TextArguments):
                 log.info("--%s: read as --%s %s", old, name, str(value).lower())
 
     @property
-    def collections(self) -> list[str]:
-        """The collections of training data. Raises UserError if none is given."""
+    def data_sets(self) -> list[DataSet]:
+        """The data sets of training. Raises UserError if none is given, or one has a bad weight or option."""
         named = [self.dataset_name] if self.dataset_name else []
-        names = [*(self.dataset_path or []), *named, *(self.query_path or [])]
-        if not names:
+        found = [DataSet.parse(text) for text in self.dataset_path or []]
+        found += [DataSet(name) for name in [*named, *(self.query_path or [])]]
+        if not found:
             raise UserError("no training data", "name it with --dataset_path or --dataset_name")
-        return names
+        return found
+
+    @property
+    def collections(self) -> list[str]:
+        """The names of the data sets. Raises UserError as `data_sets`."""
+        return [one.name for one in self.data_sets]
 
     @property
     def dev_measures(self) -> str:

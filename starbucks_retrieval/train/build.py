@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.models.config import model_file
 from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.options import own_in_batch
 from starbucks_retrieval.train.plan import TrainPlan, count_texts, open_collection, open_texts, texts_of_fit
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import first_process
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.models.projections import Projections
-    from starbucks_retrieval.train.data import Collator, TrainingSet
+    from starbucks_retrieval.train.collator import Collator
+    from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.module import TrainingModule
     from starbucks_retrieval.train.teacher import Teacher
     from starbucks_retrieval.train.teacher_map import TeacherMap
@@ -200,6 +202,7 @@ def training_module(
     encoder: NestedEncoder,
     anchor: NestedEncoder | None,
     teacher: tuple[Teacher, TeacherMap] | None,
+    guide: Teacher | None,
 ) -> TrainingModule:
     """Return the module that is trained.
 
@@ -210,6 +213,7 @@ def training_module(
         encoder: The encoder.
         anchor: The frozen start model, if the run has one.
         teacher: Another teacher and its map, if the run has one.
+        guide: The guide of false negatives, if the run has one.
     """
     from starbucks_retrieval.train.distil_module import DistilModule
     from starbucks_retrieval.train.module import Chunks, TrainingModule
@@ -218,7 +222,7 @@ def training_module(
         arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
     )
     parts = (encoder, plan.objective, chunks, anchor, plan.anchor_weight, arguments.negatives_x_device)
-    module = TrainingModule(*parts) if plan.labelled else DistilModule(*parts, teacher=teacher)
+    module = TrainingModule(*parts, guide) if plan.labelled else DistilModule(*parts, teacher=teacher)
     if arguments.lora:
         from starbucks_retrieval.train.save import add_lora
 
@@ -231,14 +235,14 @@ def training_module(
 
 
 def collator(
-    arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder, teacher: Teacher | None
+    arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder, teacher: Teacher | None, guide: Teacher | None
 ) -> Collator | TextCollator:
     """Return what makes token ids of a batch; arguments as of `training_module`."""
-    from starbucks_retrieval.train.data import Collator
+    from starbucks_retrieval.train.collator import Collator
     from starbucks_retrieval.train.texts import TextCollator
 
     if plan.labelled:
-        return Collator(encoder, arguments.false_negatives == "mask")
+        return Collator(encoder, arguments.false_negatives == "mask", guide.inputs if guide else None)
     return TextCollator(encoder, plan.lengths, teacher.inputs if teacher else None)
 
 
@@ -269,9 +273,17 @@ def training_set(
             return TextSet(cache, plan.config)
     config = plan.config
     affixes = (config.passage_field_separator, config.query_prefix, config.passage_prefix)
-    data = TrainingSet(plan.group_size, settings.seed, *affixes, with_scores=plan.with_scores)
+    data = TrainingSet(
+        plan.group_size,
+        settings.seed,
+        *affixes,
+        with_scores=plan.with_scores,
+        in_batch=own_in_batch(arguments),
+        with_plain=plan.guide is not None,
+    )
     with settings.main_process_first(local=True, desc="reading the training data"):
-        for name in arguments.collections:
-            rows, corpus = open_collection(name, arguments, plan.scored_pairs)
-            data.add(name, rows, corpus, cache, plan.scored_pairs, read=settings.local_process_index == 0)
+        read = settings.local_process_index == 0
+        for one in arguments.data_sets:
+            rows, corpus = open_collection(one, arguments, plan.scored_pairs)
+            data.add(one.name, rows, corpus, cache, plan.scored_pairs, read, one)
     return data

@@ -1,17 +1,13 @@
-"""Training examples: passages sampled by seed and epoch from Arrow files, and batches of token ids."""
+"""Training examples: passages sampled by seed and epoch from Arrow files."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
@@ -23,9 +19,9 @@ from starbucks_retrieval.train.arrow_shard import (
     write_groups,
     write_pairs,
 )
-
-if TYPE_CHECKING:
-    from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.train.mixture import DataSet
+from starbucks_retrieval.train.sampler import Mixture
+from starbucks_retrieval.train.texts import Text
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +74,8 @@ class Example:
         query_id: Its id.
         scores: A teacher's scores, one per passage, if training uses them.
         label: The similarity of a scored pair.
+        in_batch: Whether passages of other queries are negatives; None where all data sets agree.
+        plain: The query and the passages without prefixes, if a guide reads them.
     """
 
     query: str
@@ -87,6 +85,8 @@ class Example:
     query_id: str = ""
     scores: list[float] | None = None
     label: float | None = None
+    in_batch: bool | None = None
+    plain: list[Text] | None = None
 
 
 @dataclass
@@ -104,6 +104,9 @@ class TrainingSet:
         query_prefix: Text before every query.
         passage_prefix: Text before every passage.
         with_scores: Return a teacher's scores.
+        in_batch: Return whether passages of other queries are negatives of an example; this is the value of data sets
+            that do not say. None returns nothing.
+        with_plain: Return texts without prefixes too.
     """
 
     group_size: int
@@ -112,10 +115,12 @@ class TrainingSet:
     query_prefix: str = ""
     passage_prefix: str = ""
     with_scores: bool = False
+    in_batch: bool | None = None
+    with_plain: bool = False
 
     def __post_init__(self) -> None:
         self._shards: list[ArrowShard] = []
-        self._names: list[str] = []
+        self._sets: list[DataSet] = []
         self._starts = [0]
 
     def add(
@@ -126,6 +131,7 @@ class TrainingSet:
         folder: Path,
         scored_pairs: bool = False,
         read: bool = True,
+        options: DataSet | None = None,
     ) -> None:
         """Add a collection.
 
@@ -136,6 +142,7 @@ class TrainingSet:
             folder: Where the Arrow files are written.
             scored_pairs: Whether the rows are scored pairs.
             read: Write the files; False maps those that another process wrote.
+            options: Its weight and settings; None takes those of the run.
 
         Raises:
             UserError: A document is unknown, or negatives or scores that training needs are missing.
@@ -146,16 +153,28 @@ class TrainingSet:
         elif read:
             write_groups(number, name, groups, corpus, folder)  # type: ignore[arg-type]
         shard = ArrowShard.open(number, folder)
-        self._check(name, shard)
+        options = options or DataSet(name)
+        self._check(options, shard)
         self._shards.append(shard)
-        self._names.append(name)
+        self._sets.append(options)
         self._starts.append(self._starts[-1] + len(shard))
         log.info("%s: %d training queries, %d passages", name, len(shard), len(shard.passages))
 
-    def _check(self, name: str, shard: ArrowShard) -> None:
+    def mixture(self, exponent: float = 1.0, batch: int = 0) -> Mixture:
+        """Return what the sampler needs to know; see `Mixture`.
+
+        Raises:
+            UserError: A data set is smaller than a batch from one data set.
+        """
+        found = Mixture([len(one) for one in self._shards], [one.weight for one in self._sets], exponent, batch)
+        found.check([one.name for one in self._sets])
+        return found
+
+    def _check(self, options: DataSet, shard: ArrowShard) -> None:
+        name, group_size = options.name, options.train_group_size or self.group_size
         missing = MissingCounts(len(shard), shard.without_negatives, shard.without_scores)
-        check_rows(name, missing, self.group_size, self.with_scores)
-        if self.group_size > 1 and shard.without_negatives:
+        check_rows(name, missing, group_size, self.with_scores)
+        if group_size > 1 and shard.without_negatives:
             message = "%s: %d queries have no negatives; random passages are used instead"
             log.warning(message, name, shard.without_negatives)
         if self._shards and self._shards[0].labelled != shard.labelled:
@@ -169,23 +188,40 @@ class TrainingSet:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         shard = self._shards[number]
         group = shard.row(row - self._starts[number])
-        key = self._names.index(self._names[number])  # a collection that is added twice has the same documents
-        positions = self._choose(group, row, epoch)
+        options = self._sets[number]
+        # a collection that is added twice has the same documents
+        key = next(
+            i for i, one in enumerate(self._sets) if (one.name, one.corpus_path) == (options.name, options.corpus_path)
+        )
+        wanted = (options.train_group_size or self.group_size) - 1
+        positions = self._choose(group, wanted, row, epoch)
         if positions is None:
-            rows, scores = self._stand_ins(shard, group, row, epoch), None
+            rows, scores = self._stand_ins(shard, group, wanted, row, epoch), None
         else:
             rows = [group.documents[i] for i in positions]
             scores = [group.scores[i] for i in positions] if self.with_scores else None
         passages = [shard.passage(i) for i in rows]
         return Example(
-            query=(self.query_prefix + group.query).strip(),
+            query=(self._prefix(number, True) + group.query).strip(),
             docids=[f"{key} {passage.docid}" for passage in passages],
-            passages=[join_text(passage, self.separator, self.passage_prefix) for passage in passages],
+            passages=[join_text(passage, self.separator, self._prefix(number, False)) for passage in passages],
             positives=frozenset(f"{key} {shard.passage(i).docid}" for i in group.documents[: group.positives]),
             query_id=group.query_id,
             scores=scores,
             label=group.label,
+            in_batch=self.in_batch if options.in_batch_negatives is None else options.in_batch_negatives,
+            plain=self._plain(group.query, passages) if self.with_plain else None,
         )
+
+    def _prefix(self, number: int, is_query: bool) -> str:
+        """Return the text before the queries or the passages of a collection."""
+        options = self._sets[number]
+        own = options.query_prefix if is_query else options.passage_prefix
+        return own if own is not None else self.query_prefix if is_query else self.passage_prefix
+
+    def _plain(self, query: str, passages: list[Passage]) -> list[Text]:
+        texts = [join_text(passage, self.separator) for passage in passages]
+        return [Text(0, query.strip(), True), *(Text(0, text, False) for text in texts)]
 
     def sample_texts(self, count: int) -> Iterator[tuple[str, bool]]:
         """Yield about `count` texts with whether they are queries; at most half are. They are spread over the collections.
@@ -201,24 +237,22 @@ class TrainingSet:
             number = int(np.searchsorted(first, position, side="right")) - 1
             shard, row = self._shards[number], int(position) - first[number]
             if is_query:
-                text = (self.query_prefix + shard.row(row).query).strip()
+                text = (self._prefix(number, True) + shard.row(row).query).strip()
             else:
-                text = join_text(shard.passage(row), self.separator, self.passage_prefix)
+                text = join_text(shard.passage(row), self.separator, self._prefix(number, False))
             if text:
                 yield text, bool(is_query)
 
-    def _choose(self, group: PassageRow, row: int, epoch: int) -> list[int] | None:
+    def _choose(self, group: PassageRow, wanted: int, row: int, epoch: int) -> list[int] | None:
         """Return positions in the group's documents, or None if the group has no negatives."""
-        wanted = self.group_size - 1
         negatives = range(group.positives, len(group.documents))
         if wanted and not negatives:
             return None
         rng = np.random.default_rng([self.seed, row])
         return [_positive(group, epoch, rng), *_window(negatives, wanted, epoch, rng)]
 
-    def _stand_ins(self, shard: ArrowShard, group: PassageRow, row: int, epoch: int) -> list[int]:
+    def _stand_ins(self, shard: ArrowShard, group: PassageRow, wanted: int, row: int, epoch: int) -> list[int]:
         """Return the passage numbers of the positive and of random passages, for a group without negatives."""
-        wanted = self.group_size - 1
         positive = _positive(group, epoch, np.random.default_rng([self.seed, row]))
         rng = np.random.default_rng([self.seed, row, epoch])
         known = set(group.documents)
@@ -244,56 +278,3 @@ def _window(negatives: range, wanted: int, epoch: int, rng: np.random.Generator)
     shuffled = rng.permutation(np.asarray(negatives))
     start = epoch * wanted % len(shuffled)
     return [int(i) for i in np.concatenate([shuffled, shuffled])[start : start + wanted]]
-
-
-@dataclass
-class Collator:
-    """Tokenises a batch of examples without padding: queries first, then passages group by group.
-
-    A call takes a list of examples and returns a dict with:
-
-    - ids [tokens] and lengths [queries + passages]: token ids in one flat tensor, and tokens per text.
-    - num_queries [].
-    - docids [passages] and known [queries, most positives of one]: hashed ids of the passages, and of all positives of
-      each query, padded with 0 (only zeros if false negatives are kept).
-    - labels [queries] and teacher [queries, group], if the examples have them.
-    - query_ids: a list, for messages.
-
-    Args:
-        encoder: Its tokenizer and maximum lengths are used.
-        mask_false_negatives: Fill `known`.
-    """
-
-    encoder: NestedEncoder
-    mask_false_negatives: bool = True
-
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        encoder = self.encoder
-        passages = [text for example in examples for text in example.passages]
-        rows = encoder.tokenize([example.query for example in examples], encoder.max_length(True))
-        rows += encoder.tokenize(passages, encoder.max_length(False))
-        batch: dict[str, Any] = {
-            "ids": torch.tensor([token for row in rows for token in row]),
-            "lengths": torch.tensor([len(row) for row in rows]),
-            "num_queries": torch.tensor(len(examples)),
-            "docids": torch.tensor([_hash(docid) for example in examples for docid in example.docids]),
-            "known": self._known(examples),
-            "query_ids": [example.query_id for example in examples],
-        }
-        if examples[0].label is not None:
-            batch["labels"] = torch.tensor([example.label for example in examples])
-        if examples[0].scores is not None:
-            batch["teacher"] = torch.tensor([example.scores for example in examples])
-        return batch
-
-    def _known(self, examples: Sequence[Example]) -> Tensor:
-        if not self.mask_false_negatives:
-            return torch.zeros(len(examples), 1, dtype=torch.int64)
-        hashes = [sorted(map(_hash, example.positives)) for example in examples]
-        widest = max(map(len, hashes))
-        return torch.tensor([row + [0] * (widest - len(row)) for row in hashes])
-
-
-def _hash(docid: str) -> int:
-    """Return a hash of an id as int64, the same in every process; never 0."""
-    return int.from_bytes(hashlib.blake2b(docid.encode(), digest_size=8).digest(), "little", signed=True) or 1

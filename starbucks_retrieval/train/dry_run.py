@@ -3,55 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.dry_run import Preview, duration
-from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
-from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
-from starbucks_retrieval.data.sources import beir_folder, find_ir
+from starbucks_retrieval.data import Passage, ScoredPair, join_text
+from starbucks_retrieval.data.records import RecordCount
+from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.fitter import texts_needed
 from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
-from starbucks_retrieval.train.data import MissingCounts, check_rows
+from starbucks_retrieval.train.data_sample import SAMPLE, DataSample, is_small, sample_data
 from starbucks_retrieval.train.plan import (
     TrainPlan,
     count_texts,
-    open_collection,
     open_dev_set,
     open_texts,
     plan_training,
 )
+from starbucks_retrieval.train.sampler import Mixture
 from starbucks_retrieval.train.teacher import TeacherSource, too_few_texts
-from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines
+from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines, rows_per_step
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-SAMPLE = 100  # training rows, and passages of a corpus, that are read from a large collection
 _BACKWARD = 2.0  # a backward pass takes about twice the time of a forward pass
-
-
-@dataclass(frozen=True)
-class DataSample:
-    """A training collection and its first rows.
-
-    Attributes:
-        count: The number of rows.
-        first: The first rows.
-        corpus: The corpus that they refer to, or None.
-        no_negatives: Training needs hard negatives, and no row that was read has any; later rows may have.
-    """
-
-    count: RecordCount
-    first: list[Group | ScoredPair]
-    corpus: Records[Passage] | None
-    no_negatives: bool
 
 
 def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
@@ -71,10 +51,11 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         UserError: `train` would refuse the flags, the backbone or the data that were read.
     """
     plan = plan_training(arguments)
-    samples = [sample_data(name, arguments, plan) for name in arguments.collections] if plan.labelled else []
+    samples = [sample_data(one, arguments, plan) for one in arguments.data_sets] if plan.labelled else []
     _check_dev_set(arguments, settings.seed)
     rows = _total([sample.count for sample in samples]) if plan.labelled else _count_texts(arguments, settings, plan)
-    steps = count_steps(settings, rows.number)
+    mixture = _mixture(samples, arguments, settings)
+    steps = count_steps(settings, rows.number if mixture is None else len(mixture))
     parameters = plan.model.backbone_parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
     query, passage = _mean_tokens(samples[0], plan) if plan.labelled else (_mean_text_tokens(arguments, plan), 0.0)
@@ -93,6 +74,7 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         "parameters": parameters,
         "rows": rows.number,
         "rows_exact": rows.exact,
+        **({"shares": mixture.shares.round(4).tolist()} if mixture and len(samples) > 1 else {}),
         "group_size": plan.group_size,
         "mean_query_tokens": round(query, 1),
         "mean_passage_tokens": round(passage, 1),
@@ -105,60 +87,16 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     return Preview(_lines(figures, arguments, plan, rows, unsure), figures)
 
 
-def sample_data(name: str, arguments: TrainArguments, plan: TrainPlan) -> DataSample:
-    """Read all rows of a small collection, or the first rows of a large one.
-
-    Args:
-        name: A file, a folder, a short name or a name on the hub.
-        arguments: Flags of `train`.
-        plan: The plan of the run: its kind of data, its group size, and whether it needs a teacher's scores.
-
-    Raises:
-        UserError: `train` would refuse a row that was read.
-    """
-    rows, corpus = open_collection(name, arguments, plan.scored_pairs)
-    judged = not plan.scored_pairs and (beir_folder(name) or find_ir(name, arguments.dataset_split or "train"))
-    complete = bool(judged) or _is_small(rows.source)  # an opened collection of judgements is in memory
-    stream = iter(rows if complete else itertools.islice(rows, SAMPLE))
-    first = list(itertools.islice(stream, SAMPLE))
-    if plan.scored_pairs:
-        if not first:
-            raise UserError(f"{name} holds no scored pairs", "check the path and the split")
-        missing = MissingCounts(len(first) + sum(1 for _ in stream), 0, 0)
-    else:
-        missing = _check_groups(name, itertools.chain(first, stream), corpus, complete)
-        check_rows(name, missing, plan.group_size, plan.with_scores, complete)
-    count = RecordCount(missing.rows, True) if complete else count_records(rows)
-    no_negatives = plan.group_size > 1 and not plan.scored_pairs and missing.negatives == missing.rows
-    return DataSample(count, first, corpus, no_negatives)
-
-
-def _is_small(source: str) -> bool:
-    """Return whether a local file is read in seconds."""
-    path = Path(source).expanduser()
-    return path.is_file() and path.stat().st_size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE)
-
-
-def _check_groups(name: str, groups: Iterable[Group], corpus: Records[Passage] | None, complete: bool) -> MissingCounts:
-    rows = negatives = scores = 0
-    inline, docids = False, None
-    for group in groups:
-        if not rows:
-            inline = check_first(name, group, corpus).passages is not None
-            if not inline and corpus is not None and complete and _is_small(corpus.source):
-                docids = {passage.docid for passage in corpus}
-        rows += 1
-        negatives += not group.negative_ids
-        scores += group.scores is None
-        if inline:
-            check_inline(name, group)
-        elif docids is not None:
-            for docid in (*group.positive_ids, *group.negative_ids):
-                if docid not in docids:
-                    raise unknown_document(group, docid, corpus)
-    if not rows:
-        check_first(name, None, corpus)
-    return MissingCounts(rows, negatives, scores)
+def _mixture(samples: Sequence[DataSample], arguments: TrainArguments, settings: TrainingArguments) -> Mixture | None:
+    """Return the mixture of data sets, None if a number of rows is unknown. Raises UserError as the run would."""
+    counts = [sample.count.number for sample in samples if sample.count.number is not None]
+    if not samples or len(counts) < len(samples):
+        return None
+    batch = rows_per_step(settings) if arguments.same_source_batches else 0
+    found = Mixture(counts, [one.weight for one in arguments.data_sets], arguments.sampling_exponent, batch)
+    if all(sample.count.exact for sample in samples):
+        found.check(arguments.collections)
+    return found
 
 
 def _check_dev_set(arguments: TrainArguments, seed: int) -> None:
@@ -166,7 +104,7 @@ def _check_dev_set(arguments: TrainArguments, seed: int) -> None:
     path = arguments.eval_dataset_path
     folder = beir_folder(path or "")
     files = [path] if folder is None else [str(file) for file in folder.glob("*.*") if file.is_file()]
-    if path and Path(path).expanduser().exists() and all(_is_small(file) for file in files if file):
+    if path and Path(path).expanduser().exists() and all(is_small(file) for file in files if file):
         open_dev_set(arguments, seed)
 
 
@@ -253,12 +191,15 @@ def _lines(
         batch = f"{figures['rows_per_step']} texts each"
         mean = f"{figures['mean_query_tokens']:.0f} tokens on average"
         data = f"{rows} texts from {', '.join(arguments.collections)}; they have {mean}"
+    shares = [f"{share:.0%} {name}" for name, share in zip(arguments.collections, figures.get("shares", []))]
+    source = "; a step has rows of one of them" if arguments.same_source_batches else ""
     return [
         ("model", f"{figures['model']}: {figures['layers']} layers, {figures['parameters'] / 1e6:.1f} M parameters"),
         ("sizes", f"{figures['sizes']} by {figures['objective']}; {config.pooling} pooling, {score}"),
         *([("maps", _maps(plan))] if plan.projections != "none" else []),
         *([("teacher", _teacher(plan.teacher))] if plan.teacher else []),
         ("data", data),
+        *([("shares", ", ".join(shares) + source)] if shares else []),
         *(
             ("negatives", f"none in the first {SAMPLE} rows of {name}: train refuses if no later row has any")
             for name in unsure

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from starbucks_retrieval.losses.base import Objective
-from starbucks_retrieval.losses.batch import Batch, Loss
+from starbucks_retrieval.losses.batch import Batch, Loss, outside_group
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.train.projections import touch_unused
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
+
+if TYPE_CHECKING:
+    from starbucks_retrieval.train.teacher import Teacher
 
 PooledLayers = dict[int, Tensor]
 
@@ -53,6 +57,7 @@ class TrainingModule(GradientCheckpointing):
             size's embeddings of both, so that training for smaller sizes changes the full size little.
         anchor_weight: The weight of that term.
         cross_device: Use the passages of other processes as negatives.
+        guide: An encoder whose scores decide which negatives are left out, or None.
     """
 
     accepts_loss_kwargs = False  # for transformers' Trainer: the loss is a mean over the batch
@@ -65,6 +70,7 @@ class TrainingModule(GradientCheckpointing):
         anchor: NestedEncoder | None = None,
         anchor_weight: float = 0.0,
         cross_device: bool = True,
+        guide: Teacher | None = None,
     ) -> None:
         super().__init__()
         # In a tuple, so that the anchor is not trained, moved, saved or wrapped with the module.
@@ -74,6 +80,7 @@ class TrainingModule(GradientCheckpointing):
         self.objective = objective
         self.chunks = chunks or Chunks()
         self.cross_device = cross_device
+        self._guide = guide
         self.lora_scale = 0.0
         self.step: tuple[int, ...] = (0,)  # seeds the sampling of sizes; the same in every process
 
@@ -100,6 +107,8 @@ class TrainingModule(GradientCheckpointing):
         known: Tensor,
         labels: Tensor | None = None,
         teacher: Tensor | None = None,
+        in_batch: Tensor | None = None,
+        **guided: Tensor,
     ) -> dict[str, Any]:
         """Return the loss of a batch from a `Collator`.
 
@@ -111,6 +120,8 @@ class TrainingModule(GradientCheckpointing):
             known: int64 [queries, most positives of one], hashed ids of each query's positives, padded with 0.
             labels: [queries], the similarity of scored pairs.
             teacher: [queries, group], a teacher's scores.
+            in_batch: Bool [queries], whether passages of other queries are negatives, if data sets differ in it.
+            guided: What `Teacher.inputs` of the guide returned for all texts, if there is a guide.
 
         Returns:
             `loss`, a scalar tensor, and `parts`, the detached parts of it by name.
@@ -119,9 +130,11 @@ class TrainingModule(GradientCheckpointing):
         rows = [row.tolist() for row in ids.cpu().split(lengths.tolist())]
         queries, passages = self._encode(rows, int(num_queries), self.objective.layers(drawn), ids.device)
         anchor_loss = self._anchor_loss(rows, queries, passages)
+        guide = None if self._guide is None else self._guide.vectors(guided, self.pooled_layers)
         # The encoder may run in bf16; scores and losses are float32.
         with torch.autocast(ids.device.type, enabled=False):
-            loss = self.objective(self._batch(queries, passages, docids, known, labels, teacher), drawn)
+            batch = self._batch(queries, passages, docids, known, labels, teacher, in_batch, guide)
+            loss = self.objective(batch, drawn)
             if anchor_loss is not None:
                 total = loss.total + self.anchor_weight * anchor_loss
                 loss = Loss(total, {**loss.parts, "anchor": anchor_loss.detach()})
@@ -138,22 +151,34 @@ class TrainingModule(GradientCheckpointing):
         known: Tensor,
         labels: Tensor | None,
         teacher: Tensor | None,
+        in_batch: Tensor | None,
+        guide: Tensor | None,
     ) -> Batch:
         """Return the batch of a step, with the rows of other processes if the objective needs them."""
         count = len(known)
         group = len(docids) // count
-        offset = 0
+        offset, options = 0, self.objective.options
+        guided = None if guide is None else (guide[:count], guide[count:], guide[:count])
+        others = None
         if world() > 1 and self.cross_device:
             passages, docids = gather_layers(passages), gather(docids)
-            if self.objective.options.by_query:
+            if guided is not None:
+                guided = (guided[0], gather(guided[1]), gather(guided[2]))
+            if options.by_query:
                 offset = torch.distributed.get_rank() * count * group
+                if options.query_negatives or options.passage_negatives:
+                    others = gather_layers(queries)
             else:
                 queries, known = gather_layers(queries), _gather_ragged(known)
-                labels = None if labels is None else gather(labels)
-                teacher = None if teacher is None else gather(teacher)
-        batch = Batch(queries, passages, None, labels, teacher, group, offset)
+                labels, teacher, in_batch = (
+                    None if rows is None else gather(rows) for rows in (labels, teacher, in_batch)
+                )
+                guided = None if guided is None else (guided[2], *guided[1:])
+        batch = Batch(queries, passages, None, labels, teacher, group, offset, other_queries=others, guide=guided)
         excluded = excluded_passages(docids, known, batch.targets)
-        return Batch(queries, passages, excluded, labels, teacher, group, offset)
+        if in_batch is not None:
+            excluded |= outside_group(batch) & ~in_batch[:, None]
+        return dataclasses.replace(batch, excluded=excluded)
 
     def _encode(
         self, rows: list[list[int]], count: int, layers: tuple[tuple[int, ...], tuple[int, ...]], device: torch.device

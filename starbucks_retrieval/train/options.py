@@ -34,6 +34,7 @@ _FLAGS = {
     "compare_to_last_layer": "align_with_last",
     "in_batch_negatives": "in_batch",
     "passage_layers": "passage_layers",
+    **{name: name for name in ("false_negative_margin", "query_negatives", "passage_negatives")},
 }
 
 
@@ -42,6 +43,7 @@ _WITH_LABELS = frozenset(
     [
         *("contrastive_weight", "angle_weight", "cosent_weight", "pair_temperature", "distil_weight"),
         *("distil_temperature", "in_batch", "passage_layers"),
+        *("false_negative_margin", "query_negatives", "passage_negatives"),
     ]
 )
 
@@ -89,6 +91,10 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
             problem = f"--{flag} is not an option of --objective {arguments.objective}"
             raise UserError(problem, "drop it; train --help names the objectives of each flag")
         changes[option] = _value(flag, value, num_layers)
+    if arguments.guide_model_name_or_path and arguments.false_negative_margin is None:
+        changes["false_negative_margin"] = 0.0
+    if own_in_batch(arguments) is not None:
+        changes["in_batch"] = True  # rows of data sets that have it off say so
     if arguments.angle_weight and arguments.cosent_weight is None:
         changes.pop("cosent_weight", None)
     for word in arguments.objective_options or []:
@@ -97,6 +103,13 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
     if scored_pairs and options.contrastive_weight:
         raise UserError("scored pairs have no positives for a contrastive loss", "set --contrastive_weight 0")
     return options
+
+
+def own_in_batch(arguments: TrainArguments) -> bool | None:
+    """Return in_batch_negatives of the data sets that do not say, None if no data set says."""
+    if all(one.in_batch_negatives is None for one in arguments.data_sets):
+        return None
+    return arguments.in_batch_negatives is not False
 
 
 def _value(flag: str, value: Any, num_layers: int) -> Any:

@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import itertools
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.texts import TextSource, open_sources
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.arguments import TrainArguments
+from starbucks_retrieval.train.mixture import DataSet
 from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode, build_options
-from starbucks_retrieval.train.teacher import TeacherSource, find_teacher
+from starbucks_retrieval.train.teacher import TeacherSource, find_guide, find_teacher
 from starbucks_retrieval.trainer.settings import rows_per_step
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class TrainPlan:
         lengths: Tokens of a query and of a passage at most, in training.
         projections: Where the projections come from that training starts with; "none" trains without.
         teacher: Another teacher of training without labels, or None.
+        guide: An encoder whose scores decide which negatives are left out, or None.
     """
 
     model: ModelInfo
@@ -58,6 +61,7 @@ class TrainPlan:
     lengths: tuple[int, int]
     projections: Mode = "none"
     teacher: TeacherSource | None = None
+    guide: TeacherSource | None = None
 
     @property
     def with_scores(self) -> bool:
@@ -115,7 +119,22 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
             "full_follows=teacher needs another teacher",
             "name it with --teacher_model_name_or_path or --teacher_embeddings, or drop the option",
         )
-    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode, teacher)
+    if not config.include_prompt:
+        _check_prefixes(arguments.data_sets, config)
+    guide = find_guide(arguments)
+    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode, teacher, guide)
+
+
+def _check_prefixes(data_sets: Iterable[DataSet], config: EncoderConfig) -> None:
+    """Raise UserError for a prefix of a data set whose tokens a model that leaves prompts out would not leave out."""
+    for one in data_sets:
+        for prefix in (one.query_prefix, one.passage_prefix):
+            if prefix not in (None, "", config.query_prefix, config.passage_prefix):
+                raise UserError(
+                    f"{one.name} has the prefix {prefix!r}, and this model leaves its own prompts out of the mean only "
+                    "(include_prompt is false)",
+                    "set --query_prefix and --passage_prefix for all data sets",
+                )
 
 
 def projection_mode(arguments: TrainArguments, model: ModelInfo) -> Mode:
@@ -154,6 +173,7 @@ def _labelled(arguments: TrainArguments) -> bool:
     """Return whether the objective needs labelled data. Raises UserError for flags that do not belong to it."""
     labelled = LOSSES[arguments.objective].labelled
     arguments.check_texts(labelled)
+    arguments.check_mixture(arguments.data_sets, labelled)
     if not labelled and arguments.task != "retrieval":
         raise UserError(f"--objective {arguments.objective} has no --task {arguments.task}", "drop --task")
     if not labelled and arguments.train_group_size:
@@ -161,26 +181,30 @@ def _labelled(arguments: TrainArguments) -> bool:
     return labelled
 
 
-def open_collection(name: str, arguments: TrainArguments, scored_pairs: bool) -> tuple[Records, Records | None]:
+def open_collection(one: DataSet, arguments: TrainArguments, scored_pairs: bool) -> tuple[Records, Records | None]:
     """Open a training collection.
 
     Args:
-        name: A file, a folder, a short name or a name on the hub.
-        arguments: The flags; they name the split and the corpus.
+        one: The data set.
+        arguments: The flags; they name the split and the corpus of a data set that names none.
         scored_pairs: Read scored pairs instead of training groups.
 
     Returns:
         The rows, and the corpus that they refer to, or None.
     """
-    source: dict[str, Any] = {"config": arguments.dataset_config, "split": arguments.dataset_split}
+    source = _source_of(one, arguments)
     if scored_pairs:
-        return open_pairs(name, **source), None
-    groups = open_groups(name, **source)
-    corpus = arguments.corpus_path or arguments.corpus_name
+        return open_pairs(one.name, **source), None
+    groups = open_groups(one.name, **source)
+    corpus = one.corpus_path or arguments.corpus_path or arguments.corpus_name
     if corpus:
         return groups, open_corpus(corpus)
     # A BEIR folder contains its corpus.
-    return groups, open_corpus(name) if Path(name).is_dir() else None
+    return groups, open_corpus(one.name) if Path(one.name).is_dir() else None
+
+
+def _source_of(one: DataSet, arguments: TrainArguments) -> dict[str, Any]:
+    return {"config": arguments.dataset_config, "split": one.dataset_split or arguments.dataset_split}
 
 
 def open_texts(arguments: TrainArguments, config: EncoderConfig) -> list[TextSource]:
@@ -248,8 +272,8 @@ def _has_scored_pairs(arguments: TrainArguments) -> bool:
     """Return whether the first collection holds scored pairs. Raises UserError if a similarity task has no usable rows."""
     if arguments.task != "sts":
         return False
-    name = arguments.collections[0]
-    source: dict[str, Any] = {"config": arguments.dataset_config, "split": arguments.dataset_split}
+    first = arguments.data_sets[0]
+    name, source = first.name, _source_of(first, arguments)
     try:
         return any(True for _ in itertools.islice(open_pairs(name, **source), 1))
     except UserError as error:

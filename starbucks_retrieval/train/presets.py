@@ -7,7 +7,12 @@ alike.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+from starbucks_retrieval.errors import UserError
+
+log = logging.getLogger(__name__)
 
 _MSMARCO: dict[str, Any] = {
     "pooling": "cls",
@@ -158,3 +163,15 @@ CHANGED = {
     },
     "separate-sts": "trains at the size's own dim; the 0.1 preset of this name is now separate-sts-full-width",
 }
+
+
+def check_preset(name: str | None) -> None:
+    """Check the name of a preset, and warn if it had another meaning in version 0.1. Raises UserError if it is unknown."""
+    if not name:
+        return
+    if name in RENAMED:
+        raise UserError(f"there is no preset {name}", f"its name is now {RENAMED[name]}")
+    if name not in PRESETS:
+        raise UserError(f"there is no preset {name}", f"one of {', '.join(PRESETS)}")
+    if name in CHANGED:
+        log.warning("preset %s %s", name, CHANGED[name])

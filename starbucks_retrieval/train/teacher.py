@@ -79,6 +79,15 @@ def find_teacher(arguments: TrainArguments) -> TeacherSource | None:
     return TeacherSource(name, next(iter(stores.values())).spec.size.dim, None, stores)
 
 
+def find_guide(arguments: TrainArguments) -> TeacherSource | None:
+    """Return the encoder that `--guide_model_name_or_path` names, or None. Raises UserError if it cannot be used."""
+    name = arguments.guide_model_name_or_path
+    if not name:
+        return None
+    model = model_info(name)
+    return TeacherSource(name, model.hidden_size, model, {})
+
+
 class StoredRows:
     """Finds the row of a text in the stores by its id.
 

@@ -13,6 +13,7 @@ from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.texts import TextSource, mixed_records, quotas, token_rows
 from starbucks_retrieval.train.arrow_shard import mapped, spread_positions, write_table
+from starbucks_retrieval.train.sampler import Mixture
 
 _FILE = "texts.arrow"
 
@@ -88,6 +89,10 @@ class TextSet:
         _, row = index
         found = self._table.slice(row, 1).to_pylist()[0]
         return Text(row, **found)
+
+    def mixture(self, exponent: float = 1.0, batch: int = 0) -> Mixture:
+        """Return what the sampler needs to know: the texts are mixed already, and count as one data set."""
+        return Mixture([len(self)], [1.0], exponent, batch)
 
     def sample(self, count: int) -> Iterator[Text]:
         """Yield up to `count` texts, spread over the set."""

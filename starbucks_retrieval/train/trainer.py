@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.module import TrainingModule
+from starbucks_retrieval.train.sampler import Mixture, MixtureSampler
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer import complete_checkpoints
 from starbucks_retrieval.trainer.distributed import world
@@ -144,9 +144,15 @@ class StarbucksTrainer(PartsTrainer):
     model: TrainingModule
 
     def __init__(
-        self, *args: Any, dev: DevSet | None = None, projection_learning_rate: float | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        mixture: Mixture,
+        dev: DevSet | None = None,
+        projection_learning_rate: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, eval_dataset=dev, **kwargs)
+        self.mixture = mixture
         self.dev = dev
         self.projection_learning_rate = projection_learning_rate
 
@@ -160,7 +166,7 @@ class StarbucksTrainer(PartsTrainer):
         return optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return EpochSampler(len(self.train_dataset), self.args.seed, lambda: int(self.state.epoch or 0))
+        return MixtureSampler(self.mixture, self.args.seed, lambda: int(self.state.epoch or 0))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         """Return the loss of a batch. Raises UserError if it is NaN or infinite."""
@@ -231,27 +237,3 @@ def separate_group(
         if chosen:
             group["params"] = [weight for weight in group["params"] if id(weight) not in moved]
             optimizer.add_param_group({**group, "params": chosen, "lr": learning_rate})
-
-
-@dataclass(eq=False)
-class EpochSampler(torch.utils.data.Sampler):
-    """Yields (epoch, row) pairs in an order that depends on the seed and the epoch only.
-
-    Args:
-        rows: The number of training rows.
-        seed: The seed.
-        epoch: Called at the start of an epoch, returns its number.
-    """
-
-    rows: int
-    seed: int
-    epoch: Callable[[], int]
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        # Read here instead of set by set_epoch, which the data loader of a resumed run does not forward.
-        epoch = self.epoch()
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
-        return ((epoch, int(row)) for row in order)

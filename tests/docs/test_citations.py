@@ -19,10 +19,12 @@ PAPERS = {
     "2208.00231": "Liu and S. Yang",
     "2303.08112": "[Tt]uned lens",
     "2309.12871": "AnglE|angle loss",
+    "2402.16829": "GISTEmbed",
     "2402.14776": "2D Matryoshka|ESE",
     "2407.15831": "NV-Retriever",
     "2407.20243": "Matryoshka-Adaptor",
     "2410.13230": "Starbucks",
+    "2506.05176": "Qwen3-Embedding",
     "2411.17299": "2D Matryoshka",
 }
 CITING = [

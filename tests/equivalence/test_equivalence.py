@@ -27,6 +27,7 @@ COMMON = (
     "--overwrite_output_dir --dropout 0 --sizes 1:8,2:16,4:32"
 )
 GROUPS = "--dataset_path rows.jsonl --train_group_size 3"
+MIXTURE = "--dataset_path rows.jsonl@2 nli.jsonl --sampling uniform --train_group_size 2"
 TEXTS = "--objective distil --dataset_path texts.txt --sizes 0:8,2:16,4:32"
 MANY = TEXTS.replace("texts.txt", "many.txt")  # enough for a fit
 NLI = "--task sts --dataset_path nli.jsonl"
@@ -75,6 +76,23 @@ CLASSES: dict[str, tuple[str, list[float]]] = {
         "--objective distil --dataset_path corpus.jsonl --sizes 0:8,2:16,4:32 --projections random "
         "--objective_options spread_weight=1 full_follows=teacher --teacher_embeddings store",
         [2.2502, 0.5512, 2.2022, 0.3981],
+    ),
+    "mixture": (
+        f"{MIXTURE} --same_source_batches true --query_negatives true --passage_negatives true "
+        "--false_negative_margin 0.05 --normalize true --temperature 0.1",
+        [3.3626, 0.2637, 3.4002, 0.255],
+    ),
+    "mixture-in-batch": (
+        f'{MIXTURE} --dataset_path {{"name":"nli.jsonl","in_batch_negatives":false,"query_prefix":"w1"}}',
+        [2.3111, 1.4298, 2.1074, 1.8004],
+    ),
+    "guided": (
+        f"{MIXTURE} --guide_model_name_or_path big --query_negatives true --objective mrl",
+        [7.7801, 8.2743, 5.4116, 7.9445],
+    ),
+    "guided-angle": (
+        f"{MIXTURE} --guide_model_name_or_path big --angle_weight 1 --passage_negatives true --normalize true",
+        [7.2815, 5.7826, 6.543, 5.5304],
     ),
 }
 
@@ -245,6 +263,7 @@ def test_a_cache_changes_nothing(folder, one_process, name):
         f"{GROUPS} --in_batch_negatives false",
         f"{GROUPS} --in_batch_negatives false --distil_weight 2 --objective mrl",
         f"{GROUPS} --in_batch_negatives false --projections fit",
+        f"{MIXTURE} --same_source_batches true --in_batch_negatives false --false_negative_margin 0.5",
         f"{MANY} --kl_weight 0",
         f"{MANY} --kl_weight 0 --teacher_model_name_or_path big",
     ],

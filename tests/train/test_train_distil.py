@@ -105,6 +105,8 @@ def test_a_dry_run_counts_texts_and_steps(run, capfd):
     [
         ("--train_group_size 2", "--objective distil has no groups of passages"),
         ("--contrastive_weight 1", "--contrastive_weight is not an option of --objective distil"),
+        ("--query_negatives true", "--query_negatives is not an option of --objective distil"),
+        ("--sampling uniform", "sampling of data sets belong to training with labels"),
         ("--task sts", "--objective distil has no --task sts"),
         ("--max_texts 0", "--max_texts 0 is below 1"),
         ("--objective srl", "--query_path belongs to training without labels"),
