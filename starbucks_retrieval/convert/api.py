@@ -127,7 +127,10 @@ def _encoder_config(arguments: ConvertArguments, hf_config: Any) -> EncoderConfi
 
 
 def _load(source: str, weights: Weights, hf_config: Any) -> tuple[Any, list[str]]:
-    """Return the model that has all its weights in the checkpoint, and the names of the weights that it does not use."""
+    """Return the model that has all its weights in the checkpoint, and the names of the weights that it does not use.
+
+    `weights` is emptied, so that they are in memory once.
+    """
     from transformers import AutoModel, AutoModelForMaskedLM
 
     floating = [tensor.dtype for tensor in weights.values() if tensor.is_floating_point()]
@@ -141,7 +144,7 @@ def _load(source: str, weights: Weights, hf_config: Any) -> tuple[Any, list[str]
     with tempfile.TemporaryDirectory() as folder, explain_load_errors(source), quiet_transformers():
         hf_config.save_pretrained(folder)
         # safetensors refuses tensors that share memory, as tied weights do in a pickle.
-        separate = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()}
+        separate = {name: weights.pop(name).clone(memory_format=torch.contiguous_format) for name in list(weights)}
         save_file(separate, Path(folder) / "model.safetensors", metadata={"format": "pt"})
         del separate
         # A pooler above the last layer is kept where the checkpoint has it.
