@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from starbucks_retrieval.data.sources import find_ir
 from starbucks_retrieval.models.config import model_file
 from starbucks_retrieval.sizes import Size
 
@@ -144,13 +145,13 @@ def usage(name: str, size: Size, modules: bool, layers: int) -> list[str]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name can be one on the hub: it has at most one slash, and nothing local has it.
+    """Return whether a data set can be one of the hub: its name has at most one slash, and nothing else has it.
 
     Example:
         >>> is_hub_name("mteb/scifact"), is_hub_name("/data/scifact"), is_hub_name("./train.jsonl")
         (True, False, False)
     """
-    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+    return bool(_HUB_NAME.fullmatch(name)) and find_ir(name, None) is None and not Path(name).exists()
 
 
 def base_model(name_or_path: str) -> dict[str, str | list[str]]:
