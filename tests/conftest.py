@@ -55,6 +55,19 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "mistral": ("MistralConfig", {**_DECODER, "sliding_window": 8}),
     "qwen2": ("Qwen2Config", {**_DECODER, "use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}),
     "qwen3": ("Qwen3Config", {**_DECODER, "head_dim": 8}),
+    "eurobert": ("EuroBertConfig", {**_DECODER, "bos_token_id": 2, "eos_token_id": 3, "mask_token_id": 4}),
+    "gemma3_text": (
+        "Gemma3TextConfig",
+        {
+            **_DECODER,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 8,
+            "use_bidirectional_attention": True,  # as EmbeddingGemma
+            "sliding_window": 8,
+            "sliding_window_pattern": 2,
+        },
+    ),
+    "nomic_bert": ("NomicBertConfig", {**_SMALL, **_FFN}),
 }
 DECODERS = ("llama", "mistral", "qwen2", "qwen3")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import nn
@@ -54,6 +54,9 @@ LAYOUTS: dict[str, ArchitectureLayout] = {
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "eurobert": ArchitectureLayout("layers", "norm"),
+    "gemma3_text": _LLAMA,
+    "nomic_bert": ArchitectureLayout("layers"),
 }
 
 
@@ -75,7 +78,52 @@ def layout_of(config: Any) -> ArchitectureLayout:
         raise UserError(
             f"the architecture {config.model_type!r} is not supported", f"supported: {', '.join(sorted(LAYOUTS))}"
         )
-    return LAYOUTS[config.model_type]
+    layout = LAYOUTS[config.model_type]
+    return replace(layout, causal=False) if getattr(config, "use_bidirectional_attention", False) else layout
+
+
+# Settings in the names of nomic's own code, and the value with which they agree with transformers: that of a setting of
+# transformers, or a constant.
+_NOMIC = {
+    "n_embd": lambda config: config.hidden_size,
+    "n_layer": lambda config: config.num_hidden_layers,
+    "n_head": lambda config: config.num_attention_heads,
+    "n_inner": lambda config: config.intermediate_size,
+    "layer_norm_epsilon": lambda config: config.layer_norm_eps,
+    "rotary_emb_base": lambda config: config.rope_parameters["rope_theta"],
+    "rotary_emb_fraction": lambda config: 1.0,
+    "rotary_emb_interleaved": lambda config: False,
+    "rotary_scaling_factor": lambda config: None,
+    "activation_function": lambda config: "swiglu",
+    "prenorm": lambda config: False,
+    "qkv_proj_bias": lambda config: False,
+    "mlp_fc1_bias": lambda config: False,
+    "mlp_fc2_bias": lambda config: False,
+    "use_rms_norm": lambda config: False,
+    "causal": lambda config: False,
+}
+
+
+def check_settings(config: Any, name: str) -> None:
+    """Check that transformers computes what the settings of a model say.
+
+    Configurations of nomic_bert on the hub can have settings under the names of the code in their repositories, which
+    transformers does not read.
+
+    Args:
+        config: The Hugging Face configuration, with all layers.
+        name: The model, for the message.
+
+    Raises:
+        UserError: A setting has another value than transformers uses.
+    """
+    for key, used in _NOMIC.items() if config.model_type == "nomic_bert" else ():
+        value = getattr(config, key, None)
+        if value is not None and value != used(config):
+            raise UserError(
+                f"{name}: config.json has {key}={value}, which transformers does not read: it uses {used(config)}",
+                "take a version of the model whose config.json has the names of transformers",
+            )
 
 
 def cut_config(config: Any, layers: int) -> None:

@@ -18,7 +18,7 @@ from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.head import load_head
-from starbucks_retrieval.models.loading import load_backbone, load_projections, weight_files
+from starbucks_retrieval.models.loading import load_backbone, load_projections
 from starbucks_retrieval.models.saving import save_backbone
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 from starbucks_retrieval.models.sized import SizedEncoder
@@ -114,7 +114,7 @@ class NestedEncoder(TokenEncoder):
         head = load_head(str(name_or_path), config.head, backbone.config.hidden_size)
         encoder = cls(backbone, tokenizer, config, str(name_or_path), projections, head).eval()
         if weights_dtype != torch.float32:
-            encoder.stored = StoredWeights(str(name_or_path), weight_files(str(name_or_path)), backbone)
+            encoder.stored = StoredWeights(str(name_or_path), backbone, trust_remote_code)
         if projections is not None:
             projections.check(encoder._backbone_digests, str(name_or_path))
         return encoder.to(target)

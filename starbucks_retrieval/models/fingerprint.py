@@ -71,6 +71,8 @@ _IGNORED = frozenset(
         "finetuning_task",
         "task_specific_params",
         "tie_word_embeddings",
+        "sliding_window_pattern",  # layer_types say the same
+        "_sliding_window_pattern",
         "matryoshka_dimensions",
         "is_matryoshka",
         "classifier_pooling",

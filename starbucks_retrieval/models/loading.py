@@ -13,7 +13,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models import projections
-from starbucks_retrieval.models.architectures import cut_config, layout_of
+from starbucks_retrieval.models.architectures import check_settings, cut_config, layout_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.projections import Projections
@@ -22,6 +22,7 @@ from starbucks_retrieval.sizes import Size, Sizes
 # Architectures with a pooler above the last layer, which retrieval does not use; a checkpoint may lack it.
 NO_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
+_NEWER = "a newer version of transformers may have the architecture: pip install -U transformers"
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
     *("embedding_dropout", "mlp_dropout"),
@@ -62,6 +63,7 @@ def load_backbone(
     with explain_load_errors(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path, **options)
     layout = layout_of(hf_config)
+    check_settings(hf_config, name_or_path)
     depth = int(hf_config.num_hidden_layers)
     config = find_config(name_or_path, depth, int(hf_config.hidden_size))
     if layout.causal and not config.source:
@@ -265,7 +267,9 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         ) from None
     except (ValueError, TypeError, StrictDataclassError) as error:
         if "trust_remote_code" in str(error):
-            raise UserError(f"{name_or_path} needs code from its own repository", "it is not run by default") from None
+            raise UserError(f"{name_or_path} needs code from its own repository, which is not run", _NEWER) from None
+        if "does not recognize this architecture" in str(error):
+            raise UserError(f"cannot load {name_or_path}: {_first_line(error)}", _NEWER) from None
         raise UserError(f"cannot load {name_or_path}: {_first_line(error)}", "check the model folder") from None
 
 

@@ -36,6 +36,9 @@ FAMILIES: dict[str, int | None] = {
     "mistral": None,
     "qwen2": None,
     "qwen3": None,
+    "eurobert": None,
+    "gemma3_text": None,
+    "nomic_bert": None,
 }
 
 

@@ -110,3 +110,16 @@ def test_search_refuses_queries_of_the_model_before_its_settings_were_edited(tin
     # The same job goes on with it, and claims no more for it than it did.
     encode(EncodeArguments(str(tiny_bert), str(tmp_path / "p"), **common))
     assert ":" not in read_manifest(manifest.parent).spec.fingerprint == open_store(tmp_path / "p").spec.fingerprint
+
+
+def test_layer_types_count_and_the_pattern_that_they_were_made_from_does_not(tmp_path):
+    """A pattern of the hub's older configurations is not written again."""
+    model = save_model(tmp_path / "model", "gemma3_text")
+    content = json.loads((model / "config.json").read_text())
+    del content["layer_types"]
+    content.pop("_sliding_window_pattern", None)
+    (model / "config.json").write_text(json.dumps(content | {"sliding_window_pattern": 2}))
+    NestedEncoder.from_pretrained(model).save_pretrained(tmp_path / "again")
+    assert prints(tmp_path / "again") == prints(model)
+    (model / "config.json").write_text(json.dumps(content | {"sliding_window_pattern": 3}))
+    assert prints(tmp_path / "again") != prints(model)

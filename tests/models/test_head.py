@@ -214,3 +214,19 @@ def test_cls_pooling_cannot_leave_out_prompts(tmp_path):
     save_with_head(tmp_path / "model", "none", include_prompt=False, pooling="cls")
     with pytest.raises(UserError, match="include_prompt"):
         NestedEncoder.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("gemma3_text", "dense"), ("nomic_bert", "layer-norm"), ("eurobert", "none")]
+)
+def test_architectures_with_the_modules_that_they_are_published_with(tmp_path, family, head):
+    theirs = save_with_head(tmp_path / "model", head, family=family)
+    encoder = NestedEncoder.from_pretrained(tmp_path / "model", device="cpu")
+    assert not encoder.layout.causal
+    assert_same(encoder, theirs)
+    for layer in (1, 2, 3):
+        cut = NestedEncoder.from_pretrained(tmp_path / "model", layers=layer, device="cpu")
+        size = Size(layer, 32)
+        np.testing.assert_allclose(
+            cut.encode(texts(5), [size])[size], encoder.encode(texts(5), [size])[size], atol=1e-6
+        )

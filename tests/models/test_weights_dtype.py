@@ -37,7 +37,7 @@ def encode(model, corpus, output, flags, code=0):
     return output
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", "nomic_bert"])
 def test_embeddings_are_those_of_transformers_in_the_same_type(tmp_path, family):
     save_model(tmp_path, family)
     encoder = NestedEncoder.from_pretrained(tmp_path, weights_dtype=torch.bfloat16, device="cpu")
@@ -49,6 +49,8 @@ def test_embeddings_are_those_of_transformers_in_the_same_type(tmp_path, family)
         expected = model(torch.tensor(rows)).last_hidden_state.float().mean(dim=1).numpy()
     np.testing.assert_allclose(encoder.embed(rows, encoder.sizes)[SIZE], expected, rtol=0, atol=1e-5)
     whole = NestedEncoder.from_pretrained(tmp_path, device="cpu")
+    half = NestedEncoder.from_pretrained(tmp_path, device="cpu", weights_dtype=torch.float16, layers=2)
+    assert half.fingerprint(2) == whole.fingerprint(2)
     assert [encoder.fingerprint(layer) for layer in range(5)] == [whole.fingerprint(layer) for layer in range(5)]
 
 

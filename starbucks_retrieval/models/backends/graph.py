@@ -28,7 +28,7 @@ OUTPUT = "embedding"
 # tests/models/test_backends.py converts each of these and compares it with torch.
 CONVERTIBLE = (
     *("bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"),
-    *("llama", "mistral", "qwen2", "qwen3"),
+    *("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text", "nomic_bert"),
 )
 
 # Tolerances of a converted graph against torch. In fp32: the largest difference, relative to the largest number of the
