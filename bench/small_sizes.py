@@ -262,8 +262,8 @@ def score_static(model: Path, name: str, dims: Sequence[int]) -> dict[str, float
     sides = [torch.from_numpy(encoder.encode(list(texts.values()))) for texts in (queries, passages)]
     values = {}
     for dim in dims:
-        cut = [torch.nn.functional.normalize(side[:, :dim], dim=1) for side in sides]
-        run = search_vectors(*cut, k=100, query_ids=list(queries), passage_ids=list(passages))
+        asked, found = (torch.nn.functional.normalize(side[:, :dim], dim=1) for side in sides)
+        run = search_vectors(asked, found, k=100, query_ids=list(queries), passage_ids=list(passages))
         values[f"0:{dim}"] = evaluate_run(run, name, "nDCG@10").mean["nDCG@10"]
     return values
 
