@@ -52,10 +52,10 @@ def test_the_documented_lines_give_our_vectors(module, tmp_path, monkeypatch):
 
 
 def test_the_documented_server_answers(tmp_path, monkeypatch):
-    pytest.importorskip("starlette")
+    pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
     pytest.importorskip("faiss")
-    from starlette.testclient import TestClient
+    from fastapi.testclient import TestClient
 
     encoder = NestedEncoder.from_pretrained(save_model(tmp_path / "my-model"), device="cpu")
     encoder.config = load(tmp_path / "my-model").config
@@ -67,8 +67,9 @@ def test_the_documented_server_answers(tmp_path, monkeypatch):
     flags = "--model_name_or_path my-model --dataset_path my-set --encode_output_path emb/passages --sizes 2:16,4:32"
     assert run_command(encode, [*flags.split(), "--quiet"]) == 0
     names: dict = {}
-    lines = block_with("docs/howto/serve.md", "Starlette").replace("2:32@100,6:384", "2:16@10,4:32")
+    lines = block_with("docs/howto/serve.md", "FastAPI").replace("2:32@100,6:384", "2:16@10,4:32")
     exec(lines, names)  # noqa: S102
     answer = TestClient(names["app"]).get("/search", params={"q": "w5 w6", "k": 3})
     assert answer.status_code == 200
     assert answer.json()[0] | {"score": 0} == {"docid": "5", "score": 0, "text": "w5 w6"} and len(answer.json()) == 3
+    assert TestClient(names["app"]).get("/search", params={"q": "w5", "k": 0}).status_code == 422  # a bad request is refused
