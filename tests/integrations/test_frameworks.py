@@ -72,4 +72,6 @@ def test_the_documented_server_answers(tmp_path, monkeypatch):
     answer = TestClient(names["app"]).get("/search", params={"q": "w5 w6", "k": 3})
     assert answer.status_code == 200
     assert answer.json()[0] | {"score": 0} == {"docid": "5", "score": 0, "text": "w5 w6"} and len(answer.json()) == 3
-    assert TestClient(names["app"]).get("/search", params={"q": "w5", "k": 0}).status_code == 422  # a bad request is refused
+    assert (
+        TestClient(names["app"]).get("/search", params={"q": "w5", "k": 0}).status_code == 422
+    )  # a bad request is refused
