@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import DECODERS, FAMILIES
 from export.exports import SIZE, exported, model_of, run, run_card, some_texts
 
@@ -151,6 +152,10 @@ def test_the_lines_of_the_card_give_our_embeddings(tmp_path, pooling, to):
     run(encoder, tmp_path / "out", to)
     found = run_card(tmp_path / "out")["passages"][:1]
     np.testing.assert_allclose(found, encoder.encode(["a passage"], SIZE)[SIZE], atol=1e-6)
+    head = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n")[1])
+    whole = to == "sentence-transformers"  # other folders leave the pooling to their reader
+    assert (head["library_name"], "sentence-transformers" in head["tags"]) == (to, whole)
+    assert head["pipeline_tag"] == ("sentence-similarity" if whole else "feature-extraction")
 
 
 def test_the_same_export_gives_the_same_bytes_and_names_no_path(tmp_path):
