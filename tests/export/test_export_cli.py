@@ -285,3 +285,10 @@ def test_bad_input_exits_with_2_and_writes_nothing(tmp_path, capfd, flags, messa
     error = " ".join(capfd.readouterr().err.split())
     assert re.search(message, error), error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize(("size", "dims"), [("3:8", [4, 8]), ("3:32", [4, 8, 16]), ("2:16", None)])
+def test_only_dims_that_were_trained_at_the_layer_are_named(tmp_path, size, dims):
+    encoder = model_of(tmp_path / "model", sizes=Sizes.parse("1:8,3:4,3:8,3:16,4:32"))
+    run(encoder, tmp_path / "out", "sentence-transformers", size)
+    assert json.loads((tmp_path / "out/config.json").read_text()).get("matryoshka_dimensions") == dims
