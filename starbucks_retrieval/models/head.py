@@ -158,7 +158,7 @@ def _weights(name_or_path: str, module: HeadModule, expected: Mapping[str, Tenso
     if path is None:
         raise UserError(
             f"{name_or_path} lacks {module.path}/{_WEIGHTS}; pickled weights are not read",
-            "load the model with sentence-transformers and save it again",
+            "run starbucks convert on the model",
         )
     try:
         found = load_file(path)
