@@ -75,7 +75,8 @@ class FitPlan:
     @property
     def needed(self) -> int:
         """The fewest texts that the widest map can be fitted on."""
-        return texts_needed(self.model.hidden_size * max([1, *map(self._inputs, self.layers)]))
+        wide = [layer if self.arguments.concat_layers else 1 for layer in self.layers if layer < self.model.num_layers]
+        return texts_needed(self.model.hidden_size * max([1, *wide]))
 
     @property
     def takes_table(self) -> bool:

@@ -60,7 +60,9 @@ class Fitter:
         }
         hidden = encoder.hidden_size
         widths = {layer: len(found) * hidden for layer, found in self.inputs.items()}
-        self.moments = Moments.zeros(hidden, widths)
+        # Ridge regression needs no text for each number of the token table, which is a good embedding by itself.
+        needed = hidden * max([1, *(sum(map(bool, found)) for found in self.inputs.values())])
+        self.moments = Moments.zeros(hidden, widths, needed)
         self.seen = 0
         self._rows = 0  # joined texts count as one
         self._held_out: list[dict[int, np.ndarray]] = []  # {layer: pooled outputs [texts, hidden]} of each call of add
@@ -82,7 +84,7 @@ class Fitter:
         """
         if not rows or self.is_full:
             return
-        enough = self.seen >= 2 * self.moments.widest
+        enough = self.seen >= 2 * self.moments.needed
         self.seen += len(rows)
         if enough:  # the first texts stay alone, so that a fit needs no more texts for being joined
             rows = join_short(rows, self.encoder.max_length(False), self._special)

@@ -34,6 +34,7 @@ class Moments:
         grams: {layer: the sum of [u; 1][u; 1]ᵀ}, float64 [inputs + 1, inputs + 1].
         crosses: {layer: the sum of [u; 1] eᵀ}, float64 [inputs + 1, hidden].
         count: The number of texts.
+        needed: The fewest texts that are solved.
 
     Example:
         >>> moments = Moments.zeros(2, {1: 2})
@@ -46,27 +47,30 @@ class Moments:
     grams: dict[int, np.ndarray]
     crosses: dict[int, np.ndarray]
     count: int = 0
+    needed: int = 0
 
     @classmethod
-    def zeros(cls, hidden: int, inputs: Mapping[int, int]) -> Moments:
-        """Return sums over no texts, for a width and {layer: width of its input}."""
+    def zeros(cls, hidden: int, inputs: Mapping[int, int], needed: int | None = None) -> Moments:
+        """Return sums over no texts.
+
+        Args:
+            hidden: The width of the target.
+            inputs: {layer: width of its input}.
+            needed: The fewest texts that are solved; None: as many as the widest input has numbers.
+        """
         return cls(
             np.zeros((hidden, hidden)),
             {layer: np.zeros((width + 1, width + 1)) for layer, width in inputs.items()},
             {layer: np.zeros((width + 1, hidden)) for layer, width in inputs.items()},
+            needed=max([hidden, *inputs.values()]) if needed is None else needed,
         )
 
-    @property
-    def widest(self) -> int:
-        """The numbers of the widest input, or of the target."""
-        return max(len(self.target), *(len(gram) - 1 for gram in self.grams.values()), 0)
-
     def check_count(self) -> None:
-        """Raise UserError if there are fewer texts than numbers in an input."""
-        if self.count < self.widest:
+        """Raise UserError if there are fewer texts than are needed."""
+        if self.count < self.needed:
             raise UserError(
-                f"{self.count} texts cannot fit maps of {self.widest} numbers",
-                f"give at least {self.widest} texts, better ten times",
+                f"{self.count} texts cannot fit maps of {self.needed} numbers",
+                f"give at least {self.needed} texts, better ten times",
             )
 
     def copy(self) -> Moments:

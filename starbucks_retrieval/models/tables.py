@@ -91,8 +91,8 @@ def refined_table(
     Example:
         >>> shares = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.5, 0.5]]))
         >>> refined_table(np.zeros((2, 1)), shares, np.array([[2.0], [3.0]]), shares, np.array([[2.0], [3.0]])).round(1)
-        array([[2. ],
-               [3.7]], dtype=float32)
+        array([[1.9],
+               [3.9]], dtype=float32)
     """
     table = np.array(rows, dtype=np.float32)
     occurring = np.unique(tokens.indices)

@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_starts_over(run, tmp_path):
         ({"sizes": "9:8"}, "9:8"),
         ({"sizes": "1:8", "layers": "2"}, "no projection for layer 1, only for 2, 4"),
         ({"sizes": "all"}, "needs a model that stores its sizes"),
-        ({"max_texts": "20"}, "20 texts are too few: the maps of this model need 72"),
+        ({"max_texts": "20"}, "20 texts are too few: the maps of this model need 36"),
         ({"max_texts": "0"}, "--max_texts 0 is below 1"),
         ({"dtype": "fp16"}, "CPUs do not support fp16"),
         ({"passage_max_len": "500"}, "a length of 500 tokens is beyond this model's 60"),
@@ -199,9 +199,9 @@ def test_the_number_of_texts_needed_is_said(run, tmp_path):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(make_texts(30)))
     error = run(dataset_path=path, max_texts=None)
-    assert "30 texts are too few: the maps of this model need 72" in error and "better 720" in error
+    assert "30 texts are too few: the maps of this model need 36" in error and "better 360" in error
     error = run("--concat_layers", max_texts=90)
-    assert "80 texts are too few: the maps of concatenated layers need 143" in error
+    assert "80 texts are too few: the maps of concatenated layers need 107" in error
 
 
 def test_the_model_itself_is_no_output(run, tiny_bert, tmp_path):
@@ -300,7 +300,7 @@ def test_a_dry_run_says_what_is_then_done(run, corpus, tmp_path):
     assert [(s["name"], s["kind"], s["texts"]) for s in told["sources"]] == [
         (s["name"], s["kind"], s["texts"]) for s in done["sources"]
     ]
-    assert told["layers"] == [0, 1, 2, 3, 4] and told["texts_needed"] == 72
+    assert told["layers"] == [0, 1, 2, 3, 4] and told["texts_needed"] == 36
     out = tmp_path / "out"
     written = (out / "model.safetensors").stat().st_size + (out / "projections.safetensors").stat().st_size
     assert told["bytes"] == pytest.approx(written, rel=0.25)

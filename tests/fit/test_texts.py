@@ -105,7 +105,7 @@ def test_an_encoder_is_fitted_in_place(tiny_bert):
 def test_a_fit_that_fails_leaves_the_encoder_as_it_was(tiny_bert):
     encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
     config = encoder.config
-    with pytest.raises(UserError, match="cannot fit maps of 64 numbers"):
+    with pytest.raises(UserError, match="cannot fit maps of 32 numbers"):
         encoder.fit(make_texts(5))
     with pytest.raises(UserError, match="not one text"):
         encoder.fit("w1 w2")

@@ -152,7 +152,7 @@ def test_too_few_texts_are_refused(run, tmp_path, capfd):
     few = tmp_path / "few.jsonl"
     few.write_text("".join(json.dumps({"query": f"w{i}", "positive": "w1"}) + "\n" for i in range(8)))
     run("few", f"--projections fit {STEPS} --train_group_size 1", code=2, data=few)
-    assert "texts cannot fit maps of 64 numbers" in capfd.readouterr().err
+    assert "texts cannot fit maps of 32 numbers" in capfd.readouterr().err
 
 
 def test_weights_move_to_a_group_of_their_own_with_their_decay():
