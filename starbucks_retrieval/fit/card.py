@@ -69,7 +69,7 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         "---",
         f"# {name}, usable at {len(encoder.sizes)} sizes",
         "",
-        f"Made from {base_model_text(arguments.model_name_or_path)} with `starbucks fit`: the weights are unchanged, and "
+        f"Made with `starbucks fit` from {base_model_text(arguments.model_name_or_path)}: the weights are unchanged, and "
         "a linear map per layer, fitted in closed form on texts without labels, takes the pooled output of each layer "
         "into the space of the full embedding. Every layer and dim can be used, not only the sizes below; scores at the "
         "full size are those of the original model. Embeddings of different layers and the same dim are comparable.",

@@ -31,13 +31,7 @@ _LOOKED_UP = 16384  # texts whose tokens are looked up at once
 class TokenEncoder(PooledBackbone):
     """A backbone with its tokenizer, which embeds rows of token ids at several sizes in one pass.
 
-    Args:
-        backbone: A bare Hugging Face model of a supported architecture.
-        tokenizer: Its fast tokenizer.
-        config: Pooling, normalisation, sizes, prefixes and lengths.
-        name: A name for messages and cards.
-        projections: Maps of the layers into one space, or None.
-        head: Dense and LayerNorm modules after pooling, or None.
+    The arguments are those of `NestedEncoder`.
 
     Attributes:
         stored: The weights of the backbone as they are stored, where loading rounded them; otherwise None.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from train.resuming import assert_resumes_to_the_same_bits
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
@@ -80,13 +81,7 @@ def test_cache_and_checkpointing_change_nothing(distilled, run, flags):
 
 
 def test_a_resumed_run_ends_with_the_same_bits(run):
-    flags = "--max_steps 3 --save_steps 2 --sizes 0:8,2:16,4:32 --objective_options asymmetric_weight=1"
-    whole, cut = run("whole", flags), run("cut", flags)
-    (cut / "checkpoint-3" / "trainer_state.json").unlink()
-    run("cut", f"{flags} --resume_from_checkpoint true")
-    for file in (FILE, "model.safetensors"):
-        first, second = load_file(whole / file), load_file(cut / file)
-        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_resumes_to_the_same_bits(run, "--sizes 0:8,2:16,4:32 --objective_options asymmetric_weight=1")
 
 
 def test_max_texts_takes_an_equal_number_of_each_kind(run, distilled):

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import save_model
-from safetensors.torch import load_file
 from small_stores import write_store
+from train.resuming import assert_resumes_to_the_same_bits
 
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.models.projections import FILE
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.teacher import Teacher, TeacherSource
 from starbucks_retrieval.train.teacher_map import TeacherMap, fit_map
@@ -115,13 +114,7 @@ def test_cache_and_checkpointing_change_nothing(taught, run, flags):
 
 @pytest.mark.parametrize("teacher", [MODEL, STORES])
 def test_a_resumed_run_ends_with_the_same_bits(run, teacher):
-    flags = f"--max_steps 3 --save_steps 2 --sizes 0:8,2:16 {teacher}"
-    whole, cut = run("whole", flags), run("cut", flags)
-    (cut / "checkpoint-3" / "trainer_state.json").unlink()
-    run("cut", f"{flags} --resume_from_checkpoint true")
-    for file in (FILE, "model.safetensors"):
-        first, second = load_file(whole / file), load_file(cut / file)
-        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_resumes_to_the_same_bits(run, f"--sizes 0:8,2:16 {teacher}")
 
 
 def test_another_teacher_of_the_same_name_is_refused_by_a_resumed_run(run, folder, capfd):
