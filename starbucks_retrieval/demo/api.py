@@ -10,7 +10,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources
     )
     training = steps.run(
         "training",
-        "[6/8] training for all sizes at once",
-        lambda: train_model(model, data, base, settings, speed),
+        "[6/8] training the fitted model for all sizes at once, with labels",
+        lambda: train_model(model, data, replace(base, path=fitted_model), settings, speed),
     )
     after = steps.run(
         "after",

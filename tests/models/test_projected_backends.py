@@ -24,9 +24,9 @@ def needs(backend):
         pytest.importorskip(module, reason=f"needs starbucks-retrieval[{backend}]")
 
 
-def fitted_model(folder, family="bert", concat_layers=False, **config):
+def fitted_model(folder, family="bert", **config):
     layers = {"n_layers": 2} if family == "distilbert" else {"num_hidden_layers": 2}
-    return fitted(load(save_model(folder, family, **layers), **config), concat_layers=concat_layers)[0]
+    return fitted(load(save_model(folder, family, **layers), **config))[0]
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,12 @@ def test_every_layer_is_projected(encoder, opened, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("concat_layers", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_architectures(tmp_path, family, backend, concat_layers):
+def test_architectures(tmp_path, family, backend):
     needs(backend)
     options = {"pooling": "last", "normalize": False} if family in DECODERS else {}
-    encoder = fitted_model(tmp_path, family, concat_layers, **options)
+    encoder = fitted_model(tmp_path, family, **options)
     assert_equals_torch(open_backend(backend, encoder, SIZES, "fp32"), encoder)
 
 
