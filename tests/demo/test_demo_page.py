@@ -121,7 +121,10 @@ def test_the_page_escapes_texts_and_loads_nothing_from_the_network(folder):
     assert reader.open == []
     assert reader.tags.count("script") == 1  # the one that sorts tables, which a policy pins
     assert reader.text.count("<script>alert('x')") == 1
-    assert "<base> was fitted on 2,000 texts without labels (30 seconds), and then trained with labels for 12" in reader.text
+    assert (
+        "<base> was fitted on 2,000 texts without labels (30 seconds), and then trained with labels for 12"
+        in reader.text
+    )
     assert "nDCG@10 went from 0.012 to 0.112 fitted and 0.250 trained at the smallest size, 1:16" in reader.text
     assert (
         "At 0:128, a table of token vectors without any transformer layer, the fitted model reaches 0.333"
