@@ -83,6 +83,8 @@ class DataSet:
             raise UserError(f"a data set has no name: {text}", 'write {"name": "a.jsonl", "weight": 2}')
         try:
             _positive(found.get("weight", 1))
+        except OverflowError:  # an integer of 400 digits is no float
+            raise UserError(f"{found['name']}: the weight is too large", "write a number such as 2") from None
         except ValueError:
             raise UserError(f"{found['name']}: the weight {found['weight']} is not above 0", "raise it") from None
         size = found.get("train_group_size")

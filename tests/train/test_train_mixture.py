@@ -179,6 +179,7 @@ def test_negatives_of_one_data_set_can_be_its_own_group_alone(tiny_bert):
         ("a.jsonl@nan", "is not a number above 0"),
         ("a.jsonl@inf", "is not a number above 0"),
         ('{"name": "a", "weight": -2}', "the weight -2 is not above 0"),
+        ('{"name": "a", "weight": 1' + 400 * "0" + "}", "the weight is too large"),
         ('{"name": "a", "weight": "2"}', "weight of a data set is '2'"),
         ('{"name": "a", "query_prompt": "x"}', "no option query_prompt"),
         ('{"name": "a", "train_group_size": 0}', "leaves no positive"),
