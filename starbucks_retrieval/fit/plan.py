@@ -17,7 +17,7 @@ from starbucks_retrieval.fit.arguments import FitArguments
 from starbucks_retrieval.locks import LOCK
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.fit_report import RECORD
-from starbucks_retrieval.models.fitter import texts_needed
+from starbucks_retrieval.models.fitter import fitted_texts_needed, map_inputs, texts_needed
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.models.table_fitter import MAX_TEXTS
@@ -75,19 +75,18 @@ class FitPlan:
     @property
     def needed(self) -> int:
         """The fewest texts that the widest map can be fitted on."""
-        wide = [layer if self.arguments.concat_layers else 1 for layer in self.layers if layer < self.model.num_layers]
-        return texts_needed(self.model.hidden_size * max([1, *wide]))
+        return texts_needed(fitted_texts_needed(self.model.hidden_size, self.inputs))
 
     @property
     def takes_table(self) -> bool:
-        """Whether the maps take the token table as an input."""
-        return self.arguments.table_input and 0 in self.layers
+        """Whether maps take the token table as an input."""
+        return any(0 in found for found in self.inputs.values())
 
-    def _inputs(self, layer: int) -> int:
-        """Return how many outputs the map of a layer takes; 0 for layer 0."""
-        if layer in (0, self.model.num_layers):
-            return min(1, layer)
-        return (layer if self.arguments.concat_layers else 1) + self.takes_table
+    @cached_property
+    def inputs(self) -> dict[int, tuple[int, ...]]:
+        """{layer: the layers that its map takes}, of the layers between 0 and the last."""
+        arguments = self.arguments
+        return map_inputs(self.layers, self.model.num_layers, arguments.concat_layers, arguments.table_input)
 
     @cached_property
     def probe(self) -> list[tuple[str, bool]]:
@@ -162,7 +161,7 @@ class FitPlan:
         """
         shares, tokens = self.shares(self.max_texts), self.mean_tokens
         hidden, parameters = self.model.hidden_size, self.model.parameters(self.model.num_layers)
-        maps = sum(self._inputs(layer) * hidden + 1 for layer in self.layers if layer) * hidden
+        maps = sum(len(self.inputs.get(layer, [layer])) * hidden + 1 for layer in self.layers if layer) * hidden
         table = len(self.model.tokenizer) * hidden if 0 in self.layers else 0
         figures: dict[str, Any] = {
             "model": self.arguments.model_name_or_path,

@@ -51,23 +51,16 @@ class Fitter:
         self.layers = tuple(sorted({*(range(last) if layers is None else layers), last}))
         if self.layers[0] < 0 or self.layers[-1] > last:
             raise UserError(f"no layers {list(self.layers)} in a model of {last}", f"take layers from 0 to {last}")
-        self._takes_table = table_input and 0 in self.layers
-        first = (0,) if self._takes_table else ()
-        self.inputs = {
-            layer: (*first, *(range(1, layer + 1) if concat_layers else (layer,)))
-            for layer in self.layers
-            if 0 < layer < last
-        }
+        self.inputs = map_inputs(self.layers, last, concat_layers, table_input)
+        self._takes_table = any(0 in found for found in self.inputs.values())
         hidden = encoder.hidden_size
         widths = {layer: len(found) * hidden for layer, found in self.inputs.items()}
-        # Ridge regression needs no text for each number of the token table, which is a good embedding by itself.
-        needed = hidden * max([1, *(sum(map(bool, found)) for found in self.inputs.values())])
-        self.moments = Moments.zeros(hidden, widths, needed)
+        self.moments = Moments.zeros(hidden, widths, fitted_texts_needed(hidden, self.inputs))
         self.seen = 0
         self._rows = 0  # joined texts count as one
         self._held_out: list[dict[int, np.ndarray]] = []  # {layer: pooled outputs [texts, hidden]} of each call of add
-        below = sorted({one for found in self.inputs.values() for one in found if one})
-        self._table = TableFitter(encoder, below if self._takes_table else ()) if 0 in self.layers else None
+        below = sorted({one for found in self.inputs.values() for one in found if one}) if self._takes_table else ()
+        self._table = TableFitter(encoder, below) if 0 in self.layers else None
 
     @property
     def is_full(self) -> bool:
@@ -201,6 +194,42 @@ class Fitter:
                 before[Size(layer, dim)] = quality(cut, target, nearest, normalize)
                 after[Size(layer, dim)] = quality(projected[layer][:, :dim], rotated, nearest, normalize)
         return FitReport(self.moments.count, len(target), dict(ridges), before, after)
+
+
+def map_inputs(layers: Iterable[int], last: int, concat_layers: bool, table_input: bool) -> dict[int, tuple[int, ...]]:
+    """Return {layer: the layers that its map takes, 0 for the token table}, of the fitted layers between 0 and the last.
+
+    Args:
+        layers: The layers that are fitted.
+        last: The last layer of the model.
+        concat_layers: As in `Fitter`.
+        table_input: As in `Fitter`.
+
+    Example:
+        >>> map_inputs([0, 1, 2, 6], 6, concat_layers=False, table_input=True)
+        {1: (0, 1), 2: (0, 2)}
+    """
+    fitted = list(layers)
+    first = (0,) if table_input and 0 in fitted else ()
+    return {
+        layer: (*first, *(range(1, layer + 1) if concat_layers else (layer,))) for layer in fitted if 0 < layer < last
+    }
+
+
+def fitted_texts_needed(hidden: int, inputs: Mapping[int, Sequence[int]]) -> int:
+    """Return the fewest texts that maps are fitted on: one for each number of their layers.
+
+    Ridge regression needs none for the numbers of the token table, which is a good embedding by itself.
+
+    Args:
+        hidden: The width of the model.
+        inputs: What `map_inputs` returns.
+
+    Example:
+        >>> fitted_texts_needed(384, {1: (0, 1), 2: (0, 1, 2)})
+        768
+    """
+    return hidden * max([1, *(sum(map(bool, found)) for found in inputs.values())])
 
 
 def is_held_out(number: int) -> bool:
