@@ -27,8 +27,6 @@ from starbucks_retrieval.models.loading import explain_load_errors, quiet_transf
 from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 
-_STORED = ("pooling", "normalize", "query_prefix", "passage_prefix", "query_max_len", "passage_max_len")
-
 
 def convert(arguments: ConvertArguments) -> dict[str, Any]:
     """Convert a checkpoint to a folder that all commands read.
@@ -117,7 +115,7 @@ def _encoder_config(arguments: ConvertArguments, hf_config: Any) -> EncoderConfi
     """Return the settings that starbucks.json will store, None for a backbone of which nothing is known."""
     depth, width = int(hf_config.num_hidden_layers), int(hf_config.hidden_size)
     config = find_config(arguments.model_name_or_path, depth, width)
-    config = config.with_flags(arguments, _STORED, arguments.override)
+    config = config.with_flags(arguments, arguments.override)
     if arguments.sizes is not None:
         from starbucks_retrieval.sizes import Sizes
 

@@ -23,17 +23,6 @@ __all__ = ["EncodeArguments", "encode"]
 
 log = logging.getLogger(__name__)
 
-# Settings that a model stores about itself; a flag that says otherwise needs --override.
-_STORED = (
-    "pooling",
-    "normalize",
-    "query_prefix",
-    "passage_prefix",
-    "passage_field_separator",
-    "query_max_len",
-    "passage_max_len",
-)
-
 
 @dataclasses.dataclass
 class EncodeArguments:
@@ -177,7 +166,7 @@ class EncodeArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
-        return config.with_flags(self, _STORED, self.override)
+        return config.with_flags(self, self.override)
 
 
 __getattr__, __dir__ = lazy_exports(__name__, {"encode": ".api"})

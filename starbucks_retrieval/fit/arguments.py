@@ -12,11 +12,6 @@ from starbucks_retrieval.errors import UserError
 if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig
 
-_STORED = (
-    *("pooling", "normalize", "query_prefix", "passage_prefix", "passage_field_separator"),
-    *("query_max_len", "passage_max_len"),
-)
-
 
 @dataclasses.dataclass
 class FitArguments:
@@ -83,4 +78,4 @@ class FitArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
-        return config.with_flags(self, _STORED, self.override)
+        return config.with_flags(self, self.override)

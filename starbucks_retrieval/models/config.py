@@ -14,6 +14,11 @@ from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"
 FORMAT = 1
+# Settings that commands have flags for; a flag that contradicts what a model stores needs --override.
+_FLAGS = (
+    *("pooling", "normalize", "query_prefix", "passage_prefix", "passage_field_separator"),
+    *("query_max_len", "passage_max_len"),
+)
 Pooling = Literal["cls", "mean", "last"]
 
 
@@ -111,18 +116,17 @@ class EncoderConfig:
             layers.add(passages.layer)
         return [Size(layer, passages.dim) for layer in sorted(layers)]
 
-    def with_flags(self, flags: object, names: Iterable[str], override: bool) -> EncoderConfig:
+    def with_flags(self, flags: object, override: bool) -> EncoderConfig:
         """Return these settings changed by the flags that are not None.
 
         Args:
-            flags: A dataclass of flags.
-            names: The settings that have a flag of the same name.
+            flags: A dataclass of flags, some of which have the name of a setting.
             override: Whether flags may contradict the settings that a model stores.
 
         Raises:
             UserError: A flag contradicts a stored setting, without `override`.
         """
-        changes = {name: value for name in names if (value := getattr(flags, name)) is not None}
+        changes = {name: value for name in _FLAGS if (value := getattr(flags, name, None)) is not None}
         for name, value in changes.items():
             stored = getattr(self, name)
             if self.source and value != stored and not override:

@@ -139,6 +139,20 @@ class Ridge:
         """Return the coefficients [width + 1, hidden] for one λ; the last row is the bias."""
         return self._vectors @ (self._projected / (self._values[:, None].clip(min=0) + ridge * self._scale))
 
+    def best(
+        self, inputs: np.ndarray, target: np.ndarray, ridges: Sequence[float] = RIDGES
+    ) -> tuple[float, np.ndarray]:
+        """Return the λ with the smallest squared error on held-out texts, and its coefficients.
+
+        Args:
+            inputs: What `with_ones` returns for the texts, [texts, width + 1].
+            target: Their targets r, [texts, hidden].
+            ridges: The values of λ to try.
+        """
+        errors = {ridge: float(((inputs @ self.solve(ridge) - target) ** 2).sum()) for ridge in ridges}
+        found = min(errors, key=lambda ridge: errors[ridge])
+        return found, self.solve(found)
+
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
@@ -203,10 +217,7 @@ def solve(
         if not np.isfinite(gram).all():
             raise UserError(f"the outputs of layer {layer} are not finite", "check the weights of the model")
         regression = Ridge(gram, moments.crosses[layer] @ axes)
-        inputs = with_ones(held_out[layer])
-        errors = {ridge: float(((inputs @ regression.solve(ridge) - rotated) ** 2).sum()) for ridge in ridges}
-        chosen[layer] = min(errors, key=lambda ridge: errors[ridge])
-        coefficients[layer] = regression.solve(chosen[layer])
+        chosen[layer], coefficients[layer] = regression.best(with_ones(held_out[layer]), rotated, ridges)
     return Solution(axes, coefficients, chosen)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 # Settings stored with a model; a flag that contradicts one needs --override.
-_STORED = ("pooling", "normalize")
 _SMALLEST_DIM = 8
 _MISSING = "–"
 _GRID_LAYERS = 6
@@ -87,7 +86,7 @@ class SentenceArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's configuration changed by the flags. Raises UserError if they contradict it."""
-        return config.with_flags(self, _STORED, self.override)
+        return config.with_flags(self, self.override)
 
 
 def grid_layers(num_layers: int) -> list[int]:

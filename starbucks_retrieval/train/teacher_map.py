@@ -17,7 +17,7 @@ from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.fit_texts import chunks
 from starbucks_retrieval.models.fitter import is_held_out
-from starbucks_retrieval.models.fitting import RIDGES, Ridge, unit, with_ones
+from starbucks_retrieval.models.fitting import Ridge, unit, with_ones
 from starbucks_retrieval.models.texts import token_rows
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.teacher import Teacher, too_few_texts
@@ -119,10 +119,8 @@ def fit_map(teacher: Teacher, student: NestedEncoder, texts: Iterable[Text], len
         raise UserError(
             f"the teacher {name} gives all these texts the same embedding", "check the texts and the teacher"
         )
-    regression, inputs = Ridge(gram, cross), with_ones(taught)
-    errors = {ridge: float(((inputs @ regression.solve(ridge) - own) ** 2).sum()) for ridge in RIDGES}
-    ridge = min(errors, key=lambda one: errors[one])
-    found = regression.solve(ridge)
+    inputs = with_ones(taught)
+    ridge, found = Ridge(gram, cross).best(inputs, own)
     cosine = float((unit(inputs @ found) * unit(own)).sum(axis=1).mean())
     fitted = {
         "texts": count,
