@@ -19,6 +19,8 @@ from starbucks_retrieval import clock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# What gRPC does at a fork can end the child: Ray's servers then never start beside a connection to Milvus.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one test process a core is faster than threads that fight
 
 _THREADS = int(os.environ["OMP_NUM_THREADS"])
