@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-slow lint pipelines wheel docs bench clean
+.PHONY: help setup demo demo-short test test-slow attack lint audit dist pipelines wheel docs bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -41,10 +41,13 @@ lint: setup
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 --durations 20 --durations-min 5 -q
 
 test: lint
-	@$(PYTEST) -m 'not slow'
+	@$(PYTEST) -m 'not slow and not attack'
 
 test-slow: setup
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m 'slow and not attack'
+
+attack: setup
+	@$(PYTEST) -m attack tests/attack
 
 pipelines: setup
 	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && PYTHON=$(abspath $(BIN)/python) WORK=$$work/msmarco DATA= \
@@ -52,6 +55,12 @@ pipelines: setup
 
 wheel: setup
 	@.ci/wheel
+
+dist:
+	@PYTHON=$(PYTHON) .ci/dist dist
+
+audit:
+	@$(PYTHON) .ci/audit
 
 docs: setup
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -21,6 +21,7 @@ OUTSIDE = {
     "benchmarks.md": "bench/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
 }
 PAGES = {source: page for page, source in OUTSIDE.items()} | {"README.md": "index.md"}
 

@@ -40,7 +40,7 @@ def load_config(path: str) -> dict[str, Any]:
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }  # fmt: skip
     try:
-        loaded = yaml.load(read_text(path), Loader)  # JSON is YAML
+        loaded = yaml.load(read_text(path), Loader)  # noqa: S506 - a subclass of SafeLoader; JSON is YAML
     except yaml.YAMLError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}", "correct the file's syntax") from None
     if not isinstance(loaded, dict):

@@ -205,7 +205,7 @@ def hub(online: bool = False) -> dict[str, Any]:
 def reachable(url: str) -> bool:
     """Return whether a server answers within 3 seconds, with any status."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):  # noqa: S310 - the hub's address, or the user's HF_ENDPOINT
             return True
     except urllib.error.HTTPError:
         return True
@@ -235,7 +235,7 @@ def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
     """
     command = [sys.executable, "-c", f"from {__name__} import print_import; print_import({module!r})"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)  # noqa: S603 - this interpreter
     except subprocess.TimeoutExpired:
         return {"ok": False, "error": f"the import took more than {timeout:g} s"}
     except OSError as error:
@@ -294,7 +294,7 @@ def _read(path: str) -> str:
 def _output(program: str, *words: str) -> str:
     """Return the output of a program, or nothing if it fails or hangs."""
     try:
-        done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=4)
+        done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=4)  # noqa: S603 - names in this file
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).strip() if done.returncode == 0 else ""

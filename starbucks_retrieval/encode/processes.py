@@ -7,6 +7,7 @@ import datetime
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 OpenWorker: TypeAlias = Callable[[EncodeArguments, Mapping[str, Any]], "Worker"]
 
+_HOST = "127.0.0.1"
 PORT = "STARBUCKS_ENCODE_PORT"  # port of the key-value store of --num_processes, on this machine
 _TIMEOUT = datetime.timedelta(days=365)  # the first process may read a large collection before it answers
 
@@ -59,7 +61,7 @@ class WorkerGroup:
             import torch.distributed as dist
 
             if port := os.environ.get(PORT):
-                self.rank, self._store = int(os.environ["RANK"]), dist.TCPStore("127.0.0.1", int(port))
+                self.rank, self._store = int(os.environ["RANK"]), dist.TCPStore(_HOST, int(port))
             else:
                 self._store, self.rank, self.size = next(iter(dist.rendezvous("env://")))
             self._store.set_timeout(_TIMEOUT)
@@ -105,6 +107,16 @@ class WorkerGroup:
                 time.sleep(1)  # this process serves the store itself: let the others read it
 
 
+def _loopback_store(make_store: Callable[..., Any]) -> Any:
+    """Return the key-value store of --num_processes. It has no password, so only this machine may connect.
+
+    By itself torch listens on all addresses, whatever the name of the host.
+    """
+    listener = socket.create_server((_HOST, 0))
+    port = listener.getsockname()[1]
+    return make_store(_HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
 def launch(arguments: EncodeArguments) -> dict[str, Any]:
     """Run the job in several processes of this machine, each with a GPU of its own or a share of the cores.
 
@@ -129,7 +141,7 @@ def launch(arguments: EncodeArguments) -> dict[str, Any]:
             f"--num_processes {count} on a machine with {torch.cuda.device_count()} GPUs",
             "use one process for each GPU",
         )
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = _loopback_store(dist.TCPStore)
     environment = {
         **os.environ,
         "WORLD_SIZE": str(count),
@@ -145,7 +157,7 @@ def launch(arguments: EncodeArguments) -> dict[str, Any]:
         command = [sys.executable, "-m", "starbucks_retrieval.encode", str(job), "--json", f"--log_level={level}"]
         with open(Path(folder) / "figures.json", "w+", encoding="utf-8") as figures:
             processes = [
-                subprocess.Popen(
+                subprocess.Popen(  # noqa: S603 - this interpreter, with flags that were checked
                     command,
                     env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdout=figures if rank == 0 else subprocess.DEVNULL,

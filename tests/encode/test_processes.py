@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from waiting import wait_until
 from starbucks_retrieval import Sizes
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.encode.processes import WorkerGroup
+from starbucks_retrieval.encode.processes import WorkerGroup, _loopback_store
 from starbucks_retrieval.store import open_store
 
 SETTINGS = ("--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60")
@@ -120,6 +121,17 @@ def test_a_group_of_one_process(monkeypatch):
     group = WorkerGroup()
     assert group.is_leader and list(group.share([4, 5])) == [4, 5]
     assert group.broadcast("x", lambda: 3) == 3 and group.gather("mine") == ["mine"]
+
+
+def test_only_this_machine_can_reach_the_store_of_num_processes():
+    asked = {}
+
+    def make_store(host, port, master_listen_fd, **options):
+        with socket.socket(fileno=master_listen_fd) as listener:
+            asked.update(address=listener.getsockname(), wanted=(host, port), **options)
+
+    _loopback_store(make_store)
+    assert asked["address"] == asked["wanted"] and asked["address"][0] == "127.0.0.1" and asked["is_master"]
 
 
 # ---------------------------------------------------------------- Ray
