@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+
+# The disk, a quota or a limit on the size of files (ulimit -f) ended a write.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_RUST = re.compile(r"\(os error (\d+)\)")  # safetensors and tokenizers
+_TORCH = re.compile(r"PytorchStreamWriter failed writing|iostream error|inline_container.*unexpected pos")
 
 
 class UserError(Exception):
@@ -35,3 +43,27 @@ def refuse_folder(path: str | os.PathLike[str] | None) -> None:
     """
     if path and os.path.isdir(path):
         raise UserError(f"{path} is a folder, a file is needed", "name the file inside it")
+
+
+def as_os_error(error: BaseException) -> OSError | None:
+    """Return what an exception says about the operating system.
+
+    safetensors, tokenizers and torch raise exceptions of their own when a file cannot be written.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        `error` itself if it is an OSError; an OSError with the number that its text gives; for torch, which gives none,
+        the error of a full disk; else None.
+
+    Example:
+        >>> as_os_error(RuntimeError("I/O error: No space left on device (os error 28)"))
+        OSError(28, 'No space left on device')
+        >>> as_os_error(ValueError("no number"))
+    """
+    if isinstance(error, OSError):
+        return error
+    if found := _RUST.search(str(error)):
+        return OSError(int(found[1]), os.strerror(int(found[1])))
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if _TORCH.search(str(error)) else None

@@ -69,9 +69,10 @@ class FolderLock:
                     "wait for it, or choose another output folder",
                 )
             if self._exists(descriptor):
-                os.ftruncate(descriptor, 0)
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                with contextlib.suppress(OSError):  # on a full disk the lock only lacks the name of its holder
+                    os.ftruncate(descriptor, 0)
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
                 return descriptor
             os.close(descriptor)  # its last holder removed the file between our open and our lock
 

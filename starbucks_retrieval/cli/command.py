@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 
 if TYPE_CHECKING:
     from starbucks_retrieval.cli.flags import CommonArguments
 
 T = TypeVar("T")
 log = logging.getLogger("starbucks_retrieval")
+
+_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG)
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
@@ -43,21 +45,29 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OSError as error:
+    except Exception as error:
         # Users can correct the state of a disk and its permissions; all other errors are bugs.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _print_error(
-                f"no space left on the disk for {error.filename or 'the output'}",
-                "free some space and run the same command again; finished parts are kept",
-            )
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            return _print_error(
-                f"{error.filename or 'a file or folder'} may not be written or read",
-                "check its permissions, or choose another folder",
-            )
-        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE, errno.EMFILE) and error.filename:
-            return _print_error(f"{error.filename}: {error.strerror}", "check the path and the file system it lies on")
-        raise
+        if (found := as_os_error(error)) is None or (lines := _disk_problem(found)) is None:
+            raise
+        return _print_error(*lines)
+
+
+def _disk_problem(error: OSError) -> tuple[str, str] | None:
+    """Return the two lines for an error that is not a bug."""
+    name = error.filename
+    if error.errno in NO_SPACE:
+        what = f"{name or 'a file of the output'} would exceed the limit on the size of files"
+        if error.errno != errno.EFBIG:
+            what = f"no space left on the disk for {name or 'the output'}"
+        return what, "free space or raise the limit, and run the same command again; finished parts are kept"
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return (
+            f"{name or 'a file or folder'} may not be written or read",
+            "check its permissions, or choose another folder",
+        )
+    if error.errno in (errno.EIO, errno.ESTALE) or (name and error.errno in _PATHS):
+        return f"{name or 'the output'}: {error.strerror}", "check the path and the file system it lies on"
+    return None
 
 
 def _print_error(problem: str, hint: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.errors import NO_SPACE, UserError
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.architectures import check_settings, cut_config, layout_of
@@ -249,6 +249,8 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
         looks_local = Path(name_or_path).exists() or name_or_path.startswith((".", "/", "~"))
         if looks_local and not Path(name_or_path).exists():
             raise UserError(f"no such model folder: {name_or_path}", "check --model_name_or_path") from None

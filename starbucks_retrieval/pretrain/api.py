@@ -210,7 +210,7 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
         seed=settings.seed,
         rank=settings.process_index,
         world=settings.world_size,
-        state=read_text_position(Path(resume), settings.process_index) if resume else None,
+        state=read_text_position(Path(resume), settings.process_index)["state"] if resume else None,
     )
     flags = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _NOT_RESUMED}
     configuration = flags | fixed_settings(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,10 @@ def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
     logged = [entry for entry in history if "loss" in entry]
     if not logged:
         return []
-    names = [name for name in logged[0] if name.startswith(("enc/", "dec/", "ctr"))]
+    kinds = ("enc/", "dec/", "ctr")
+    # In the order of sizes: a checkpoint keeps the names in alphabetical order.
+    numbered = sorted(logged[0], key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+    names = [name for kind in kinds for name in numbered if name.startswith(kind)]
     values = [[name, f"{logged[0][name]:.4f}", f"{logged[-1].get(name, float('nan')):.4f}"] for name in names]
     return ["", *markdown_table([["loss", "first logged", "last logged"], *values])]
 
@@ -151,8 +155,13 @@ class PretrainingTrainer(PartsTrainer):
         return torch.utils.data.DataLoader(self.train_dataset, batch_size=None, num_workers=workers)
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
-        """Train; a resumed run continues with the random state of its checkpoint."""
+        """Train; a resumed run continues with the random state and the counts of its checkpoint."""
         self._resumed_from = resume_from_checkpoint
+        if resume_from_checkpoint:
+            position = read_text_position(Path(resume_from_checkpoint), self.args.process_index)
+            self.data_state = position["state"]
+            # Checkpoints of version 0.1 have no counts.
+            self.tokens, self.skipper.skipped = position.get("tokens", 0), position.get("skipped", 0)
         return super().train(resume_from_checkpoint, **kwargs)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
@@ -167,7 +176,8 @@ class PretrainingTrainer(PartsTrainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         # Every process writes its position; trainer_state.json, which completes a checkpoint, is written afterwards.
-        write_json(text_position_file(Path(output_dir), self.args.process_index), {"state": self.data_state})
+        counts = {"tokens": self.tokens, "skipped": self.skipper.skipped}
+        write_json(text_position_file(Path(output_dir), self.args.process_index), {"state": self.data_state} | counts)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:
@@ -182,8 +192,8 @@ def text_position_file(checkpoint: Path, process: int) -> Path:
     return checkpoint / f"text-position-{process}.json"
 
 
-def read_text_position(checkpoint: Path, process: int) -> list[int]:
-    """Return the position in the text at which a checkpoint was made.
+def read_text_position(checkpoint: Path, process: int) -> dict[str, Any]:
+    """Return {"state": the position in the text at which a checkpoint was made, "tokens", "skipped": counts so far}.
 
     Args:
         checkpoint: The checkpoint's folder.
@@ -195,7 +205,7 @@ def read_text_position(checkpoint: Path, process: int) -> list[int]:
     path = text_position_file(checkpoint, process)
     if not path.is_file():
         raise UserError(f"{checkpoint} lacks {path.name}", "resume with the same number of processes as at the start")
-    return json.loads(path.read_text(encoding="utf-8"))["state"]
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 class SkipNonFinite(TrainerCallback):

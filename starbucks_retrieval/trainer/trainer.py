@@ -65,6 +65,13 @@ class PartsTrainer(Trainer):
         self._parts_count += 1
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # transformers would train another step after resuming from the checkpoint of the last one.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the mean parts of the steps since the last line, over all processes."""
         if "loss" in logs and self._parts_count:

@@ -17,6 +17,7 @@ from starbucks_retrieval.search.engines.exact import import_faiss
 BINARY = "Binary"
 _EXAMPLES = "examples: Flat, SQ8, HNSW32, IVF4096,PQ32, OPQ32,IVF4096,PQ32x4fs, Binary"
 _LARGEST_SAMPLE = 65536  # passages that FAISS's product quantizers use at most
+_WRITE_BYTES = 1 << 24  # that FAISS collects before it writes
 # FAISS divides by these numbers, or reads beyond its arrays, before it checks them.
 _TOO_SMALL = re.compile(r"(?<![\d.])0+(?!\d)|HNSW1(?!\d)")
 # FAISS cannot add a second block of passages to these.
@@ -116,9 +117,10 @@ class VectorIndex:
             self._index.add(block)
 
     def save(self, path: Path) -> None:
-        """Write the index to a file. Raises UserError where it cannot be written."""
-        with faiss_errors(f"{path.parent} cannot be written", "free space there, then run the same command again"):
-            getattr(import_faiss(), self._write)(self._index, str(path))
+        """Write the index to a file. Raises OSError where it cannot be written."""
+        faiss = import_faiss()
+        with open(path, "wb") as file:  # FAISS's own writer does not notice when the last bytes find no space
+            getattr(faiss, self._write)(self._index, faiss.PyCallbackIOWriter(file.write, _WRITE_BYTES))
 
     def search(self, queries: np.ndarray, k: int, values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and FAISS's scores, each [queries, k]; a row of -1 stands for none."""

@@ -1,0 +1,113 @@
+"""One small run of every command that writes files, on data made here, for tests that disturb those runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from starbucks_retrieval.cli import run_command
+
+NAMES = (
+    *("encode", "search", "index", "evaluate", "fit", "train", "pretrain", "mine", "grid", "sts", "transfer"),
+    *("report", "browse", "export", "convert"),
+)
+_TRAINING = "--max_steps 4 --save_steps 2 --per_device_train_batch_size 4 --logging_steps 4 --quiet"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A command line whose outputs are in one folder of its own.
+
+    Attributes:
+        command: The module, without the package.
+        words: The words, with {out} for the folder.
+        extra: Words of a rerun that should go on, where they are others.
+    """
+
+    command: str
+    words: str
+    rerun: str = ""
+
+    def argv(self, out: Path, rerun: bool = False) -> list[str]:
+        """The words, with the folder filled in."""
+        return f"{self.words} {self.rerun if rerun else ''}".replace("{out}", str(out)).split()
+
+    def __call__(self, out: Path, rerun: bool = False) -> int:
+        """Run the command in this process and return its exit code."""
+        main = importlib.import_module(f"starbucks_retrieval.{self.command}.__main__").main
+        return run_command(main, self.argv(out, rerun))
+
+
+def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
+    """Write the inputs of all commands into a folder, and return one run of each command that reads them."""
+    rng = np.random.default_rng(3)
+    texts = [" ".join(f"w{k}" for k in rng.integers(0, 95, 8)) for _ in range(60)]
+    beir = folder / "set"
+    (beir / "qrels").mkdir(parents=True)
+    passages = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
+    queries = [{"_id": f"q{i}", "text": " ".join(text.split()[:4])} for i, text in enumerate(texts[:24])]
+    for name, rows in (("corpus", passages), ("queries", queries)):
+        (beir / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, numbers in (("train", range(16)), ("test", range(16, 24))):
+        judged = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
+        (beir / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    (folder / "text.txt").write_text("\n".join(texts) + "\n")
+    scored = "".join(f"{i % 5}\t{one}\t{two}\n" for i, (one, two) in enumerate(itertools.pairwise(texts[:20])))
+    (folder / "pairs.tsv").write_text(scored)
+    labels = "".join(f"{i % 2}\t{text}\n" for i, text in enumerate(texts[:20]))
+    (folder / "labels.tsv").write_text("label\ttext\n" + labels)
+
+    encode = f"--model_name_or_path {model} --dataset_path {beir} --sizes 2:8,4:32 --shard_size 20 --quiet"
+    stores = f"--query_reps {folder}/q --passage_reps {folder}/p --size 4:32 --quiet"
+    both = f"--model_name_or_path {model} --dataset_path {beir}"
+    runs = {
+        "encode": Run("encode", f"{encode} --encode_output_path {{out}}/p"),
+        "search": Run("search", f"{stores} --save_ranking_to {{out}}/run.trec"),
+        "index": Run("search", f"{stores} --index HNSW8 --save_index {{out}}/index --save_ranking_to {{out}}/run.trec"),
+        "evaluate": Run("evaluate", f"--run {folder}/run.trec --qrels {beir} --output {{out}}/scores.json --quiet"),
+        "fit": Run("fit", f"{both} --output_dir {{out}}/fitted --quiet"),
+        "train": Run(
+            "train",
+            f"{both} --output_dir {{out}}/model --train_group_size 1 --sizes 2:8,4:32 {_TRAINING}",
+            "--resume_from_checkpoint true",
+        ),
+        "pretrain": Run(
+            "pretrain",
+            f"--model_name_or_path {model} --dataset_path {folder}/text.txt --output_dir {{out}}/model {_TRAINING}",
+            "--resume_from_checkpoint true",
+        ),
+        "mine": Run("mine", f"{both} --output_path {{out}}/n.jsonl --size 4:32 --depth 20 --num_negatives 4 --quiet"),
+        "grid": Run("grid", f"{both} --layers 2,4 --dims 8,32 --output {{out}}/grid.json --work_dir {{out}}/w --quiet"),
+        "sts": Run("sts", f"--model_name_or_path {model} --data {folder}/pairs.tsv --output {{out}}/s.json --quiet"),
+        "transfer": Run(
+            "transfer", f"--model_name_or_path {model} --data {folder}/labels.tsv --output {{out}}/t.json --quiet"
+        ),
+        "report": Run("report", f"--input {folder}/scores.json --output_dir {{out}}/report --quiet"),
+        "browse": Run("browse", f"{folder}/run.trec --corpus {beir} --output {{out}}/b.html --quiet"),
+        "export": Run(
+            "export",
+            f"--model_name_or_path {model} --size 2:8 --to sentence-transformers --output_dir {{out}}/e --quiet",
+        ),
+        "convert": Run("convert", f"--model_name_or_path {model} --output_dir {{out}}/c --sizes 2:8,4:32 --quiet"),
+        "store": Run("store", f"export {folder}/p/L4-D32 {{out}}/npy --to npy --quiet"),
+    }
+    for words in (
+        f"{encode} --encode_output_path {folder}/p",
+        f"{encode} --encode_output_path {folder}/q --encode_is_query",
+    ):
+        assert Run("encode", words)(folder) == 0
+    assert Run("search", f"{stores} --save_ranking_to {folder}/run.trec")(folder) == 0
+    assert Run("evaluate", f"--run {folder}/run.trec --qrels {beir} --output {folder}/scores.json --quiet")(folder) == 0
+    return runs
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return {path: SHA-256} of all files in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
