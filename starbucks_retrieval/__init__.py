@@ -11,10 +11,28 @@ if TYPE_CHECKING:
     from starbucks_retrieval.evaluate.in_memory import evaluate_run
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.search.arrays import search_vectors
+    from starbucks_retrieval.search.searcher import Searcher
+    from starbucks_retrieval.store.locate import open_store
 
-__all__ = ["NestedEncoder", "Size", "Sizes", "UserError", "__version__", "evaluate_run", "search_vectors"]
+__all__ = [
+    "NestedEncoder",
+    "Searcher",
+    "Size",
+    "Sizes",
+    "UserError",
+    "__version__",
+    "evaluate_run",
+    "open_store",
+    "search_vectors",
+]
 # Not `evaluate` and `search`: these names are packages, and an import of one would replace the function.
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    {"NestedEncoder": ".models", "evaluate_run": ".evaluate.in_memory", "search_vectors": ".search.arrays"},
+    {
+        "NestedEncoder": ".models",
+        "Searcher": ".search.searcher",
+        "evaluate_run": ".evaluate.in_memory",
+        "open_store": ".store.locate",
+        "search_vectors": ".search.arrays",
+    },
 )

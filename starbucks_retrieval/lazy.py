@@ -19,7 +19,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
         modules: Public name → the module that defines it, relative to the package.
 
     Returns:
-        The two functions that Python calls for names that the package does not define (PEP 562) and for `dir`.
+        The two functions that Python calls for names that the package does not define (PEP 562) and for `dir`, which
+        lists `__all__` alone: notebooks complete what it returns.
 
     Example:
         >>> load, _ = lazy_exports("json", {"JSONDecoder": ".decoder"})
@@ -35,7 +36,13 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(modules[name], package), name)
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+    return load, public_names(package)
 
-    return load, names
+
+def public_names(package: str) -> Callable[[], list[str]]:
+    """Return the function `__dir__` of a package: it lists the names in `__all__`.
+
+    Args:
+        package: The package's `__name__`.
+    """
+    return lambda: sorted(sys.modules[package].__all__)

@@ -5,6 +5,7 @@ Source: the set S of Starbucks (arXiv 2410.13230), eq. 1 and section 3.1; the si
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Size:
     Layers count from 1. Layer 0 needs no transformer layer: it is the token table of a model that `starbucks fit` made.
 
     Raises:
-        UserError: The layer is negative, or the dim is below 1.
+        UserError: The layer is negative, the dim is below 1, or one of them is not a whole number.
 
     Example:
         >>> Size(6, 128) < Size(12, 32), str(Size.parse("6:128"))
@@ -35,8 +36,14 @@ class Size:
     dim: int
 
     def __post_init__(self) -> None:
-        if self.layer < 0 or self.dim < 1:
-            raise _invalid_size(self.layer, self.dim)
+        try:
+            layer, dim = operator.index(self.layer), operator.index(self.dim)
+        except TypeError:
+            layer = dim = -1
+        if layer < 0 or dim < 1:
+            raise UserError(f"{self} is not a size: layers start at 0, dims at 1", "write layer:dim, for example 6:128")
+        object.__setattr__(self, "layer", layer)  # a NumPy integer becomes one of Python, which json can write
+        object.__setattr__(self, "dim", dim)
 
     def __str__(self) -> str:
         return f"{self.layer}:{self.dim}"
@@ -44,7 +51,7 @@ class Size:
     @classmethod
     def parse(cls, text: str) -> Size:
         """Read a size such as `6:128`. Raises UserError for any other text."""
-        match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
+        match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text) if isinstance(text, str) else None
         if match is None:
             raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
         return cls(int(match[1]), int(match[2]))
@@ -54,19 +61,23 @@ class Size:
 class Sizes(Sequence[Size]):
     """A size list: sizes in strictly increasing order of (layer, dim). A deeper size may have fewer dims.
 
+    Args:
+        members: Sizes or strings such as "6:128"; or all of them in one string, "2:32,6:128".
+
     Raises:
         UserError: The list is empty, out of order or names a size twice.
 
     Example:
-        >>> sizes = Sizes.parse("2:32,6:128,12:768")
+        >>> sizes = Sizes("2:32,6:128,12:768")
         >>> sizes.layers, str(sizes.full)
         ((2, 6, 12), '12:768')
     """
 
     members: tuple[Size, ...]
 
-    def __init__(self, members: Iterable[Size]) -> None:
-        object.__setattr__(self, "members", tuple(members))
+    def __init__(self, members: Iterable[Size | str] | str) -> None:
+        listed = [word for word in members.split(",") if word.strip()] if isinstance(members, str) else members
+        object.__setattr__(self, "members", tuple(map(as_size, listed)))
         if not self.members:
             raise UserError("no sizes given", "name at least one, for example --sizes 6:128")
         ascending = sorted(set(self.members))
@@ -85,6 +96,9 @@ class Sizes(Sequence[Size]):
 
     def __str__(self) -> str:
         return ",".join(map(str, self.members))
+
+    def __repr__(self) -> str:
+        return f"Sizes({str(self)!r})"
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -157,12 +171,30 @@ class Sizes(Sequence[Size]):
         return cls(members)
 
 
-def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Sizes) -> Sizes:
-    """Return sizes given as Sizes, a Size, a list of them or a string; `model_sizes` for None.
+def as_size(size: Size | str, model_sizes: Sizes | None = None) -> Size:
+    """Return a size given as a Size or as a string. Raises UserError for anything else.
+
+    Args:
+        size: A Size, or a string such as "6:128".
+        model_sizes: The sizes that the model was trained at; with them the string may be a size alias.
 
     Example:
-        >>> str(as_sizes([Size(4, 64), Size(2, 32)], Sizes.parse("6:128")))
-        '2:32,4:64'
+        >>> as_size("6:128")
+        Size(layer=6, dim=128)
+    """
+    if isinstance(size, Size):
+        return size
+    if not isinstance(size, str):
+        raise UserError(f"{size!r} is not one size", 'write layer:dim, for example "6:128", or Size(6, 128)')
+    return Size.parse(size) if model_sizes is None else _parse_word(size.strip(), model_sizes)
+
+
+def as_sizes(sizes: Sizes | Iterable[Size | str] | Size | str | None, model_sizes: Sizes) -> Sizes:
+    """Return sizes given as Sizes, a Size, a list of Sizes or strings, or one string; `model_sizes` for None.
+
+    Example:
+        >>> as_sizes([Size(4, 64), "2:32"], Sizes("6:128"))
+        Sizes('2:32,4:64')
     """
     if sizes is None:
         return model_sizes
@@ -170,7 +202,9 @@ def as_sizes(sizes: Sizes | Sequence[Size] | Size | str | None, model_sizes: Siz
         return Sizes.parse(sizes, model_sizes)
     if isinstance(sizes, Size):
         return Sizes([sizes])
-    return sizes if isinstance(sizes, Sizes) else Sizes(sorted(sizes))
+    if isinstance(sizes, bytes) or not isinstance(sizes, Iterable):
+        raise UserError(f"{sizes!r} is no list of sizes", 'write "2:32,6:128", or ["2:32", "6:128"]')
+    return sizes if isinstance(sizes, Sizes) else Sizes(sorted(as_size(size, model_sizes) for size in sizes))
 
 
 def pair_name(size: Size, passage_size: Size | None = None) -> str:
@@ -187,11 +221,12 @@ def pair_name(size: Size, passage_size: Size | None = None) -> str:
     return str(size) if passage_size in (None, size) else f"{size}/{passage_size}"
 
 
-def parse_pair(text: str | Size) -> tuple[Size, Size | None]:
+def parse_pair(text: str | Size, model_sizes: Sizes | None = None) -> tuple[Size, Size | None]:
     """Read what `pair_name` writes: the size of queries, and that of passages if it is named.
 
     Args:
         text: A size such as `6:128`, or two of one dim such as `2:64/4:64`; or a Size.
+        model_sizes: The sizes that the model was trained at; with them the text may have size aliases.
 
     Raises:
         UserError: The text is neither, or the dims differ.
@@ -200,12 +235,10 @@ def parse_pair(text: str | Size) -> tuple[Size, Size | None]:
         >>> parse_pair("6:128"), parse_pair("2:64/4:64")
         ((Size(layer=6, dim=128), None), (Size(layer=2, dim=64), Size(layer=4, dim=64)))
     """
-    if isinstance(text, Size):
-        return text, None
     if not isinstance(text, str):
-        raise UserError(f"{text!r} is not one size", "write layer:dim, for example 6:128")
+        return as_size(text), None
     queries, slash, passages = text.partition("/")
-    size, passage_size = Size.parse(queries), Size.parse(passages) if slash else None
+    size, passage_size = as_size(queries, model_sizes), as_size(passages, model_sizes) if slash else None
     if passage_size is not None and passage_size.dim != size.dim:
         raise UserError(
             f"queries at {size} and passages at {passage_size} differ in dim",
@@ -246,10 +279,6 @@ def check_size(size: Size, num_layers: int, hidden_size: int, layer_0: bool = Fa
             f"size {size} needs {size.dim} dimensions, but the model is {hidden_size} wide",
             f"use a dim from 1 to {hidden_size}",
         )
-
-
-def _invalid_size(layer: int | str, dim: int | str) -> UserError:
-    return UserError(f"{layer}:{dim} is not a size: layers start at 0, dims at 1", "write layer:dim, for example 6:128")
 
 
 def _parse_word(word: str, model_sizes: Sizes | None) -> Size:

@@ -16,6 +16,11 @@ PACKAGES = {
     for path in sorted(ROOT.rglob("__init__.py"))
     if "lazy_exports(" in path.read_text(encoding="utf-8")
 }
+# Packages for the commands of this one: the documentation of the Python API does not name them.
+NOT_PUBLIC = {
+    f"starbucks_retrieval.{name}"
+    for name in ("data.formats", "metrics", "pages", "search.engines", "sentences", "trainer")
+}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -31,6 +36,22 @@ def test_type_checkers_read_the_imports_that_first_use_makes(name):
     lazy = ast.literal_eval(call.args[1])
     assert {exported: f"{name}{module}" for exported, module in lazy.items()}.items() <= imported.items()
     assert set(lazy) <= set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".".join(("starbucks_retrieval", *path.parent.relative_to(ROOT).parts))
+        for path in sorted(ROOT.rglob("__init__.py"))
+    ],
+)
+def test_completion_shows_the_public_names_only(name, monkeypatch):
+    package = importlib.import_module(name)
+    if name in NOT_PUBLIC:
+        assert not hasattr(package, "__all__")
+        return
+    monkeypatch.setattr(package, "a_module_that_was_imported", object(), raising=False)
+    assert dir(package) == sorted(package.__all__)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from starbucks_retrieval import Size, Sizes, UserError
+from starbucks_retrieval.sizes import as_size, as_sizes
 
 PAPER = "2:32,4:64,6:128,8:256,10:512,12:768"
 
@@ -75,3 +77,19 @@ def test_sizes_beyond_the_backbone_are_refused():
         Sizes.parse("13:64").check(12, 768)
     with pytest.raises(UserError, match="769 dimensions"):
         Sizes.parse("12:769").check(12, 768)
+
+
+def test_sizes_are_given_as_text_or_as_numbers_of_numpy():
+    assert Sizes("2:32, 4:64") == Sizes(["2:32", Size(4, 64)]) == eval(repr(Sizes("2:32,4:64")))  # noqa: S307
+    size = Size(np.int64(2), np.int32(32))
+    assert type(size.layer) is type(size.dim) is int and size == as_size("2:32") == as_size(size)
+    assert as_sizes(["tall", "2:32"], Sizes.default(12, 768)) == Sizes("2:32,6:128")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Size("2", 32), lambda: Size(2.0, 32), lambda: Size(2, None), lambda: as_size(5)]
+)
+def test_a_size_of_a_wrong_type_is_refused(make):
+    with pytest.raises(UserError, match=r"is not (a|one) size") as refused:
+        make()
+    assert "6:128" in refused.value.hint

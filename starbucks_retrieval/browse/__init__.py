@@ -26,12 +26,14 @@ from starbucks_retrieval.data.run_reader import RunFile, open_run
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError, refuse_folder
 from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.measures import Run, is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
 from starbucks_retrieval.version import __version__
 
 __all__ = ["Browsed", "ComparedHit", "QueryComparison", "RankedList", "RunSummary", "browse", "compare_runs"]
+__dir__ = public_names(__name__)
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,12 @@ from starbucks_retrieval.choose.candidates import (
 from starbucks_retrieval.cli import format_number, log
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.results import Results, read_results
 from starbucks_retrieval.sizes import Sizes
 
 __all__ = ["SizeCandidate", "SizeChoice", "build_candidates", "choose", "find_knee", "pareto_front", "propose_sizes"]
+__dir__ = public_names(__name__)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from starbucks_retrieval.cli.command import (
 )
 from starbucks_retrieval.cli.config import read_text
 from starbucks_retrieval.cli.flags import CommonArguments, flag, parse_flags
+from starbucks_retrieval.lazy import public_names
 
 __all__ = [
     "CommonArguments",
@@ -27,3 +28,4 @@ __all__ = [
     "run_command",
     "setup_logging",
 ]
+__dir__ = public_names(__name__)

@@ -12,6 +12,7 @@ from starbucks_retrieval.data.records import Group, Passage, Query, Records, Sca
 from starbucks_retrieval.data.rows import as_path
 from starbucks_retrieval.data.run_reader import open_run, read_run
 from starbucks_retrieval.data.run_writer import write_run
+from starbucks_retrieval.lazy import public_names
 
 __all__ = [
     "FORMATS",
@@ -34,3 +35,4 @@ __all__ = [
     "scan",
     "write_run",
 ]
+__dir__ = public_names(__name__)

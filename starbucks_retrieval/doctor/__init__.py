@@ -10,8 +10,10 @@ from typing import Any
 
 from starbucks_retrieval.doctor import probes
 from starbucks_retrieval.doctor.probes import Dependency, install_command
+from starbucks_retrieval.lazy import public_names
 
 __all__ = ["EnvironmentReport", "Problem", "examine"]
+__dir__ = public_names(__name__)
 
 _LOW_DISK, _LOW_MEMORY, _SMALL_CACHE = 5e9, 2e9, 1e9  # bytes
 

@@ -263,23 +263,14 @@ class Job:
         return self.encoder.tokenize(texts, self.max_length)
 
     def _specs(self, compute_dtype: str, data: Scan) -> list[StoreSpec]:
-        arguments, encoder, config = self.arguments, self.encoder, self.encoder.config
-        is_query, (parts, part) = arguments.encode_is_query, arguments.parts
-        # Where a model uses several layers, the deeper store records the fingerprints of the layers below.
-        deepest = self.plan.sizes[-1].layer if config.passage_layers else 0
-        lineage = tuple(encoder.fingerprint(layer) for layer in range(1, deepest))
+        arguments, (parts, part) = self.arguments, self.arguments.parts
         settings = dataclasses.asdict(arguments)
         provenance = describe({name: value for name, value in settings.items() if name not in _NOT_RECORDED})
         return [
             StoreSpec(
                 kind=arguments.kind,
                 size=size,
-                pooling=config.pooling,
-                normalize=config.normalize,
-                prefix=config.query_prefix if is_query else config.passage_prefix,
-                separator="" if is_query else config.passage_field_separator,
-                max_length=self.max_length,
-                fingerprint=encoder.fingerprint(size.layer),
+                **self.encoder.store_fields(size, arguments.encode_is_query),
                 compute_dtype=compute_dtype,
                 store_dtype=arguments.store_dtype,
                 data_digest=data.digest,
@@ -287,12 +278,8 @@ class Job:
                 shard_size=arguments.shard_size,
                 parts=parts,
                 part=part,
-                model_name=arguments.model_name_or_path,
                 data_name=arguments.collection,
                 provenance=provenance,
-                space=config.passage_size(size).layer if is_query and config.passage_layers else None,
-                lineage=lineage[: max(0, size.layer - 1)],
-                shared_space=encoder.projections.space if encoder.projections is not None else "",
             )
             for size in self.plan.sizes
         ]

@@ -30,6 +30,7 @@ from starbucks_retrieval.evaluate.inputs import (
 from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels, recognise_truncation
 from starbucks_retrieval.evaluate.results import Evaluation, SetResult, write_per_query
 from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import sets_of_parts, write_results
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
@@ -48,6 +49,7 @@ __all__ = [
     "preflight",
     "preflight_qrels",
 ]
+__dir__ = public_names(__name__)
 
 
 def evaluate(

@@ -27,8 +27,8 @@ def evaluate_run(
     they are compared as text.
 
     Args:
-        run: {query id: {passage id: score}} as `search_vectors` returns it, or {query id: passage ids, best first}; or a
-            run file.
+        run: {query id: {passage id: score}} as `search_vectors` returns it, {query id: passage ids, best first}, or
+            {query id: hits} as `Searcher.search` returns them; or a run file.
         qrels: {query id: {passage id: grade}}, or {query id: relevant passage ids}; or what `--qrels` takes: a file, a
             BEIR folder, a short name.
         measures: Names of ir-measures, such as "nDCG@10 RR@10". Default: RR@10, nDCG@10 and R@1000.
@@ -88,6 +88,10 @@ def _by_query(content: Mapping[Any, Any], what: str, convert: Any) -> dict[str, 
 def _ranking(values: Any) -> dict[str, float]:
     if isinstance(values, Mapping):
         return {str(docid): float(value) for docid, value in values.items()}
+    if not isinstance(values, str | bytes):
+        values = list(values)
+        if values and all(hasattr(hit, "docid") and hasattr(hit, "score") for hit in values):
+            return {hit.docid: float(hit.score) for hit in values}
     docids = _ids(values)
     return {docid: float(len(docids) - rank) for rank, docid in enumerate(docids)}
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.registry import Registry
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Method
+
+__all__ = ["LOSSES"]
+__dir__ = public_names(__name__)
 
 LOSSES: Registry[Method] = Registry(
     "losses",

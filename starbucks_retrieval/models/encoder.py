@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
+from starbucks_retrieval.models.by_size import Embeddings
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.head import load_head
+from starbucks_retrieval.models.input_texts import checked_texts
 from starbucks_retrieval.models.loading import load_backbone, load_projections
 from starbucks_retrieval.models.saving import save_backbone
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
@@ -52,9 +53,17 @@ class NestedEncoder(TokenEncoder):
         ```python
         encoder = NestedEncoder.from_pretrained("my-model")
         vectors = encoder.encode(["hens lay eggs"], "2:32,6:384")
-        vectors[Size(2, 32)].shape  # (1, 32)
+        vectors["2:32"].shape  # (1, 32)
         ```
     """
+
+    def __repr__(self) -> str:
+        config = self.config
+        normalized = ", normalized" if config.normalize else ""
+        return (
+            f"NestedEncoder({self.name!r}, {self.num_layers} layers x {self.hidden_size} dims, sizes {self.sizes}, "
+            f"{config.pooling} pooling{normalized}, on {self.device})"
+        )
 
     @classmethod
     def from_pretrained(
@@ -95,6 +104,9 @@ class NestedEncoder(TokenEncoder):
             small = NestedEncoder.from_pretrained("my-model", layers=2)  # a third of a six-layer model
             ```
         """
+        if not isinstance(name_or_path, str | Path):
+            shown = f"something of type {type(name_or_path).__name__}"
+            raise UserError(f"a model is a folder or a hub name, not {shown}", "give its path or its name")
         target = resolve_device(device)
         end_to_end = attn_implementation == unpadded.NAME
         if end_to_end and target.type == "cuda":
@@ -154,45 +166,57 @@ class NestedEncoder(TokenEncoder):
 
     def encode(
         self,
-        texts: Sequence[str],
-        sizes: Sizes | Sequence[Size] | Size | str | None = None,
+        texts: str | Iterable[str],
+        sizes: Sizes | Sequence[Size | str] | Size | str | None = None,
         *,
         is_query: bool = False,
         max_length: int | None = None,
         max_tokens: int = 8192,
+        batch_size: int | None = None,
         dtype: torch.dtype | None = None,
+        convert_to_tensor: bool = False,
+        show_progress_bar: bool = False,
         label: str | None = None,
-    ) -> dict[Size, np.ndarray]:
+    ) -> Embeddings:
         """Embed texts at several sizes in one pass.
 
         Args:
-            texts: The texts; the stored query or passage prefix is put before each.
+            texts: One text, or a list, an array, a column of a table or a generator of texts. The stored query or passage
+                prefix is put before each.
             sizes: Sizes, a Size, a list of them, or a string such as "2:32,6:128"; None: the model's sizes.
             is_query: Texts are queries, with their prefix and length; otherwise passages.
             max_length: Tokens of a text; None: the stored length.
             max_tokens: The largest rows x longest row of a batch.
+            batch_size: The most texts of a batch; None: only `max_tokens` limits it.
             dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
-            label: Shows progress under this name; None shows none.
+            convert_to_tensor: Return tensors on the model's device instead of arrays.
+            show_progress_bar: Show progress.
+            label: Shows progress under this name.
 
         Returns:
-            {size: float32 [texts, dim]}, texts in their order.
+            {size: float32 [texts, dim]}, texts in their order; [dim] for one text. A size may be text: `vectors["2:32"]`.
 
         Raises:
-            UserError: The model lacks a size, the length is beyond its limit, or `texts` is one string.
+            UserError: The model lacks a size, the length is beyond its limit, or an item is not a text.
 
         Example:
             ```python
-            queries = encoder.encode(["do hens fly?"], "2:32", is_query=True)[Size(2, 32)]
-            passages = encoder.encode(["hens lay eggs", "moths fly at night"], "2:32")[Size(2, 32)]
-            scores = queries @ passages.T  # [1, 2]
+            query = encoder.encode("do hens fly?", "2:32", is_query=True)["2:32"]
+            passages = encoder.encode(["hens lay eggs", "moths fly at night"], "2:32")["2:32"]
+            scores = query @ passages.T  # [2]
             ```
         """
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts, not one text", "write encode([text])")
+        wanted = as_sizes(sizes, self.sizes)
+        given = checked_texts([texts] if isinstance(texts, str) else texts)
         prefix = self.config.query_prefix if is_query else self.config.passage_prefix
         length = self.max_length(is_query, max_length)
-        rows = self.tokenize([(prefix + text).strip() for text in texts], length) if texts else []
-        return self.embed(rows, as_sizes(sizes, self.sizes), max_tokens=max_tokens, dtype=dtype, label=label)
+        rows = self.tokenize([(prefix + text).strip() for text in given], length) if given else []
+        label = label or ("texts" if show_progress_bar else None)
+        found = self.embed(rows, wanted, max_tokens=max_tokens, max_rows=batch_size, dtype=dtype, label=label)
+        for size, vectors in found.items():
+            one = vectors[0] if isinstance(texts, str) else vectors
+            found[size] = torch.from_numpy(one).to(self.device) if convert_to_tensor else one
+        return found
 
     def at(self, size: Size | str, *, max_tokens: int = 8192, dtype: torch.dtype | None = None) -> SizedEncoder:
         """Return this encoder at one size, with the methods of a SentenceTransformer.
@@ -258,7 +282,7 @@ class NestedEncoder(TokenEncoder):
         Example:
             ```python
             report = encoder.fit(passages)
-            print(report.after[Size(4, 128)].top10)  # share of the ten nearest texts that stay the same
+            print(report.after["4:128"].top10)  # share of the ten nearest texts that stay the same
             encoder.save_pretrained("my-model-fitted")
             ```
         """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from starbucks_retrieval.models.by_size import BySize
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -39,8 +40,8 @@ class FitReport:
         texts: The number of texts that were fitted; those held out come on top.
         held_out: The number of texts that were held out.
         ridges: {layer: the λ that was taken}.
-        before: {size: quality of the pooled output cut to the size}.
-        after: {size: quality of the projected output cut to the size}.
+        before: {size: quality of the pooled output cut to the size}; a size may be text: `before["4:128"]`.
+        after: {size: quality of the projected output cut to the size}, likewise.
     """
 
     texts: int
@@ -48,6 +49,14 @@ class FitReport:
     ridges: dict[int, float]
     before: dict[Size, Quality]
     after: dict[Size, Quality]
+
+    def __post_init__(self) -> None:
+        for name in ("before", "after"):
+            object.__setattr__(self, name, BySize(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        layers = sorted({size.layer for size in self.after})
+        return f"FitReport({self.texts} texts, {self.held_out} held out; layers {layers}, {len(self.after)} sizes)"
 
     def recommended(self, count: int = _SIZES) -> Sizes:
         """Return the sizes that serve best whatever number of layers and dims one can afford.

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import torch
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.fitter import Fitter
+from starbucks_retrieval.models.input_texts import iterate_texts
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.texts import take_turns, token_rows
 
@@ -45,15 +45,10 @@ def fit_texts(
     label: str | None = None,
 ) -> tuple[Projections, FitReport]:
     """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`."""
-    if isinstance(passages, str) or isinstance(queries, str):
-        raise UserError("fit takes texts, not one text", "give a list of texts")
+    sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
     fitter = Fitter(encoder, layers, concat_layers, table_input)
     prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)
-    texts = (
-        ((prefixes[number] + text).strip(), bool(number))
-        for number, text in take_turns([passages, [] if queries is None else queries])
-        if text.strip()
-    )
+    texts = (((prefixes[number] + text).strip(), bool(number)) for number, text in take_turns(sources) if text.strip())
     for part in chunks(progress(texts, None, "texts", label) if label else texts):
         fitter.add(token_rows(encoder, part), max_tokens, dtype)
         if fitter.is_full:

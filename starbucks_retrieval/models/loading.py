@@ -72,8 +72,10 @@ def load_backbone(
         if passage_layers:
             layers = max(layers, config.passage_size(Size(layers, 1)).layer)
         lowest = 0 if 0 in config.projected_layers else 1
-        if not lowest <= layers <= depth:
-            raise UserError(f"no layer {layers} in a model of {depth} layers", f"take a layer from {lowest} to {depth}")
+        if not isinstance(layers, int) or not lowest <= layers <= depth:
+            raise UserError(
+                f"no layer {layers!r} in a model of {depth} layers", f"take a layer from {lowest} to {depth}"
+            )
         cut_config(hf_config, max(1, layers))  # some architectures cannot be made without a layer
         projected = tuple(layer for layer in config.projected_layers if layer <= layers)
         config = dataclasses.replace(config, projected_layers=projected)

@@ -15,6 +15,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import evaluators
 from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.models.input_texts import checked_texts
 from starbucks_retrieval.models.prompts import with_prompt
 from starbucks_retrieval.models.sized_options import (
     DOCUMENT,
@@ -23,7 +24,6 @@ from starbucks_retrieval.models.sized_options import (
     as_matrix,
     check_output,
     check_task,
-    checked_texts,
     find_prompt,
     narrower,
     quantize,
@@ -82,7 +82,7 @@ class SizedEncoder:
 
     def _use(self, size: Size | str) -> None:
         encoder = self.encoder
-        self.size, named = parse_pair(size)
+        self.size, named = parse_pair(size, encoder.sizes)
         encoder.check(Sizes([self.size]))
         usual = encoder.config.passage_size(self.size)
         self.passage_size = named or usual
@@ -207,10 +207,8 @@ class SizedEncoder:
         size = self.size if is_query else self.passage_size
         if truncate_dim is not None:
             size = narrower(size, truncate_dim)
-        several, label = (
-            checked_texts([texts] if isinstance(texts, str) else texts),
-            "texts" if show_progress_bar else None,
-        )
+        several = checked_texts([texts] if isinstance(texts, str) else texts)
+        label = "texts" if show_progress_bar else None
         vectors = self._embed(several, prefix, is_query, size, batch_size, label)
         if normalize_embeddings and not self.encoder.config.normalize:
             vectors = torch.nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()

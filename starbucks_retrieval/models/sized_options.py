@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,34 +13,6 @@ from starbucks_retrieval.sizes import Size
 
 QUERY, DOCUMENT = "query", "document"  # the names of prompts and tasks, as in sentence-transformers
 _PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # of sentence-transformers
-
-
-def checked_texts(texts: Any) -> list[str]:
-    """Return texts as a list.
-
-    Args:
-        texts: A list, an array, a column of a data set or another iterable of texts.
-
-    Raises:
-        UserError: It is something else, or an item is not a text.
-
-    Example:
-        >>> checked_texts(["a hen", None])
-        Traceback (most recent call last):
-        starbucks_retrieval.errors.UserError: text 1 (from 0) is None, not a string
-          leave it out, or replace it by an empty string
-    """
-    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-        shown = "nothing" if texts is None else f"something of type {type(texts).__name__}"
-        raise UserError(f"encode takes texts, not {shown}", "give one string or a list of strings")
-    found = list(texts)
-    for position, text in enumerate(found):
-        if not isinstance(text, str):
-            shown = repr(text) if text is None or isinstance(text, int | float) else f"of type {type(text).__name__}"
-            raise UserError(
-                f"text {position} (from 0) is {shown}, not a string", "leave it out, or replace it by an empty string"
-            )
-    return found
 
 
 def check_output(output_value: str | None, precision: str | None, batch_size: int | None) -> None:

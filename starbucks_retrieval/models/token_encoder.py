@@ -16,6 +16,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import token_limit
 from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.by_size import Embeddings
 from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
@@ -89,6 +90,24 @@ class TokenEncoder(PooledBackbone):
     def _backbone_digests(self) -> list[str]:
         return layer_digests(self.backbone, self.layout, self.tokenizer, self.stored, self.head)
 
+    def store_fields(self, size: Size, is_query: bool) -> dict[str, Any]:
+        """Return the fields of a `StoreSpec` that the model decides, for queries or for passages at one size."""
+        config = self.config
+        # Where a model uses several layers, the deeper store records the fingerprints of the layers below.
+        deepest = size.layer if config.passage_layers else 0
+        return {
+            "pooling": config.pooling,
+            "normalize": config.normalize,
+            "prefix": config.query_prefix if is_query else config.passage_prefix,
+            "separator": "" if is_query else config.passage_field_separator,
+            "max_length": self.max_length(is_query),
+            "fingerprint": self.fingerprint(size.layer),
+            "model_name": self.name,
+            "space": config.passage_size(size).layer if is_query and config.passage_layers else None,
+            "lineage": tuple(self.fingerprint(layer) for layer in range(1, deepest)),
+            "shared_space": self.projections.space if self.projections is not None else "",
+        }
+
     def check(self, sizes: Sizes) -> Sizes:
         """Return sizes unchanged. Raises UserError if the model lacks one of them."""
         return self.config.check_sizes(sizes, self.num_layers, self.hidden_size)
@@ -106,16 +125,22 @@ class TokenEncoder(PooledBackbone):
         stored = self.config.query_max_len if is_query else self.config.passage_max_len
         limit = self.token_limit
         length = override or stored or limit
+        if not isinstance(length, int | np.integer) or length < 1:
+            raise UserError(f"max_length is {length!r}", f"give a whole number of tokens, {limit} at most")
         if length > limit:
             raise UserError(f"a length of {length} tokens is beyond this model's {limit}", f"take at most {limit}")
         return length
 
     def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Return the token ids of each text, truncated to `max_length` tokens, without padding, never empty."""
-        with self._tokenizer_lock:  # a fast tokenizer keeps its truncation as shared state
-            rows = self.tokenizer(
-                list(texts), truncation=True, max_length=max_length, padding=False, return_attention_mask=False
-            )["input_ids"]
+        try:
+            with self._tokenizer_lock:  # a fast tokenizer keeps its truncation as shared state
+                rows = self.tokenizer(
+                    list(texts), truncation=True, max_length=max_length, padding=False, return_attention_mask=False
+                )["input_ids"]
+        except TypeError:
+            _refuse_surrogates(texts)
+            raise
         filler = [_first_not_none(self.tokenizer.eos_token_id, self.tokenizer.unk_token_id, 0)]
         return [row or filler for row in rows]
 
@@ -133,7 +158,7 @@ class TokenEncoder(PooledBackbone):
         max_rows: int | None = None,
         dtype: torch.dtype | None = None,
         label: str | None = None,
-    ) -> dict[Size, np.ndarray]:
+    ) -> Embeddings:
         """Compute the embeddings of tokenised texts at several sizes in one pass.
 
         Args:
@@ -145,12 +170,13 @@ class TokenEncoder(PooledBackbone):
             label: Shows progress under this name; None shows none.
 
         Returns:
-            {size: float32 [rows, dim]}, rows in their order.
+            {size: float32 [rows, dim]}, rows in their order. A size may be text: `vectors["2:32"]`.
 
         Raises:
-            UserError: The model lacks a size.
+            UserError: The model lacks a size, or an option has a wrong value.
         """
         self.check(sizes)
+        _check_options(max_tokens, max_rows, dtype)
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
         deeper = [size for size in sizes if size.layer or self.projections is None]
         results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
@@ -172,7 +198,7 @@ class TokenEncoder(PooledBackbone):
                 for size in deeper:
                     vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
                     results[size][batch] = vectors.cpu().numpy()
-        return results
+        return Embeddings(results, self.sizes)
 
     @torch.no_grad()
     def look_up(self, rows: Sequence[Sequence[int]], sizes: Iterable[Size]) -> dict[Size, np.ndarray]:
@@ -201,6 +227,26 @@ class TokenEncoder(PooledBackbone):
             for size in sizes:
                 results[size][block] = embedding(pooled, size.dim, self.config.normalize).cpu().numpy()
         return results
+
+
+def _check_options(max_tokens: Any, max_rows: Any, dtype: Any) -> None:
+    for name, value in (("max_tokens", max_tokens), ("batch_size", max_rows)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise UserError(f"{name} is {value!r}", "leave it out, or give a whole number of 1 or more")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise UserError(f"dtype is {dtype!r}, not a type of torch", "take torch.bfloat16, torch.float16 or None")
+
+
+def _refuse_surrogates(texts: Sequence[str]) -> None:
+    """Raise UserError for the first text that UTF-8 cannot hold: `json` reads half a surrogate pair without an error."""
+    for position, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"text {position} (from 0) is not valid Unicode: {text[:40]!r}",
+                "replace what is invalid: text.encode('utf-8', 'replace').decode()",
+            ) from None
 
 
 def _first_not_none(*values: int | None) -> int:

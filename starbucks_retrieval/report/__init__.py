@@ -10,6 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.pages import render_template
 from starbucks_retrieval.report.columns import MethodResults, ReportSizes
@@ -36,6 +37,7 @@ from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.version import __version__
 
 __all__ = ["Report", "report"]
+__dir__ = public_names(__name__)
 
 _MAX_DETAIL = 4000  # characters of one key of a result file that the page shows
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from starbucks_retrieval.search.api import SearchSummary, search
     from starbucks_retrieval.search.arrays import search_vectors
     from starbucks_retrieval.search.engines.exact import exact_search
-    from starbucks_retrieval.search.searcher import Hit, Searcher
+    from starbucks_retrieval.search.hits import Hit
+    from starbucks_retrieval.search.searcher import Searcher
 
 __all__ = [
     "FunnelArguments",
@@ -278,7 +279,7 @@ def check_parameters(
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Hit": ".searcher",
+        "Hit": ".hits",
         "SearchSummary": ".api",
         "Searcher": ".searcher",
         "exact_search": ".engines.exact",

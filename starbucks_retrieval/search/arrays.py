@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY, EngineOptions, choose_engine, make_candidate_generator
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.pairs import check_stores, open_pair
 from starbucks_retrieval.search.stores import array_spec, open_sizes
 from starbucks_retrieval.sizes import Size, parse_pair
-from starbucks_retrieval.store import EmbeddingStore, open_store
+from starbucks_retrieval.store import EmbeddingStore, MemoryStore, open_store
 
 # A tensor or array [rows, dim], a list of rows, the path of a store, or an open store.
 Vectors: TypeAlias = Any
@@ -31,7 +32,7 @@ def search_vectors(
     query_ids: Sequence[Hashable] | None = None,
     passage_ids: Sequence[Hashable] | None = None,
     size: Size | str | None = None,
-    max_memory: int = MAX_MEMORY,
+    max_memory: int | str = MAX_MEMORY,
     threads: int | None = None,
 ) -> dict[Any, dict[Any, float]]:
     """Find the k passages of highest inner product for each query, exactly.
@@ -47,7 +48,7 @@ def search_vectors(
         query_ids: Ids of the rows of `query_vectors`; by default their numbers from 0. Stores have ids of their own.
         passage_ids: Ids of the rows of `passage_vectors`, likewise.
         size: Of stores with several sizes: "6:128", or "2:64/4:64" for queries at 2:64 and passages at 4:64.
-        max_memory: Bytes for result lists and for vectors that are read from a store.
+        max_memory: Bytes for result lists and for vectors that are read from a store, as a number or as "2GB".
         threads: CPU threads; None: all.
 
     Returns:
@@ -66,6 +67,7 @@ def search_vectors(
     """
     if not isinstance(k, int | np.integer) or k < 1:
         raise UserError(f"k is {k!r}", "give a whole number from 1 on")
+    max_memory = parse_bytes(max_memory)
     stored_queries, stored_passages = _open(query_vectors, passage_vectors, size)
     queries = _with_ids(stored_queries, query_vectors, query_ids, "query")
     passages = _with_ids(stored_passages, passage_vectors, passage_ids, "passage")
@@ -121,6 +123,9 @@ def _with_ids(
 
 
 def _as_float32(vectors: Vectors, kind: str) -> np.ndarray:
+    if isinstance(vectors, Mapping):
+        sizes = ", ".join(map(str, list(vectors)[:6]))
+        raise UserError(f"the {kind} vectors are a dictionary of {sizes}", "take one size of it, as vectors['2:32']")
     if hasattr(vectors, "detach"):  # a tensor, perhaps on a GPU or in bfloat16, which NumPy lacks
         vectors = vectors.detach().float().cpu()
     try:
@@ -128,7 +133,10 @@ def _as_float32(vectors: Vectors, kind: str) -> np.ndarray:
     except ValueError:
         raise UserError(f"the {kind} vectors have different dims", "give rows of one length") from None
     if array.dtype.kind not in "fiu":
-        raise UserError(f"the {kind} vectors are of type {array.dtype}, not numbers", "give an array [rows, dim]")
+        raise UserError(
+            f"the {kind} vectors are of type {array.dtype}, not numbers",
+            "give an array [rows, dim]; of texts, encoder.encode(texts, '6:128')['6:128'] makes one",
+        )
     array = np.ascontiguousarray(np.atleast_2d(array), np.float32)
     if array.ndim != 2 or not array.size:
         raise UserError(f"the {kind} vectors have the shape {array.shape}", "give at least one row: [rows, dim]")
@@ -142,6 +150,8 @@ def _as_float32(vectors: Vectors, kind: str) -> np.ndarray:
 
 
 def _checked_ids(ids: Sequence[Hashable], count: int, kind: str) -> list[Any]:
+    if isinstance(ids, str):
+        raise UserError(f"{kind}_ids is one string", "give a list of ids")
     listed = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(listed) != count:
         raise UserError(f"{len(listed)} {kind}_ids for {count} rows", "give one id for each row, in their order")
@@ -151,7 +161,7 @@ def _checked_ids(ids: Sequence[Hashable], count: int, kind: str) -> list[Any]:
     return listed
 
 
-class ArrayStore(EmbeddingStore):
+class ArrayStore(MemoryStore):
     """Vectors in memory, as exact search reads a store.
 
     Args:
@@ -165,23 +175,12 @@ class ArrayStore(EmbeddingStore):
 
     def __init__(self, vectors: Vectors, ids: Sequence[Hashable] | None, kind: str) -> None:
         held = _as_float32(vectors, kind)
-        self.spec = array_spec(len(held), Size(1, held.shape[1]))
-        self.count, self.first_row = len(held), 0
-        self.largest_norm = max(
-            float(np.sqrt(np.square(held[start : start + _ROWS].astype(np.float64)).sum(axis=1)).max())
-            for start in range(0, len(held), _ROWS)
-        )
-        self._shards, self._held = [], held
+        super().__init__(array_spec(len(held), Size(1, held.shape[1])), [], held)
         self._ids = None if ids is None else _checked_ids(ids, len(held), kind)
-
-    def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """As EmbeddingStore.vectors."""
-        assert self._held is not None
-        return self._held[rows]
 
     def ids(self, rows: np.ndarray) -> list[Any]:
         """Return the ids of the given rows as they were given."""
-        numbers = rows.tolist()
+        numbers = self._checked(rows).tolist()
         return numbers if self._ids is None else [self._ids[row] for row in numbers]
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.stores import Stores, check_together, open_sizes, stored_sizes
+from starbucks_retrieval.search.stores import PassageReps, Stores, check_together, open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, check_same, open_store
 
@@ -107,11 +107,11 @@ def _open_queries(reps: str | Path, sizes: Iterable[Size]) -> Stores:
         raise UserError(error.what, hint) from None
 
 
-def only_passage_size(reps: str | Path | EmbeddingStore, query_size: Size) -> Size:
+def only_passage_size(reps: PassageReps, query_size: Size) -> Size:
     """Return the size of the passages that queries are searched against, where only one layer is stored.
 
     Args:
-        reps: Where the passages are stored, or an open store.
+        reps: Where the passages are stored, an open store, or several by size.
         query_size: The size of the queries, whose dim the result has.
 
     Raises:

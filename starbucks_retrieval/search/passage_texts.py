@@ -8,6 +8,7 @@ import threading
 from array import array
 
 from starbucks_retrieval.data import Passage, open_corpus
+from starbucks_retrieval.data.rows import Collection
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -25,7 +26,7 @@ class PassageTexts:
         UserError: The corpus cannot be read, or has another number of passages.
     """
 
-    def __init__(self, corpus: str, store: EmbeddingStore) -> None:
+    def __init__(self, corpus: Collection, store: EmbeddingStore) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the searcher lives
         self._lock = threading.Lock()
         self._ends = array("q", [0])
@@ -45,3 +46,13 @@ class PassageTexts:
             self._file.seek(self._ends[row])
             raw = self._file.read(self._ends[row + 1] - self._ends[row])
         return Passage(*json.loads(raw))
+
+    def lookup(self, row: int, docid: str) -> tuple[str, str]:
+        """Return the title and the text of a stored passage. Raises UserError if the corpus has another one there."""
+        passage = self[row]
+        if passage.docid != docid:
+            raise UserError(
+                f"passage {row} of the corpus is {passage.docid!r}, in the store it is {docid!r}",
+                "give the corpus that was encoded",
+            )
+        return passage.title, passage.text

@@ -2,89 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
+from starbucks_retrieval.data.rows import Collection
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.codes import code_shortlister
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import import_faiss
-from starbucks_retrieval.search.funnel import Funnel, FunnelStep
-from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
+from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_search import funnel_search
+from starbucks_retrieval.search.hits import Hit, SearchResult
 from starbucks_retrieval.search.pairs import only_passage_size
 from starbucks_retrieval.search.passage_texts import PassageTexts
-from starbucks_retrieval.search.stores import open_sizes, stored_sizes
-from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.store import EmbeddingStore, StoreSpec, open_store
-from starbucks_retrieval.store.spec import same_fingerprint
+from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model_type, sizes_and_settings
+from starbucks_retrieval.search.search_setup import as_funnel, check_query, set_up
+from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes
+from starbucks_retrieval.search.text_list import TextList, sizes_to_encode
+from starbucks_retrieval.sizes import Size, Sizes, as_size, as_sizes
+from starbucks_retrieval.store import EmbeddingStore, MemoryStore
 
-
-class QueryEncoder(Protocol):
-    """The part of a model that a Searcher needs; `NestedEncoder` has it.
-
-    One with an attribute `projections` that is not None also searches passages of other layers in `projections.space`.
-    """
-
-    config: Any
-
-    def encode(self, texts: list[str], sizes: Sizes, *, is_query: bool) -> dict[Size, np.ndarray]: ...
-
-    def fingerprint(self, layer: int) -> str: ...
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A passage that was found, and its inner product with the query. `title` and `text` are empty without a corpus."""
-
-    docid: str
-    score: float
-    title: str
-    text: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The hits of one query, best first, and the milliseconds of encoding and of searching."""
-
-    hits: list[Hit]
-    encode_ms: float
-    search_ms: float
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """What a search needs: replaced as one, so that a running query keeps what it began with."""
-
-    funnel: Funnel
-    stores: Mapping[Size, EmbeddingStore]
-    encoder: QueryEncoder
-    first: Shortlister | None = None  # scans the codes of a quantised first step
+_NAME_ONE = 'name one with --size, in Python size="6:128"'
 
 
 class Searcher:
     """Answers queries from stored passages: by exact search at one size, or through a funnel.
 
     A query is encoded once for all sizes that it needs. Several threads may search at the same time.
+    `Searcher.from_texts` searches a list of strings without files.
 
     Args:
         model: A model folder, a hub name, or an encoder.
-        passage_reps: Where the passages are stored, or an open store.
+        passage_reps: Where the passages are stored, an open store, or several by size.
         corpus: The corpus that was encoded, to show titles and texts. It is read once, into a temporary file.
-        size: The size to search at; may be omitted where only one is stored.
-        funnel: The steps of a funnel, instead of one size.
+        size: The size to search at, such as "6:128"; may be omitted where only one is stored.
+        funnel: The steps of a funnel, such as "2:32@1000,6:128", instead of one size.
         query_size: The layer of the queries, if it differs from that of the passages, and their dims at least. Only
             this layer of a model is loaded.
-        max_memory: Bytes for vectors and result lists.
+        max_memory: Bytes for vectors and result lists, as a number or as "2GB".
         device: Where a model that is named is loaded.
 
     Raises:
@@ -112,24 +71,125 @@ class Searcher:
     def __init__(
         self,
         model: str | Path | QueryEncoder,
-        passage_reps: str | Path | EmbeddingStore,
-        corpus: str | None = None,
+        passage_reps: PassageReps,
+        corpus: Collection | None = None,
         *,
-        size: Size | None = None,
+        size: Size | str | None = None,
         funnel: Funnel | str | None = None,
-        query_size: Size | None = None,
-        max_memory: int = MAX_MEMORY,
+        query_size: Size | str | None = None,
+        max_memory: int | str = MAX_MEMORY,
         device: str | None = None,
     ) -> None:
         import_faiss()
-        self.max_memory = max_memory
+        check_model_type(model)
+        if isinstance(passage_reps, list | tuple):
+            raise UserError(
+                "passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)"
+            )
+        self.max_memory = parse_bytes(max_memory)
         self._model, self._reps, self._device = model, passage_reps, device
         self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
         self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
         if size is None and funnel is None:
-            size = self._only_size() if query_size is None else only_passage_size(passage_reps, query_size)
+            size = self._only_size() if query_size is None else only_passage_size(passage_reps, as_size(query_size))
         self.use(size, funnel, query_size)
-        self._texts = PassageTexts(corpus, self.store) if corpus is not None else None
+        self._texts: PassageTexts | TextList | None = None
+        if corpus is not None:
+            self._texts = PassageTexts(corpus, self.store)
+
+    @classmethod
+    def from_texts(
+        cls,
+        model: str | Path | Any,
+        texts: Iterable[str],
+        ids: Iterable[Any] | None = None,
+        *,
+        titles: Iterable[str] | None = None,
+        sizes: Sizes | Iterable[Size | str] | Size | str | None = None,
+        size: Size | str | None = None,
+        funnel: Funnel | str | None = None,
+        query_size: Size | str | None = None,
+        max_memory: int | str = MAX_MEMORY,
+        device: str | None = None,
+        show_progress_bar: bool = False,
+    ) -> Searcher:
+        """Encode a list of strings and search it, without files. `save` writes it to disk.
+
+        Args:
+            model: A model folder, a hub name, or a `NestedEncoder`.
+            texts: The passages: a list, an array, a column of a table or a generator of strings.
+            ids: An id for each; by default their numbers from 0, as text.
+            titles: A title for each, which is encoded before the text.
+            sizes: The sizes to encode and keep, such as "2:32,6:128"; by default `size`, the sizes of `funnel`, or else
+                all sizes of the model. `use` can switch between them and to smaller dims of each.
+            size: The size to search at first; by default the largest of `sizes`.
+            funnel: The steps of a funnel, such as "2:32@1000,6:128", instead of one size.
+            query_size: The layer of the queries, if it differs from that of the passages.
+            max_memory: Bytes for result lists, as a number or as "2GB"; the embeddings stay in memory in any case.
+            device: Where a model that is named is loaded.
+            show_progress_bar: Show progress.
+
+        Raises:
+            UserError: An item is not a text, an id occurs twice, or the model lacks a size.
+
+        Example:
+            ```python
+            searcher = Searcher.from_texts("my-model", ["Hens lay eggs.", "Moths fly at night."])
+            searcher.search("which birds lay eggs?", k=1)  # [Hit('0', 0.6832, text='Hens lay eggs.')]
+            searcher.use("4:128")
+            ```
+        """
+        check_model_type(model)
+        listed = TextList.of(texts, ids, titles)
+        info = sizes_and_settings(model)
+        wanted = None if sizes is None else as_sizes(sizes, info.sizes)
+        if size is None and funnel is None:
+            wanted = wanted or info.sizes
+            size = wanted[-1]
+        steps = as_funnel(size, funnel, query_size)
+        queries, stored = sizes_to_encode(steps, wanted, info.config)
+        encoder: Any = model
+        if isinstance(model, str | Path):
+            encoder = _load(model, max(one.layer for one in (*queries, *stored)), device)
+        stores = listed.embed(encoder, stored, show_progress_bar)
+        searcher = cls(encoder, stores, funnel=steps, max_memory=max_memory)
+        searcher._texts = listed
+        return searcher
+
+    def save(self, folder: str | os.PathLike[str], *, store_dtype: str = "float32", overwrite: bool = False) -> Path:
+        """Write the passages of `from_texts` to disk: a store for each size, and corpus.jsonl.
+
+        `Searcher(model, folder, folder / "corpus.jsonl", size=…)` and `starbucks search --passage_reps` open them. The
+        model is not written; `NestedEncoder.save_pretrained` does that.
+
+        Args:
+            folder: The output folder; it is created.
+            store_dtype: "float16" takes half the space; float32 keeps scores as they are.
+            overwrite: Replace other passages in the folder.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: The passages were opened from disk, or the folder holds other ones.
+
+        Example:
+            ```python
+            Searcher.from_texts("my-model", texts).save("emb/mine")
+            searcher = Searcher("my-model", "emb/mine", "emb/mine/corpus.jsonl", size="6:384")
+            ```
+        """
+        if not isinstance(self._texts, TextList) or not isinstance(self._reps, Mapping):
+            raise UserError("these passages are on disk already", "copy the folder of the store")
+        stores = [store for store in self._reps.values() if isinstance(store, MemoryStore)]
+        self._texts.save(Path(folder), stores, store_dtype, overwrite)
+        return Path(folder)
+
+    def __repr__(self) -> str:
+        name = getattr(self.encoder, "name", "") or self.store.spec.model_name
+        model = f", model {name!r}" if name else ""
+        at = f"through {self.funnel}" if len(self.funnel.steps) > 1 else f"at {self.funnel}"
+        return f"Searcher({self.store.count} passages {at}{model})"
 
     @property
     def funnel(self) -> Funnel:
@@ -156,38 +216,28 @@ class Searcher:
         """The model."""
         return self._setup.encoder
 
-    def use(self, size: Size | None = None, funnel: Funnel | str | None = None, query_size: Size | None = None) -> None:
+    def use(
+        self,
+        size: Size | str | None = None,
+        funnel: Funnel | str | None = None,
+        query_size: Size | str | None = None,
+    ) -> None:
         """Search from now on at `size`, or through `funnel`.
 
         Args:
-            size: The size to search at.
-            funnel: The steps of a funnel, instead of one size.
+            size: The size to search at, such as "6:128".
+            funnel: The steps of a funnel, such as "2:32@1000,6:128", instead of one size.
             query_size: The layer of the queries, if it differs from that of the passages.
 
         Raises:
             UserError: A size is not stored, queries and passages are not comparable, or not exactly one of `size` and
                 `funnel` is given; nothing changes.
         """
-        if (size is None) == (funnel is None):
-            raise UserError("a search needs either a size or a funnel", "give --size or --funnel")
-        steps = Funnel((FunnelStep(size),)) if size is not None else funnel
-        assert steps is not None
-        steps = Funnel.parse(steps) if isinstance(steps, str) else steps
-        steps = steps.with_queries_at(query_size)
+        steps = as_funnel(size, funnel, query_size)
         stored_sizes(self._reps)  # raises for a wrong path before a model is loaded
         named = steps.query_sizes
         encoder = self._encoder(max(named.get(step, step).layer for step in steps.sizes))
-        wanted = {step: step if step in named else encoder.config.passage_size(step) for step in steps.sizes}
-        opened = open_sizes(self._reps, dict.fromkeys(wanted.values()))
-        stores = {step: opened[other] for step, other in wanted.items()}
-        for step, store in stores.items():
-            _check_model(store, encoder, named.get(step, step))
-        first, scanned = None, stores[steps.sizes[0]]
-        if steps.steps[0].code:
-            first = code_shortlister(steps.steps[0], scanned, max_memory=self.max_memory)
-        else:
-            scanned.hold(self.max_memory // 2)  # every query scans all of it
-        self._setup = _Setup(steps, stores, encoder, first)
+        self._setup = set_up(self._reps, steps, encoder, self.max_memory)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
         """Return the best passages of one query, best first.
@@ -197,14 +247,14 @@ class Searcher:
             k: Passages to return; fewer when the store or the last step of the funnel has fewer.
 
         Raises:
-            UserError: `k` is below 1, or the corpus is not the one that was encoded.
+            UserError: `text` is not one string, `k` is not a number of 1 or more, or the corpus is not the one that was
+                encoded.
         """
         return self.answer(text, k).hits
 
     def answer(self, text: str, k: int = 10) -> SearchResult:
         """Return what `search` finds and the time it took."""
-        if k < 1:
-            raise UserError(f"--hits {k} is below 1", "give at least 1")
+        k = check_query(text, k)
         setup = self._setup
         began = time.perf_counter()
         named = setup.funnel.query_sizes
@@ -219,19 +269,17 @@ class Searcher:
         found = rows[0][:k]
         docids = setup.stores[funnel.last].ids(found)
         searched_at = time.perf_counter()
-        hits = [
-            Hit(docid, float(score), *self._title_and_text(row, docid))
-            for row, docid, score in zip(found.tolist(), docids, scores[0])
-        ]
+        texts = [("", "") if self._texts is None else self._texts.lookup(*row) for row in zip(found.tolist(), docids)]
+        hits = [Hit(docid, float(score), *text) for docid, score, text in zip(docids, scores[0], texts)]
         return SearchResult(hits, 1000 * (encoded_at - began), 1000 * (searched_at - encoded_at))
 
     def _only_size(self) -> Size:
-        stored = (self._reps if isinstance(self._reps, EmbeddingStore) else open_store(self._reps)).spec.size
-        found = self._query_sizes(self._encoder(stored.layer))
+        stored = stored_sizes(self._reps)
+        if len(stored) > 1:
+            raise UserError(f"{shown(self._reps)} holds several sizes: {', '.join(map(str, stored))}", _NAME_ONE)
+        found = self._query_sizes(self._encoder(stored[0].layer))
         if len(found) > 1:
-            raise UserError(
-                f"passages at {stored} are searched at {', '.join(map(str, found))}", "name one with --size"
-            )
+            raise UserError(f"passages at {stored} are searched at {', '.join(map(str, found))}", _NAME_ONE)
         return found[0]
 
     def _query_sizes(self, encoder: QueryEncoder) -> list[Size]:
@@ -244,52 +292,6 @@ class Searcher:
         if self._loaded is None or self._loaded[0] < layer:
             self._loaded = layer, _load(self._model, layer, self._device)
         return self._loaded[1]
-
-    def _title_and_text(self, row: int, docid: str) -> tuple[str, str]:
-        if self._texts is None:
-            return "", ""
-        passage = self._texts[row]
-        if passage.docid != docid:
-            raise UserError(
-                f"passage {row} of the corpus is {passage.docid!r}, in the store it is {docid!r}",
-                "give the corpus that was encoded",
-            )
-        return passage.title, passage.text
-
-
-def _check_model(store: EmbeddingStore, encoder: QueryEncoder, query_size: Size) -> None:
-    """Raise UserError unless queries of the encoder at `query_size` can be compared with the stored passages."""
-    spec, config, layer = store.spec, encoder.config, query_size.layer
-    if spec.kind != "passages":
-        raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
-    space = getattr(getattr(encoder, "projections", None), "space", "")
-    if layer == spec.size.layer or not space or space != spec.shared_space:
-        if config.passage_size(query_size) != spec.size:
-            raise UserError(
-                f"queries at {query_size} and passages at {spec.size} are not in one space: {space or 'none'} and "
-                f"{spec.shared_space or 'none'}",
-                "encode the passages with the model of the queries, which starbucks fit made, or search at one layer",
-            )
-        _check_fingerprint(spec, encoder, layer)
-    for name in ("pooling", "normalize"):
-        expected, found = getattr(spec, name), getattr(config, name)
-        if expected != found:
-            raise UserError(
-                f"the passages were encoded with {name} {expected!r}, this model has {found!r}",
-                "give the model that encoded them, or encode them again",
-            )
-
-
-def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> None:
-    # Layers above that of the queries may not be loaded; the store of deeper passages lists the fingerprints below.
-    deeper = layer < spec.size.layer
-    of_model = encoder.fingerprint(min(layer, spec.size.layer))
-    stored = spec.fingerprint if not deeper else spec.lineage[layer - 1] if len(spec.lineage) >= layer else "unknown"
-    if not same_fingerprint(of_model, stored):
-        raise UserError(
-            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({stored}), this one is {of_model}",
-            "give the model that encoded them, or encode them again",
-        )
 
 
 def _load(model: str | Path, layer: int, device: str | None) -> QueryEncoder:

@@ -8,14 +8,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, open_store
+from starbucks_retrieval.store import EmbeddingStore, MemoryStore, StoreSpec, open_store
 from starbucks_retrieval.store.locate import parse_size_folder, store_folders
 from starbucks_retrieval.store.operations import truncate
 from starbucks_retrieval.store.spec import agree
@@ -28,6 +28,7 @@ _SHARED = (
 )
 
 Stores = dict[Size, EmbeddingStore]
+PassageReps = str | os.PathLike[str] | EmbeddingStore | Mapping[Size, EmbeddingStore]
 
 
 class SlicedStore(EmbeddingStore):
@@ -51,6 +52,10 @@ class SlicedStore(EmbeddingStore):
             # Length 1 plus what rounding adds: relatively, and absolutely for the smallest numbers.
             kind = np.finfo(self.dtype)
             self.largest_norm = 1 + 1e-5 + float(kind.eps) + math.sqrt(dim) * float(kind.smallest_subnormal)
+
+    def id_bytes(self, rows: np.ndarray) -> list[bytes]:
+        """As EmbeddingStore.id_bytes."""
+        return self._wide.id_bytes(rows)
 
     def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """As EmbeddingStore.blocks; reads of the wide store take about the memory of a block."""
@@ -93,22 +98,23 @@ class SlicedStore(EmbeddingStore):
         return truncate(wide, self.spec.size.dim, self.spec.normalize).astype(self.dtype, copy=False)
 
 
-def open_sizes(reps: str | os.PathLike[str] | EmbeddingStore, sizes: Iterable[Size]) -> Stores:
+def open_sizes(reps: PassageReps, sizes: Iterable[Size]) -> Stores:
     """Open a store for every size: the stored one, or a view of the narrowest wider store of its layer.
 
     Args:
-        reps: What `open_store` takes, or one open store.
+        reps: What `open_store` takes, one open store, or several by size.
         sizes: The sizes that are needed.
 
     Raises:
         UserError: Neither a size nor a wider one of its layer is stored; the message lists the sizes that are.
     """
     stored = stored_sizes(reps)
-    opened: Stores = {}
+    in_memory = {reps.spec.size: reps} if isinstance(reps, EmbeddingStore) else reps
+    opened: Stores = dict(in_memory) if isinstance(in_memory, Mapping) else {}
 
     def open_stored(size: Size) -> EmbeddingStore:
         if size not in opened:
-            opened[size] = reps if isinstance(reps, EmbeddingStore) else open_store(reps, size)
+            opened[size] = open_store(cast(str, reps), size)
         return opened[size]
 
     found: Stores = {}
@@ -119,24 +125,31 @@ def open_sizes(reps: str | os.PathLike[str] | EmbeddingStore, sizes: Iterable[Si
         elif wider:
             found[size] = SlicedStore(open_stored(min(wider)), size.dim)
         else:
-            where = "the store" if isinstance(reps, EmbeddingStore) else str(reps)
             raise UserError(
-                f"{where} has no size {size}, nor a wider one of its layer", f"it has {', '.join(map(str, stored))}"
+                f"{shown(reps)} has no size {size}, nor a wider one of its layer",
+                f"it has {', '.join(map(str, stored))}",
             )
     return found
 
 
-def stored_sizes(reps: str | os.PathLike[str] | EmbeddingStore) -> list[Size]:
+def shown(reps: PassageReps) -> str:
+    """Return the path of stored passages, or "the store" for an open one, for messages."""
+    return str(reps) if isinstance(reps, str | os.PathLike) else "the store"
+
+
+def stored_sizes(reps: PassageReps) -> list[Size]:
     """Return the sizes that are stored under what `open_store` takes, ascending.
 
     Args:
-        reps: A path or pattern, or one open store.
+        reps: A path or pattern, one open store, or several by size.
 
     Raises:
         UserError: There is no store at the path.
     """
     if isinstance(reps, EmbeddingStore):
         return [reps.spec.size]
+    if isinstance(reps, Mapping):
+        return sorted(reps)
     folders = store_folders([reps])
     return sorted({parse_size_folder(folder.name) or EmbeddingStore.open(folder).spec.size for folder in folders})
 
@@ -180,11 +193,7 @@ def write_vectors(
         layer: The layer of the size that the store is given; its dim is that of the vectors.
     """
     count, dim = vectors.shape
-    spec = array_spec(count, Size(layer, dim), store_dtype)
-    with StoreWriter.open(Path(folder), spec) as writer:
-        writer.write_shard(0, list(ids), vectors)
-        writer.finish()
-    return EmbeddingStore.open(Path(folder))
+    return MemoryStore(array_spec(count, Size(layer, dim), store_dtype), list(ids), vectors).save(Path(folder))
 
 
 def array_spec(count: int, size: Size, store_dtype: str = "float32") -> StoreSpec:

@@ -102,7 +102,7 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         shard=shard,
         start=start,
         rows=len(ids),
-        largest_norm=_largest_norm(vectors),
+        largest_norm=largest_norm(vectors),
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
@@ -206,7 +206,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise damaged from None
 
 
-def _largest_norm(vectors: np.ndarray) -> float:
+def largest_norm(vectors: np.ndarray) -> float:
+    """Return the length of the longest vector [rows, dim]."""
     largest = 0.0
     for start in range(0, len(vectors), 1024):  # float64 takes two to four times the memory
         block = vectors[start : start + 1024].astype(np.float64)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, as_size
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, entries, exists, is_folder, matching
@@ -70,29 +70,30 @@ def is_part_folder(name: str) -> bool:
     return _PART.fullmatch(name) is not None
 
 
-def open_store(path: PathLike, size: Size | None = None) -> EmbeddingStore:
+def open_store(path: PathLike, size: Size | str | None = None) -> EmbeddingStore:
     """Open a store, joining its parts.
 
     Args:
         path: The folder of a size, the output of encode with one or several sizes and parts, or a pattern that matches
             such folders; local or a URL.
-        size: The size to open, where there are several.
+        size: The size to open, where there are several: a Size or a string such as "6:128".
 
     Raises:
         UserError: No store is there; there are several sizes and `size` is missing; `size` is not among them.
 
     Example:
-        >>> store = open_store("emb/passages", Size(6, 128))  # doctest: +SKIP
+        >>> store = open_store("emb/passages", "6:128")  # doctest: +SKIP
         >>> for start, vectors in store.blocks(max_rows=4096):  # doctest: +SKIP
         ...     print(start, vectors.shape)
     """
     folder = as_path(path)
     if _is_pattern(folder):
         return open_stores(path, size)
+    size = None if size is None else as_size(size)
     return _join(_folders(folder, size), size)
 
 
-def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
+def open_stores(pattern: PathLike, size: Size | str | None = None) -> EmbeddingStore:
     """Open all folders that match a pattern as one store, joining its parts.
 
     Args:
@@ -104,6 +105,7 @@ def open_stores(pattern: PathLike, size: Size | None = None) -> EmbeddingStore:
             `size` is not among them; or several folders are not all the parts of one job.
     """
     matches = _matches(as_path(pattern))
+    size = None if size is None else as_size(size)
     if all(parse_size_folder(match.name) and MANIFEST in entries(match) for match in matches):
         # `emb/*` matches the sizes of one output: choose among them as if `emb` had been named.
         matches = _of_one_size(matches, size, str(pattern))

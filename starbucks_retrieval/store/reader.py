@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,56 +11,12 @@ import numpy.typing as npt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import layout, storage
-from starbucks_retrieval.store.layout import MANIFEST, FileRecord, ShardRecord, load_shard, read_manifest
+from starbucks_retrieval.store.layout import MANIFEST, load_shard, read_manifest
+from starbucks_retrieval.store.shards import Shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
-from starbucks_retrieval.store.storage import PathLike, local_file
+from starbucks_retrieval.store.storage import PathLike
 
 _MAX_MAPPED = 256  # shards of a store that stay mapped at most
-
-
-class _Shard:
-    """A shard in its folder; `start` and `stop` count from the first row of the store that reads it."""
-
-    def __init__(self, folder: Path, record: ShardRecord, start: int) -> None:
-        self.folder, self.record, self.start = folder, record, start
-        self.keep = False
-        self._headers: dict[str, tuple[int, tuple[int, ...], np.dtype]] = {}
-        self._vectors: np.ndarray | None = None
-        self._finite = 0  # rows from the first that are known to be finite
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.record.rows
-
-    # Mapped anew at each use unless `keep` is set: a store of a thousand shards must not hold two thousand open files,
-    # and pages that are no longer mapped do not count as memory of this process.
-    def vectors(self) -> np.ndarray:
-        vectors = self._map(self.record.vectors) if self._vectors is None else self._vectors
-        if self.keep:
-            self._vectors = vectors
-        return vectors
-
-    def ids(self) -> np.ndarray:
-        return self._map(self.record.ids)
-
-    def check(self, rows: np.ndarray, low: int) -> None:
-        """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once."""
-        if low + len(rows) > self._finite:
-            layout.check_finite(rows)
-            if low <= self._finite:
-                self._finite = low + len(rows)
-
-    def _map(self, file: FileRecord) -> np.ndarray:
-        path = local_file(self.folder / file.name, file.bytes, file.blake2b)
-        if file.name not in self._headers:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            self._headers[file.name] = array.offset, array.shape, array.dtype
-            return array
-        # As np.load, without reading the header again: a tenth of its time.
-        offset, shape, dtype = self._headers[file.name]
-        with open(path, "rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray(shape, dtype, mapped, offset)
 
 
 class EmbeddingStore:
@@ -74,7 +29,7 @@ class EmbeddingStore:
         largest_norm: No vector is longer.
     """
 
-    def __init__(self, spec: StoreSpec, shards: list[_Shard]) -> None:
+    def __init__(self, spec: StoreSpec, shards: list[Shard]) -> None:
         self.spec = spec
         self.first_row = spec.first_row
         self.count = shards[-1].stop
@@ -82,6 +37,15 @@ class EmbeddingStore:
         self._shards = shards
         self._starts = np.array([shard.start for shard in shards])
         self._held: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        model = f", model {spec.model_name!r}" if spec.model_name else ""
+        folder = f", in {self.folders[0].parent if len(self.folders) > 1 else self.folders[0]}" if self.folders else ""
+        return f"{type(self).__name__}({self.count} {spec.kind} at {spec.size}, {self.dtype}{model}{folder})"
 
     @property
     def dtype(self) -> np.dtype:
@@ -120,7 +84,7 @@ class EmbeddingStore:
         lengths = storage.entries(folder)
         for record in manifest.shards:
             _check(record.problem(folder, lengths, checksums=False))
-        return cls(spec, [_Shard(folder, record, record.start) for record in manifest.shards])
+        return cls(spec, [Shard(folder, record, record.start) for record in manifest.shards])
 
     @classmethod
     def join(cls, stores: Iterable[EmbeddingStore]) -> EmbeddingStore:
@@ -148,7 +112,7 @@ class EmbeddingStore:
             )
             raise UserError(what, "encode every --dataset_shard_index, and name each part once")
         shards = [
-            _Shard(shard.folder, shard.record, store.first_row + shard.start)
+            Shard(shard.folder, shard.record, store.first_row + shard.start)
             for store in parts
             for shard in store._shards
         ]
@@ -264,7 +228,7 @@ class EmbeddingStore:
         for shard in self._shards:
             _check(shard.record.problem(shard.folder, lengths[shard.folder]))
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Shard, int, int]]:
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
         """Yield the shards that hold rows [start, stop), each with the range of its own rows."""
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         for shard in self._shards[first:]:
@@ -272,7 +236,7 @@ class EmbeddingStore:
                 return
             yield shard, max(start, shard.start) - shard.start, min(stop, shard.stop) - shard.start
 
-    def _by_shard(self, ascending: np.ndarray) -> Iterator[tuple[_Shard, int, int]]:
+    def _by_shard(self, ascending: np.ndarray) -> Iterator[tuple[Shard, int, int]]:
         """Yield the shards that hold some of these rows, each with the range of positions in `ascending`."""
         bounds = np.searchsorted(ascending, np.append(self._starts, self.count))
         for index in np.flatnonzero(np.diff(bounds)):
@@ -287,7 +251,10 @@ class EmbeddingStore:
         return order, rows[order]
 
     def _checked(self, rows: np.ndarray) -> np.ndarray:
-        rows = np.asarray(rows, np.int64)
+        rows = np.atleast_1d(np.asarray(rows))
+        if rows.size and rows.dtype.kind not in "iu":  # a mask, or positions that were computed as floats
+            raise IndexError(f"rows are whole numbers, not {rows.dtype}: of a mask, take np.flatnonzero(mask)")
+        rows = rows.astype(np.int64, copy=False)
         # A negative row would read from the end without an error.
         if len(rows) and (rows.min() < 0 or rows.max() >= self.count):
             raise IndexError(f"rows lie from 0 to {self.count - 1}")

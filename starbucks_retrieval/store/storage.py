@@ -269,6 +269,8 @@ def _url(text: str) -> Any:
 def _file_system(path: Any) -> Any:
     try:
         return path.fs
+    except AttributeError:
+        raise UserError(f"a path is needed, not something of type {type(path).__name__}", "name a folder") from None
     except ImportError as error:
         package = _PACKAGES.get(path.protocol)
         hint = f"pip install {package}" if package else f"install the missing package: {error}"

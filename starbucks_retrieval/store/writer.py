@@ -56,6 +56,10 @@ class StoreWriter:
         self._lock = lock
         self._done: dict[int, ShardRecord] = {}
 
+    def __repr__(self) -> str:
+        done = f"{len(self._done)} of {self.spec.shards} shards"
+        return f"StoreWriter({self.spec.rows} {self.spec.kind} at {self.spec.size}, {done}, in {self.folder})"
+
     @classmethod
     def open(cls, folder: PathLike, spec: StoreSpec, overwrite: bool = False) -> StoreWriter:
         """Start a store, or resume the same job.

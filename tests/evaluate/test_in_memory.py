@@ -7,6 +7,7 @@ import torch
 
 from starbucks_retrieval import UserError, evaluate_run
 from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.search import Hit
 
 RUN = {"1": {"10": 0.5, "11": 0.9, "12": 0.1}, "2": {"11": 2.0, "10": 1.5}, "4": {"9": 1.0}}
 QRELS = {"1": {"10": 2, "12": 1}, "2": {"10": 1}, "3": {"9": 1}}
@@ -75,3 +76,9 @@ def test_unknown_measures_and_dictionaries_for_evaluate(files):
         with pytest.raises(UserError, match="takes files, not dictionaries") as refused:
             evaluate(*arguments)
         assert "evaluate_run" in refused.value.hint
+
+
+def test_hits_of_a_searcher():
+    hits = {"q1": [Hit("d2", 0.5, "", ""), Hit("d1", 0.4, "", "")], "q2": []}
+    scores = evaluate_run(hits, {"q1": ["d1"], "q2": ["d1"]}, "RR@10")
+    assert scores.per_query["RR@10"] == {"q1": 0.5, "q2": 0.0}

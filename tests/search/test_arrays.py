@@ -177,3 +177,23 @@ def test_stores_that_do_not_belong_together(stores, made):
         search_vectors(stores / "p", stores / "p", size="6:16")
     with pytest.raises(UserError, match="query_ids are given for a store"):
         search_vectors(stores / "q", made[1], size="6:16", query_ids=made[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"query_vectors": {"2:2": [[1.0, 0.0]]}}, "are a dictionary of 2:2", "vectors['2:32']"),
+        ({"query_vectors": ["what are hens?"]}, "not numbers", "encoder.encode"),
+        ({"passage_ids": "ab"}, "passage_ids is one string", "list of ids"),
+        ({"size": 5, "passage_vectors": "somewhere"}, "5 is not one size", "6:128"),
+    ],
+)
+def test_what_a_notebook_may_pass_by_mistake(options, message, hint):
+    arguments = {"query_vectors": [[1.0, 0.0]], "passage_vectors": [[1.0, 0.0], [0.0, 1.0]]} | options
+    with pytest.raises(UserError, match=message) as refused:
+        search_vectors(**arguments)
+    assert hint in refused.value.hint
+
+
+def test_memory_may_be_text():
+    assert search_vectors([1.0, 0.0], [[1.0, 0.0]], max_memory="1MB") == {0: {0: 1.0}}

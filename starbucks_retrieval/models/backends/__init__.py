@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.registry import Registry
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from starbucks_retrieval.sizes import Sizes
 
     OpenBackend = Callable[[NestedEncoder, Sizes, str, Sequence[Sequence[int]] | None], Backend]
+
+__all__ = ["BACKENDS"]
+__dir__ = public_names(__name__)
 
 BACKENDS: Registry[OpenBackend] = Registry(
     "backends",

@@ -9,6 +9,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.search import check_parameters
 from starbucks_retrieval.search.engines import MAX_MEMORY, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search, import_faiss
@@ -29,6 +30,7 @@ __all__ = [
     "recall",
     "sample_rows",
 ]
+__dir__ = public_names(__name__)
 
 
 RESCORE = 4  # rows to score again, as a multiple of the depth

@@ -22,6 +22,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.search.engines import RetrievedRows, Retriever, RetrieverEngine, SearchRequest
 from starbucks_retrieval.search.engines.milvus.collections import (
     DOCID,
@@ -48,6 +49,7 @@ __all__ = [
     "milvus_funnel",
     "milvus_search",
 ]
+__dir__ = public_names(__name__)
 
 
 class MilvusEngine(RetrieverEngine):

@@ -1,0 +1,82 @@
+"""The part of a model that a Searcher needs, and a check that it is the one behind stored passages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.store import EmbeddingStore, StoreSpec
+from starbucks_retrieval.store.spec import same_fingerprint
+
+
+class QueryEncoder(Protocol):
+    """The part of a model that a Searcher needs; `NestedEncoder` has it.
+
+    One with an attribute `projections` that is not None also searches passages of other layers in `projections.space`.
+    """
+
+    config: Any
+
+    def encode(self, texts: list[str], sizes: Sizes, *, is_query: bool) -> Mapping[Size, np.ndarray]: ...
+
+    def fingerprint(self, layer: int) -> str: ...
+
+
+def check_model(store: EmbeddingStore, encoder: QueryEncoder, query_size: Size) -> None:
+    """Raise UserError unless queries of the encoder at `query_size` can be compared with the stored passages."""
+    spec, config, layer = store.spec, encoder.config, query_size.layer
+    if spec.kind != "passages":
+        raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
+    space = getattr(getattr(encoder, "projections", None), "space", "")
+    if layer == spec.size.layer or not space or space != spec.shared_space:
+        if config.passage_size(query_size) != spec.size:
+            raise UserError(
+                f"queries at {query_size} and passages at {spec.size} are not in one space: {space or 'none'} and "
+                f"{spec.shared_space or 'none'}",
+                "encode the passages with the model of the queries, which starbucks fit made, or search at one layer",
+            )
+        _check_fingerprint(spec, encoder, layer)
+    for name in ("pooling", "normalize"):
+        expected, found = getattr(spec, name), getattr(config, name)
+        if expected != found:
+            raise UserError(
+                f"the passages were encoded with {name} {expected!r}, this model has {found!r}",
+                "give the model that encoded them, or encode them again",
+            )
+
+
+def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> None:
+    # Layers above that of the queries may not be loaded; the store of deeper passages lists the fingerprints below.
+    deeper = layer < spec.size.layer
+    of_model = encoder.fingerprint(min(layer, spec.size.layer))
+    stored = spec.fingerprint if not deeper else spec.lineage[layer - 1] if len(spec.lineage) >= layer else "unknown"
+    if not same_fingerprint(of_model, stored):
+        raise UserError(
+            f"the passages were encoded by another model: {spec.model_name or 'unnamed'} ({stored}), this one is {of_model}",
+            "give the model that encoded them, or encode them again",
+        )
+
+
+def check_model_type(model: Any) -> None:
+    """Raise UserError unless a model is a name or an encoder."""
+    if hasattr(model, "size_name"):
+        raise UserError(
+            f"{model!r} is an encoder at one size",
+            f'give the encoder, and the size beside it: size="{model.size_name}"',
+        )
+    if not isinstance(model, str | Path) and not hasattr(model, "fingerprint"):
+        raise UserError(
+            f"a model is a folder, a hub name or an encoder, not a {type(model).__name__}", "name the model"
+        )
+
+
+def sizes_and_settings(model: Any) -> Any:
+    """Return the sizes and the settings of a model, from its folder or from an encoder."""
+    from starbucks_retrieval.models.info import model_info
+
+    return model_info(str(model)) if isinstance(model, str | Path) else model

@@ -1,0 +1,103 @@
+"""What a search of typed queries needs, made once for a size or a funnel."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.codes import code_shortlister
+from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.funnel_search import Shortlister
+from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model
+from starbucks_retrieval.search.stores import PassageReps, open_sizes
+from starbucks_retrieval.sizes import Size, as_size
+from starbucks_retrieval.store import EmbeddingStore
+
+
+@dataclass(frozen=True)
+class SearchSetup:
+    """What a search needs: replaced as one, so that a running query keeps what it began with."""
+
+    funnel: Funnel
+    stores: Mapping[Size, EmbeddingStore]
+    encoder: QueryEncoder
+    first: Shortlister | None = None  # scans the codes of a quantised first step
+
+
+def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: Size | str | None) -> Funnel:
+    """Return the steps of a search: one for a size.
+
+    Args:
+        size: The size to search at.
+        funnel: The steps, instead of one size.
+        query_size: The layer of the queries, if it differs from that of the passages.
+
+    Raises:
+        UserError: Not exactly one of `size` and `funnel` is given, or one cannot be read.
+
+    Example:
+        >>> print(as_funnel("6:128", None, None), as_funnel(None, "2:32@100,6:128", None))
+        6:128 2:32@100,6:128
+    """
+    if (size is None) == (funnel is None):
+        raise UserError("a search needs either a size or a funnel", 'give size="6:128", or funnel="2:32@1000,6:128"')
+    if isinstance(size, str) and ("@" in size or "," in size):
+        raise UserError(f"{size} is not one size", f'if it is a funnel, write funnel="{size}"')
+    steps = Funnel((FunnelStep(as_size(size)),)) if size is not None else funnel
+    if not isinstance(steps, str | Funnel):
+        raise UserError(f"the funnel is {steps!r}, not a string", 'write funnel="2:32@1000,6:128"')
+    steps = Funnel.parse(steps) if isinstance(steps, str) else steps
+    return steps.with_queries_at(as_size(query_size) if query_size is not None else None)
+
+
+def set_up(reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: int) -> SearchSetup:
+    """Open the stores that a search needs, and check that the model is the one behind them.
+
+    Args:
+        reps: Where the passages are stored.
+        steps: The size or the funnel.
+        encoder: The model.
+        max_memory: Bytes for vectors and result lists.
+
+    Raises:
+        UserError: A size is not stored, or queries and passages are not comparable.
+    """
+    named = steps.query_sizes
+    wanted = {step: step if step in named else encoder.config.passage_size(step) for step in steps.sizes}
+    opened = open_sizes(reps, dict.fromkeys(wanted.values()))
+    stores = {step: opened[other] for step, other in wanted.items()}
+    for step, store in stores.items():
+        check_model(store, encoder, named.get(step, step))
+    first, scanned = None, stores[steps.sizes[0]]
+    if steps.steps[0].code:
+        first = code_shortlister(steps.steps[0], scanned, max_memory=max_memory)
+    else:
+        scanned.hold(max_memory // 2)  # every query scans all of it
+    return SearchSetup(steps, stores, encoder, first)
+
+
+def check_query(text: Any, k: Any) -> int:
+    """Return the number of passages to find for a query.
+
+    Args:
+        text: The query.
+        k: The passages to find.
+
+    Raises:
+        UserError: `text` is not one string, or `k` is not a number of 1 or more.
+    """
+    if not isinstance(text, str):
+        shown = "None" if text is None else f"of type {type(text).__name__}"
+        raise UserError(
+            f"the query is {shown}, not one string", "of several: [searcher.search(text) for text in texts]"
+        )
+    try:
+        k = operator.index(k)
+    except TypeError:
+        raise UserError(f"k is {k!r}", "give a whole number from 1 on") from None
+    if k < 1:
+        raise UserError(f"--hits {k} is below 1", "give at least 1")
+    return k
