@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import platform
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli.words import command, short_path
 from starbucks_retrieval.demo import LONG, Settings
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.page import write_page
 from starbucks_retrieval.demo.pipeline import (
     Backbone,
-    command,
     import_package,
     measure,
     measure_speed,
     minilm,
     run_file,
-    short_path,
 )
 from starbucks_retrieval.demo.training import fit_model, train_model
-from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
-from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.steps import Steps
 from starbucks_retrieval.version import __version__
 
 log = logging.getLogger(__name__)
-_RECORDS = ".starbucks-demo"
 TOKEN_DIM = 128  # of layer 0, which is measured once
 _OUTPUTS = {
     "corpus": ["data"],
@@ -86,7 +80,7 @@ def demo(
         "backbone": base.digest,
         "modules": [str(source) for source in sources],
     }
-    with Steps.open(folder, _OUTPUTS, inputs) as steps:
+    with Steps.open(folder, _OUTPUTS, inputs, "demo") as steps:
         summary = _run(steps, folder, settings, base, sources)
     summary["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "summary.json", summary)
@@ -192,92 +186,3 @@ def next_lines(folder: Path, base: Backbone) -> list[dict[str, str]]:
         (f"See which queries the training helped at {middle}, one line each:", "evaluate", score),
     ]
     return [{"what": what, "command": command(stage, flags)} for what, stage, flags in lines]
-
-
-class Steps:
-    """Named steps in a fixed order, which write into one folder.
-
-    A step's record is written last, so a killed step runs again. All steps run again when `inputs` change; all later
-    steps run again when one does.
-
-    Attributes:
-        folder: The folder.
-        outputs: By step, the files and folders that it writes, relative to `folder`.
-        seconds: The duration of each step when it ran.
-    """
-
-    def __init__(self, folder: Path, outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Any]) -> None:
-        self.folder, self.outputs = folder, outputs
-        self.seconds: dict[str, float] = {}
-        wanted, path = json.loads(json.dumps(inputs)), folder / _RECORDS / "inputs.json"
-        if _read(path) != wanted:
-            self._forget(list(outputs))
-            write_json(path, wanted)
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, folder: Path, outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Any]) -> Iterator[Steps]:
-        """Lock a folder that is new, empty or an earlier demonstration's, and yield its steps.
-
-        Args:
-            folder: The folder, made if it is missing.
-            outputs: By step, the files and folders that it writes, relative to `folder`.
-            inputs: Everything that results depend on, JSON-ready.
-
-        Raises:
-            UserError: `folder` holds something else, or another process is writing it.
-        """
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file, a folder is needed", "name another --output")
-        records = folder / _RECORDS
-        if folder.exists() and not records.is_dir() and any(entry.name != ".lock" for entry in folder.iterdir()):
-            raise UserError(f"{folder} holds something else than a demonstration", "name another --output")
-        records.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
-        try:
-            yield cls(folder, outputs, inputs)
-        finally:
-            lock.release()
-
-    def run(self, name: str, title: str, work: Callable[[], dict[str, Any]], resumes: bool = False) -> dict[str, Any]:
-        """Return the figures that an earlier run of the step recorded, else those of `work`.
-
-        Args:
-            name: The step, one of `outputs`.
-            title: A line for the log.
-            work: Does the step and returns its JSON-ready figures.
-            resumes: Keep the output of a killed run, from which `work` resumes; otherwise it is removed before `work`.
-        """
-        log.info("\n%s", title)
-        path, names = self._record(name), list(self.outputs)
-        record = _read(path)
-        if record is None or not all((self.folder / output).exists() for output in self.outputs[name]):
-            self._forget(names[names.index(name) + resumes :])
-            path.unlink(missing_ok=True)
-            began = time.monotonic()
-            record = {"figures": json.loads(json.dumps(work())), "seconds": round(time.monotonic() - began, 1)}
-            write_json(path, record)
-        else:
-            log.info("kept from an earlier run, which took %.0f s", record["seconds"])
-        self.seconds[name] = record["seconds"]
-        return record["figures"]
-
-    def _record(self, name: str) -> Path:
-        return self.folder / _RECORDS / f"{name}.json"
-
-    def _forget(self, names: Sequence[str]) -> None:
-        """Remove records, the last first, then outputs: a kill in between must leave no record without its outputs."""
-        for name in reversed(names):
-            self._record(name).unlink(missing_ok=True)
-        for path in (self.folder / output for name in names for output in self.outputs[name]):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None

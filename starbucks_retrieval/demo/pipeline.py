@@ -5,17 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
-import shlex
-import shutil
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import progress, read_text
+from starbucks_retrieval.cli.words import command
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import open_corpus
 from starbucks_retrieval.demo import Settings
@@ -79,49 +76,6 @@ def import_package(module: str, name: str) -> Any:
         raise UserError(
             f"the demonstration needs {name}, which is not installed", 'pip install "starbucks_retrieval[demo]"'
         ) from None
-
-
-def command(stage: str, flags: dict[str, Any]) -> str:
-    """Return `starbucks <stage>` with these flags, as it can be typed in the current folder.
-
-    Args:
-        stage: The subcommand, such as `encode`.
-        flags: Values by flag name, without dashes. True gives the flag alone, a list gives several words after it, and
-            None and False leave the flag out.
-
-    Example:
-        >>> command("search", {"size": "2:32", "override": True, "index": None}).partition(" search ")[2]
-        '--size 2:32 --override'
-    """
-    words = [*program(), stage]
-    for name, value in flags.items():
-        if value is True:
-            words.append(f"--{name}")
-        elif value is not None and value is not False:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return shlex.join(words)
-
-
-def program() -> list[str]:
-    """Return the words that start `starbucks` here: its name where the shell finds it, else its path."""
-    script = Path(sys.executable).with_name("starbucks")
-    found = shutil.which("starbucks")
-    if found and Path(found).resolve() == script.resolve():
-        return ["starbucks"]
-    if script.is_file():
-        return [short_path(script)]
-    return [short_path(Path(sys.executable)), "-m", "starbucks_retrieval"]
-
-
-def short_path(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside it, else the absolute path.
-
-    Example:
-        >>> short_path(Path.cwd() / "data" / "corpus.jsonl")
-        'data/corpus.jsonl'
-    """
-    absolute, here = Path(os.path.abspath(path)), Path.cwd()
-    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
 def run_file(folder: Path, size: Size) -> Path:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, parse_flags
+from starbucks_retrieval.cli.words import command, program, short_path
 from starbucks_retrieval.data import open_groups
 from starbucks_retrieval.demo import Settings
-from starbucks_retrieval.demo.pipeline import Backbone, command, program, short_path
+from starbucks_retrieval.demo.pipeline import Backbone
 
 log = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ USES = {
     "remote": "embedding stores at s3://, gs:// and other URLs",
     "milvus": "search --engine milvus: a file or a server",
     "ray": "encode and search --engine ray, over a cluster",
+    "html": "starbucks quickstart: HTML files",
     "report": "starbucks report: figures",
     "transfer": "starbucks transfer: the classifiers",
     "demo": "starbucks demo: a small model, figures",

@@ -14,7 +14,7 @@ from starbucks_retrieval import UserError, clock
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.__main__ import main
-from starbucks_retrieval.demo.api import Steps, demo
+from starbucks_retrieval.demo.api import demo
 from starbucks_retrieval.store import open_store
 
 TINY = Settings(
@@ -33,7 +33,6 @@ TINY = Settings(
     depth=10,
     shard_size=16,
 )
-OUTPUTS = {"base": ["data"], "top": ["out"]}
 SIZES = ["1:3", "2:5", "3:21", "4:32"]
 
 
@@ -158,93 +157,3 @@ def test_the_command_prints_a_table_and_refuses_another_folder(tmp_path, finishe
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match="holds something else"):
         main(["--output", str(tmp_path)])
-
-
-def writes(folder, output, text, calls):
-    def work():
-        calls.append(text)
-        (folder / output).mkdir(exist_ok=True)
-        (folder / output / text).write_text(text)
-        return {"text": text}
-
-    return work
-
-
-def run_both(folder, inputs, text, calls):
-    """Figures of both steps, whose work writes files of the name `text`."""
-    with Steps.open(folder, OUTPUTS, inputs) as steps:
-        base = steps.run("base", "first", writes(folder, "data", text, calls))
-        return base, steps.run("top", "second", writes(folder, "out", text, calls), resumes=True), steps.seconds
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_steps_run_again_when_inputs_change(tmp_path):
-    calls: list[str] = []
-    first = run_both(tmp_path, {"x": 1, "sizes": (1, 2)}, "one", calls)
-    assert run_both(tmp_path, {"x": 1, "sizes": (1, 2)}, "two", calls) == first
-    assert first[:2] == ({"text": "one"}, {"text": "one"}) and set(first[2]) == {"base", "top"}
-    run_both(tmp_path, {"x": 2}, "three", calls)
-    assert calls == ["one", "one", "three", "three"]
-    assert names(tmp_path / "data") == names(tmp_path / "out") == ["three"]
-
-
-@pytest.mark.parametrize(("lost", "done"), [("data", ["two", "two"]), ("out", ["two"])])
-def test_a_step_without_its_output_runs_again_with_all_later_steps(tmp_path, lost, done):
-    calls: list[str] = []
-    run_both(tmp_path, {}, "one", calls)
-    (tmp_path / lost / "one").unlink()
-    (tmp_path / lost).rmdir()
-    run_both(tmp_path, {}, "two", calls)
-    assert calls[2:] == done
-    assert names(tmp_path / "out") == ["two"]
-
-
-@pytest.mark.parametrize(("resumes", "left"), [(True, ["half", "whole"]), (False, ["whole"])])
-def test_a_killed_step_resumes_or_starts_over(tmp_path, resumes, left):
-    folder = tmp_path / "demo"
-
-    def killed():
-        (folder / "out").mkdir()
-        (folder / "out" / "half").touch()
-        raise Killed
-
-    with pytest.raises(Killed), Steps.open(folder, {"top": ["out"]}, {}) as steps:
-        steps.run("top", "title", killed, resumes)
-    with Steps.open(folder, {"top": ["out"]}, {}) as steps:
-        steps.run("top", "title", writes(folder, "out", "whole", []), resumes)
-    assert names(folder / "out") == left
-
-
-@pytest.mark.parametrize("inputs", [{"x": 1}, {"x": 2}])
-def test_a_kill_during_the_removal_of_outputs_revives_no_step(tmp_path, monkeypatch, inputs):
-    calls: list[str] = []
-    run_both(tmp_path, {"x": 1}, "one", calls)
-    monkeypatch.setattr("shutil.rmtree", lambda path: (_ for _ in ()).throw(Killed()))
-    with pytest.raises(Killed):
-        run_both(tmp_path, {"x": 2}, "two", calls)
-    monkeypatch.undo()
-    run_both(tmp_path, inputs, "three", calls)
-    assert calls == ["one", "one", "three", "three"]
-    assert names(tmp_path / "data") == names(tmp_path / "out") == ["three"]
-
-
-def test_other_folders_and_files_are_refused(tmp_path):
-    (tmp_path / "notes").mkdir()
-    with pytest.raises(UserError, match="holds something else"), Steps.open(tmp_path, OUTPUTS, {}):
-        pass
-    assert names(tmp_path) == ["notes"]
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="is a file"), Steps.open(tmp_path / "file", OUTPUTS, {}):
-        pass
-
-
-def test_two_demonstrations_in_one_folder_are_refused(tmp_path):
-    with (
-        Steps.open(tmp_path, OUTPUTS, {}),
-        pytest.raises(UserError, match="another process is writing"),
-        Steps.open(tmp_path, OUTPUTS, {}),
-    ):
-        pass

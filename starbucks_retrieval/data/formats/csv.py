@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -24,13 +24,30 @@ def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts |
     columns without a name are left out. Raises UserError for a row with another number of cells, misplaced quotes, NUL
     bytes, and a first row that is no header or names a column twice.
     """
-    yield from islice(_named_rows(_read_cells(path), path), start, stop)
+    lines = ((number, decode(raw, path, number)) for number, raw in all_lines(path))
+    yield from islice(named_rows(read_cells(lines, path), path, _has_known_name), start, stop)
 
 
-def _named_rows(found: Iterator[tuple[int, list[str]]], path: Path) -> NumberedRows:
+def _has_known_name(names: list[str]) -> bool:
+    return not COLUMNS.isdisjoint(map(str.lower, names))
+
+
+def named_rows(
+    found: Iterator[tuple[int, list[str]]], path: Path, is_header: Callable[[list[str]], bool]
+) -> NumberedRows:
+    """Yield (line, column name → cell) of each row below the header, which is the first row.
+
+    Args:
+        found: (line, cells) of each row.
+        path: The file, for messages.
+        is_header: Whether the cells of the first row, stripped, can be the names of columns.
+
+    Raises:
+        UserError: The first row is no header or names a column twice, or a row has another number of cells.
+    """
     number, cells = next(found, (1, []))
     names = [cell.strip() for cell in cells]
-    if names and COLUMNS.isdisjoint(map(str.lower, names)):
+    if names and not is_header(names):
         line = ", ".join(names)
         raise UserError(
             f"{path}:{number}: no header: {line if len(line) <= 60 else f'{line[:60]}…'!r} names no known column",
@@ -48,21 +65,31 @@ def _named_rows(found: Iterator[tuple[int, list[str]]], path: Path) -> NumberedR
         yield number, {name: cell for name, cell in zip(names, cells) if name}
 
 
-def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, each with the line where it begins."""
+def read_cells(
+    numbered: Iterable[tuple[int, str]], path: Path, delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of the rows that are not empty, each with the line where it begins.
+
+    Args:
+        numbered: The lines of the file, with their numbers from 1 and their ends.
+        path: The file, for messages.
+        delimiter: The character between two cells.
+
+    Raises:
+        UserError: While iterating: misplaced quotes or a NUL byte.
+    """
     last = 0  # number of the last line read
 
     def lines() -> Iterator[str]:
         nonlocal last
-        for last, raw in all_lines(path):
-            line = decode(raw, path, last)
+        for last, line in numbered:
             if "\0" in line:
                 raise UserError(
                     f"{path}:{last}: a NUL byte", "the file is damaged or in UTF-16; if so: iconv -f utf-16 -t utf-8"
                 )
             yield line
 
-    reader = csv.reader(lines(), strict=True)
+    reader = csv.reader(lines(), strict=True, delimiter=delimiter)
     while True:
         first = last + 1
         try:
