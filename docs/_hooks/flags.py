@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from starbucks_retrieval import cli
 from starbucks_retrieval.completion import stage_parsers
 
+COMMON = (cli.CommonArguments.__doc__ or "").rstrip(".")
+_COMMON_LINK = (
+    "`--seed`, `--log_level`, `--quiet` and `--json` are [flags of every command](../flags.md#flags-of-every-command)."
+)
+
 
 @dataclass(frozen=True)
 class Command:
@@ -38,20 +43,45 @@ def commands() -> Iterator[Command]:
             yield Command(" ".join(words), parser)
 
 
+def flag_pages() -> dict[str, tuple[str, str]]:
+    """Return {command: (summary, page)}: the flags of each command, with its sub-commands, as a page in Markdown."""
+    found: dict[str, tuple[str, str]] = {}
+    for words, summary, parser in stage_parsers():
+        if parser is None:
+            found[words[0]] = (summary, f"# starbucks {words[0]}\n\n{_COMMON_LINK}\n")
+        elif len(words) == 1:
+            text = as_markdown(Command(words[0], parser), common=False)
+            found[words[0]] = (summary, f"{text.removeprefix('#')}\n{_COMMON_LINK}\n")
+        else:
+            about, page = found[words[0]]
+            found[words[0]] = (about, f"{page}\n{as_markdown(Command(' '.join(words), parser), common=False)}")
+    return found
+
+
+def overview() -> str:
+    """Return a table of the commands, each with a link to its page, and the flags that all of them have."""
+    lines = ["| command | |", "|---|---|"]
+    lines += [
+        f"| [`starbucks {name}`](flags/{name}.md) | {_cell(summary)} |" for name, (summary, _) in flag_pages().items()
+    ]
+    shared = next(actions for title, actions in next(commands()).groups if title == COMMON)
+    return "\n".join([*lines, "", f"## {COMMON}", "", *_table(shared)])
+
+
 def as_markdown(command: Command, common: bool) -> str:
     """Return a section with the flags of a command; the flags that all commands share only if `common`."""
     lines = [f"## starbucks {command.name}", "", _cell(command.parser.description or ""), ""]
     for title, actions in command.groups:
-        if title == cli.CommonArguments.__doc__.rstrip(".") and not common:  # type: ignore[union-attr]
-            continue
-        lines += [f"**{title}**", "", "| flag | value | meaning |", "|---|---|---|"]
-        lines += [
-            f"| `{action.option_strings[0]}` | {_value(action)} | {_cell(action.help or '')} |" for action in actions
-        ]
-        lines.append("")
+        if title != COMMON or common:
+            lines += [f"**{title}**", "", *_table(actions)]
     if command.parser.epilog:
         lines += _examples(command.parser.epilog)
     return "\n".join(lines)
+
+
+def _table(actions: list[argparse.Action]) -> list[str]:
+    rows = [f"| `{action.option_strings[0]}` | {_value(action)} | {_cell(action.help or '')} |" for action in actions]
+    return ["| flag | value | meaning |", "|---|---|---|", *rows, ""]
 
 
 def _value(action: argparse.Action) -> str:

@@ -6,6 +6,7 @@ import html
 import posixpath
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # this checkout's package, and flags.py
-from flags import as_markdown, commands  # noqa: E402 - mkdocs resets sys.path after a hook is loaded
+from flags import flag_pages, overview  # noqa: E402 - mkdocs resets sys.path after a hook is loaded
 
 # Pages of the site that are elsewhere in the repository.
 OUTSIDE = {
@@ -23,6 +24,7 @@ OUTSIDE = {
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
 }
+FLAGS = "reference/flags.md"
 PAGES = {source: page for page, source in OUTSIDE.items()} | {"README.md": "index.md"}
 
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -30,12 +32,37 @@ _FENCE = re.compile(r"^ *(```|~~~)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
+def on_config(config: Any) -> Any:
+    """Add the address of the repository, if pyproject.toml has one, and the pages of flags to the menu."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    if "Repository" in urls:
+        config.repo_url, config.repo_name = urls["Repository"], config.site_name
+    config.nav = _with_flag_pages(config.nav)
+    return config
+
+
+def _with_flag_pages(nav: Any) -> Any:
+    """Put the pages of the commands below the overview of flags."""
+    if isinstance(nav, list):
+        return [_with_flag_pages(item) for item in nav]
+    if isinstance(nav, dict):
+        return {title: _with_flag_pages(item) for title, item in nav.items()}
+    return [{"All commands": nav}, *({name: page_of(name)} for name in flag_pages())] if nav == FLAGS else nav
+
+
+def page_of(command: str) -> str:
+    """Return the page of a command's flags."""
+    return f"reference/flags/{command}.md"
+
+
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages from outside docs/."""
+    """Add the pages from outside docs/, and a page of flags for each command."""
     from mkdocs.structure.files import File  # here, so that a test without mkdocs can use the rest
 
     for page, source in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for name, (_, text) in flag_pages().items():
+        files.append(File.generated(config, page_of(name), content=text))
     return files
 
 
@@ -44,7 +71,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
     if "<!-- consumers -->" in markdown:
         markdown = markdown.replace("<!-- consumers -->", _consumers())
     if "<!-- flags -->" in markdown:
-        markdown = markdown.replace("<!-- flags -->", _flags())
+        markdown = markdown.replace("<!-- flags -->", overview())
     return relink(markdown, page.file.src_uri)
 
 
@@ -63,10 +90,6 @@ def _mathml(match: re.Match[str]) -> str:
     )
     drawn = drawn.replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
     return f'<div class="formula">{drawn}</div>' if block else drawn
-
-
-def _flags() -> str:
-    return "\n".join(as_markdown(command, common=number == 0) for number, command in enumerate(commands()))
 
 
 def _consumers() -> str:

@@ -10,7 +10,7 @@ import pytest
 from docs.pages import ROOT, pages, read
 
 sys.path.append(str(ROOT / "docs" / "_hooks"))
-from flags import as_markdown, commands
+from flags import COMMON, as_markdown, commands, flag_pages, overview
 
 _COMMAND = re.compile(r"(?:starbucks |-m starbucks_retrieval\.)(\w+)(?: (\w+))?")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z_]\w*)")
@@ -87,6 +87,23 @@ def test_the_reference_lists_every_flag_with_its_meaning():
         text = as_markdown(command, common=True)
         for flag in command.flags:
             assert re.search(rf"^\| `{flag}` \| .* \| \S.* \|$", text, re.MULTILINE), f"{command.name} {flag}"
+
+
+def test_each_command_has_a_page_of_flags():
+    found = flag_pages()
+    for command in commands():
+        page = found[command.name.split()[0]][1]
+        heading = "##" if " " in command.name else "#"
+        assert (
+            page.count(f"\n{heading} starbucks {command.name}\n") + page.startswith(f"# starbucks {command.name}\n")
+            == 1
+        )
+        for title, actions in command.groups:
+            for action in actions:
+                assert (f"| `{action.option_strings[0]}` |" in page) == (title != COMMON), command.name
+    for name in found:
+        assert f"](flags/{name}.md)" in overview()
+    assert "| `--seed` |" in overview()
 
 
 def test_a_wrong_flag_is_found():

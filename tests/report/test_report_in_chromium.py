@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-
+import chromium
 import pytest
 
 from starbucks_retrieval.report import report
 
 from .conftest import costs, grid
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the path (apt-get install chromium)"),
-    pytest.mark.slow,
-]
-_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--allow-file-access-from-files",
-]
+pytestmark = [pytest.mark.skipif(chromium.BROWSER is None, reason=chromium.NEEDED), pytest.mark.slow]
 
 # The frame gives the page the width of a phone, which no window may have; the probe reads it and clicks in it.
 _FRAME = """<!doctype html><body><iframe id=page src="index.html" width={width} height=900></iframe><pre id=seen></pre><script>
@@ -69,16 +48,9 @@ def page(two_methods, write, tmp_path):
 @pytest.mark.parametrize("width", [400, 1200])
 def test_the_page_in_a_browser(page, width, tmp_path):
     (page / "frame.html").write_text(_FRAME.format(width=width))
-    command = [str(BROWSER), *_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000"]
-    done = subprocess.run(
-        [*command, "--virtual-time-budget=4000", "--dump-dom", (page / "frame.html").as_uri()],
-        capture_output=True,
-        text=True,
-    )
-    seen = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.S)
-    assert seen, done.stderr[-2000:]
-    found = dict(line.rsplit(" ", 1) for line in seen[1].splitlines())
-    assert "CONSOLE" not in done.stderr
+    text, console = chromium.seen(page / "frame.html", tmp_path / "profile")
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines())
+    assert not console
     assert int(found["overflow"]) <= 0
     assert abs(int(found["width"]) - width) <= 20  # less a scroll bar
     assert int(found["svg"]) > 5
