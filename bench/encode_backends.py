@@ -18,7 +18,7 @@ import common
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.demo import SHORT
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
-from starbucks_retrieval.demo.pipeline import Backbone, measure, minilm
+from starbucks_retrieval.demo.pipeline import Backbone, Measurement, minilm
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.models.backends.selection import drift, open_backend
@@ -83,7 +83,7 @@ def _demo_scores(base: Backbone, kinds: list[str]) -> dict[str, dict[str, float]
             backend, dtype = kind.split("-")
             flags = {"model_name_or_path": str(base.path), **lengths, "override": True}
             flags |= {"backend": backend, "dtype": dtype}
-            measured = measure(folder / kind, folder / "data", base.sizes, SHORT, flags)
+            measured = Measurement(folder / kind, folder / "data", base.sizes, SHORT, flags).run()
             found[kind] = {size: values["nDCG@10"] for size, values in measured["scores"].items()}
     return found
 

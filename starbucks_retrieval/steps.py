@@ -29,6 +29,7 @@ class Steps:
         outputs: By step, the files and folders that it writes, relative to `folder`.
         records: The folder of the steps' records.
         seconds: The duration of each step when it ran.
+        kept: The steps that an earlier call ran.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Steps:
     ) -> None:
         self.folder, self.outputs, self.records = folder, outputs, records
         self.seconds: dict[str, float] = {}
+        self.kept: set[str] = set()
         wanted, path = json.loads(json.dumps(inputs)), records / "inputs.json"
         found = _read(path)
         if found != wanted:
@@ -94,6 +96,7 @@ class Steps:
             write_json(path, record)
         else:
             log.info("kept from an earlier run, which took %.0f s", record["seconds"])
+            self.kept.add(name)
         self.seconds[name] = record["seconds"]
         return record["figures"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,9 @@ __all__ = ["Browsed", "ComparedHit", "QueryComparison", "RankedList", "RunSummar
 __dir__ = public_names(__name__)
 
 log = logging.getLogger(__name__)
+
+_BYTES = 2_000_000  # of a page, if its texts can be that short
+_TEXT = (1500, 1200, 1000, 850, 700, 550, 400, 300)  # characters of a passage, if the user does not name a number
 
 Pick = Literal["changed", "first", "random"]
 
@@ -81,7 +84,7 @@ def browse(
     pick: Pick = "changed",
     relevance: int = 1,
     remove_identical: bool = False,
-    max_text: int = 1500,
+    max_text: int | None = None,
     title: str | None = None,
     seed: int = 42,
 ) -> Browsed:
@@ -104,7 +107,7 @@ def browse(
         pick: Which queries are shown if there are more: those that change most, the first, or random ones.
         relevance: The grade from which a passage counts as relevant.
         remove_identical: Drop results that have the id of their query.
-        max_text: The most characters of a passage.
+        max_text: The most characters of a passage; None means 1500, or fewer if the page would exceed 2 MB.
         title: The heading of the page.
         seed: The seed of random queries.
 
@@ -112,7 +115,7 @@ def browse(
         UserError: A file cannot be read, the files share no query or no passage, or the measure is unknown.
     """
     for name, value in (("depth", depth), ("max_queries", max_queries), ("max_text", max_text)):
-        if value < 1:
+        if value is not None and value < 1:
             raise UserError(f"--{name} {value} is below 1", "raise it, or leave it out")
     paths = list(dict.fromkeys(map(str, [runs] if isinstance(runs, str | Path) else runs)))
     if not paths:
@@ -143,10 +146,16 @@ def browse(
         depth=depth,
         relevance=relevance,
         highest=max((grade for grades in (judged or {}).values() for grade in grades.values()), default=relevance),
-        max_text=max_text,
+        max_text=max_text or _TEXT[0],
         version=__version__,
     )
     html = render_browse_page(page)
+    too_long = len(html.encode("utf-8")) - _BYTES
+    if max_text is None and too_long > 0:
+        room = len(page.packed_passages()) - too_long
+        tries = (replace(page, max_text=most) for most in _TEXT[1:])
+        page = next((one for one in tries if len(one.packed_passages()) <= room), replace(page, max_text=_TEXT[-1]))
+        html = render_browse_page(page)
     if output is not None:
         with atomic_writer(Path(output).expanduser()) as out:
             out.write(html.encode("utf-8"))
@@ -161,6 +170,7 @@ def _figures(page: BrowsePage, html: str, output: str | Path | None) -> dict[str
         "queries": page.total,
         "shown": len(page.queries),
         "passages": len(page.passages),
+        "max_text": page.max_text,
         "measure": page.measure,
         "runs": [
             {"label": column.label, "path": column.path, "size": column.size and str(column.size)}

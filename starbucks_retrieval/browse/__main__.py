@@ -40,7 +40,9 @@ class BrowseArguments:
     depth: int = flag(10, "passages shown of each run")
     max_queries: int = flag(200, "most queries on the page")
     pick: Pick = flag("changed", "queries to show if there are more: those that change most, the first, or random ones")
-    max_text: int = flag(1500, "most characters of a passage")
+    max_text: int | None = flag(
+        None, "most characters of a passage (default: 1500, or fewer if the page would exceed 2 MB)"
+    )
 
 
 @dataclass

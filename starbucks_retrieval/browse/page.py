@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -34,11 +36,6 @@ class Excerpt(NamedTuple):
     start: str
     rest: str
     hidden: int
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the text goes on after `start`."""
-        return bool(self.rest or self.hidden)
 
 
 @dataclass(frozen=True)
@@ -121,11 +118,22 @@ class BrowsePage:
         """Return how many relevant passages of a query no run shows."""
         return query.relevant - len({hit.docid for result in query.results for hit in result.hits if self.level(hit)})
 
-    def excerpt(self, docid: str) -> Excerpt | None:
-        """Return the text of a passage as the page shows it, or None if the corpus lacks it."""
-        passage = self.passages.get(docid)
-        if passage is None:
-            return None
+    def passage_number(self, docid: str) -> int | None:
+        """Return the position of a passage in `packed_passages`, or None if the corpus lacks it."""
+        return self._passage_numbers.get(docid)
+
+    @functools.cached_property
+    def _passage_numbers(self) -> dict[str, int]:
+        return {docid: number for number, docid in enumerate(self.passages)}
+
+    def packed_passages(self) -> str:
+        """Return the texts of all passages as the script reads them: base64 of compressed JSON, each passage once."""
+        texts = json.dumps([self.excerpt(docid) for docid in self.passages], ensure_ascii=False, separators=(",", ":"))
+        return base64.b64encode(zlib.compress(texts.encode("utf-8", "replace"), 9)).decode()
+
+    def excerpt(self, docid: str) -> Excerpt:
+        """Return the text of a passage as the page shows it."""
+        passage = self.passages[docid]
         text = " ".join(passage.text.split())
         start = _cut(text, min(_EXCERPT, self.max_text))
         rest = text[len(start) : self.max_text]
@@ -136,7 +144,8 @@ def render_browse_page(page: BrowsePage) -> str:
     """Return the page as HTML.
 
     Returns:
-        A complete HTML document. All values are escaped, and a browser loads nothing but this text.
+        A complete HTML document. All values are escaped, and a browser loads nothing but this text. The texts of the
+        passages are in it once, compressed; its script writes them as plain text when a query is opened.
     """
     return render_template("browse.html", page=page, chart_path=_chart_path, numbers=_numbers)
 

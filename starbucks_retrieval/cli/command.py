@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -85,11 +86,20 @@ def setup_logging(common: CommonArguments) -> None:
     Args:
         common: The flags of the command. `quiet` keeps errors only; otherwise `log_level` is the lowest level shown.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.ERROR if common.quiet else common.log_level.upper())
+
+
+class _Handler(logging.StreamHandler):
+    """Prints records on lines of their own while progress bars are drawn."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm = sys.modules.get("tqdm")  # without it, there is no bar
+        with tqdm.tqdm.external_write_mode(file=self.stream) if tqdm else contextlib.nullcontext():
+            super().emit(record)
 
 
 def quiet_unless_first(common: CommonArguments) -> CommonArguments:

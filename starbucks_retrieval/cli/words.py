@@ -32,7 +32,7 @@ def command(stage: str, flags: dict[str, Any]) -> str:
     Args:
         stage: The subcommand, such as `encode`.
         flags: Values by flag name, without dashes. True gives the flag alone, a list gives several words after it, and
-            None and False leave the flag out.
+            None and False leave the flag out. Absolute paths in the current folder become relative.
 
     Example:
         >>> command("search", {"size": "2:32", "override": True, "index": None}).partition(" search ")[2]
@@ -43,7 +43,8 @@ def command(stage: str, flags: dict[str, Any]) -> str:
         if value is True:
             words.append(f"--{name}")
         elif value is not None and value is not False:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            values = map(str, value if isinstance(value, list) else [value])
+            words += [f"--{name}", *(short_path(Path(one)) if os.path.isabs(one) else one for one in values)]
     return shlex.join(words)
 
 

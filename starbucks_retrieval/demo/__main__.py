@@ -16,6 +16,7 @@ class DemoArguments:
 
     output: str | None = flag(None, "folder for everything (default: demo-out, or demo-short-out with --short)")
     short: bool = flag(False, "a smaller collection and less training: under two minutes")
+    commands: bool = flag(False, "print the commands that each part stands for, and more to type next")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,16 +31,19 @@ def main(argv: Sequence[str]) -> None:
     setup_logging(common)
     from starbucks_retrieval.demo.api import demo
     from starbucks_retrieval.demo.page import score_table
+    from starbucks_retrieval.demo.story import wrapped
 
     settings = dataclasses.replace(SHORT if args.short else LONG, seed=common.seed)
-    summary = demo(args.output or ("demo-short-out" if args.short else "demo-out"), settings)
+    output = args.output or ("demo-short-out" if args.short else "demo-out")
+    summary = demo(output, settings, commands=args.commands)
     table = f"\n{score_table(summary['rows']).to_string(col_space=8)}\n"
     if not common.json:
         print(table, flush=True)
+    lines = summary["next"] if args.commands else summary["next"][:1]
     closing = [
-        f"page: {summary['page']}    figure: {summary['figure']}",
-        f"done in {summary['seconds']:.0f} s. What you can type next:",
-        *(f"\n  {line['what']}\n  {line['command']}" for line in summary["next"]),
+        f"{summary['page']} has figures and examples; {summary['seconds']:.0f} s in all. "
+        + ("Next:" if args.commands else "Next (--commands prints more):"),
+        *(f"  {line['what']}\n    {wrapped(line['command'])}" for line in lines),
     ]
     finish(common, "\n".join([table, *closing] if common.json else closing), summary)
 

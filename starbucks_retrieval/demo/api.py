@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import time
@@ -12,25 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.words import command, short_path
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.demo import LONG, Settings
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.page import write_page
 from starbucks_retrieval.demo.pipeline import (
+    MEASURES,
     Backbone,
+    Measurement,
     import_package,
-    measure,
     measure_speed,
     minilm,
     run_file,
 )
-from starbucks_retrieval.demo.training import fit_model, train_model
+from starbucks_retrieval.demo.story import Part, Story
+from starbucks_retrieval.demo.training import fit_flags, fit_model, train_flags, train_model
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.steps import Steps
 from starbucks_retrieval.version import __version__
 
-log = logging.getLogger(__name__)
+_PARTS = 6  # lines on the terminal
 TOKEN_DIM = 128  # of layer 0, which is measured once
 _OUTPUTS = {
     "corpus": ["data"],
@@ -49,6 +51,7 @@ def demo(
     *,
     backbone: str | Path | None = None,
     modules: Sequence[Path] | None = None,
+    commands: bool = False,
 ) -> dict[str, Any]:
     """Build a collection, and measure a backbone at every size: as it is, fitted and trained. All goes into `output`.
 
@@ -59,6 +62,7 @@ def demo(
         settings: Numbers of passages, training steps and examples.
         backbone: A model folder (default: all-MiniLM-L6-v2 from its package).
         modules: The Python sources to read (default: this machine's).
+        commands: Print the command lines that each part stands for.
 
     Returns:
         The content of summary.json: figures of every step, one row for each size, and the paths of figure and page.
@@ -81,60 +85,55 @@ def demo(
         "modules": [str(source) for source in sources],
     }
     with Steps.open(folder, _OUTPUTS, inputs, "demo") as steps:
-        summary = _run(steps, folder, settings, base, sources)
+        summary = _run(steps, Story(_PARTS, commands), folder, settings, base, sources)
     summary["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "summary.json", summary)
     return summary
 
 
-def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources: list[Path]) -> dict[str, Any]:
-    data, model, sizes = folder / "data", folder / "model", base.sizes
-    fitted_model = folder / "fitted-model"
-    corpus = steps.run(
-        "corpus",
-        "[1/8] the collection: docstrings of this machine's Python",
-        lambda: build_corpus(data, sources, settings),
-    )
+def _run(
+    steps: Steps, story: Story, folder: Path, settings: Settings, base: Backbone, sources: list[Path]
+) -> dict[str, Any]:
+    data, sizes = folder / "data", base.sizes
+    fitted_model, model = folder / "fitted-model", folder / "model"
     lengths = {"query_max_len": settings.query_max_len, "passage_max_len": settings.passage_max_len}
-    flags = {"model_name_or_path": short_path(base.path), **lengths, "override": True}
-    before = steps.run(
-        "before",
-        f"[2/8] before: {base.name}, cut to each of {sizes}",
-        lambda: measure(folder / "before", data, sizes, settings, flags),
-        resumes=True,
-    )
-    speed = steps.run("speed", "[3/8] the speed of each size", lambda: measure_speed(base, data, settings))
-    fitting = steps.run(
-        "fitting",
-        "[4/8] fitting a linear map per layer, without labels",
-        lambda: fit_model(fitted_model, data, base, settings),
-        resumes=True,
-    )
+    flags = {"model_name_or_path": str(base.path), **lengths, "override": True}
     token_size = Size(0, min(TOKEN_DIM, sizes[-1].dim))
-    fitted = steps.run(
-        "fitted",
-        f"[5/8] fitted: the same sizes, and {token_size}, which needs no layer",
-        lambda: measure(
-            folder / "fitted",
-            data,
-            Sizes([token_size, *sizes]),
-            settings,
-            {"model_name_or_path": str(fitted_model)},
-        ),
-        resumes=True,
-    )
-    training = steps.run(
-        "training",
-        "[6/8] training the fitted model for all sizes at once, with labels",
-        lambda: train_model(model, data, replace(base, path=fitted_model), settings, speed),
-    )
-    after = steps.run(
-        "after",
-        "[7/8] after: the trained model at each size",
-        lambda: measure(folder / "after", data, sizes, settings, {"model_name_or_path": str(model)}),
-        resumes=True,
-    )
-    log.info("\n[8/8] figure and page")
+    at_before = Measurement(folder / "before", data, sizes, settings, flags)
+    all_sizes = Sizes([token_size, *sizes])
+    at_fitted = Measurement(folder / "fitted", data, all_sizes, settings, {"model_name_or_path": str(fitted_model)})
+    at_after = Measurement(folder / "after", data, sizes, settings, {"model_name_or_path": str(model)})
+
+    def ends(measured: dict[str, Any]) -> str:
+        first, last = sizes[0], sizes[-1]
+        scores = [f"{measured['scores'][str(size)][MEASURES[-1]]:.3f} at {size}" for size in (first, last)]
+        return f"{MEASURES[-1]} {', '.join(scores)}"
+
+    with story.part("the collection, docstrings of this machine's Python") as part:
+        corpus = steps.run("corpus", "the collection", lambda: build_corpus(data, sources, settings))
+        part.outcome = f"{corpus['passages']:,} passages, {corpus['test_queries']} test queries"
+        _tell(part, steps, "corpus")
+    with story.part(f"{base.name} as it is, cut to {len(sizes)} sizes") as part:
+        before = steps.run("before", "the model as it is", at_before.run, resumes=True)
+        speed = steps.run("speed", "its speed at each size", lambda: measure_speed(base, data, settings))
+        part.outcome, part.commands = ends(before), at_before.commands()
+        _tell(part, steps, "before", "speed")
+    with story.part("fitted without labels, a linear map per layer") as part:
+        fit = fit_flags(fitted_model, data, base, settings)
+        fitting = steps.run("fitting", "fitting", lambda: fit_model(fit), resumes=True)
+        fitted = steps.run("fitted", "the fitted model", at_fitted.run, resumes=True)
+        part.outcome, part.commands = ends(fitted), [command("fit", fit), *at_fitted.commands()]
+        _tell(part, steps, "fitting", "fitted")
+    with story.part("trained from there with labels, for all sizes at once") as part:
+        train = train_flags(model, data, replace(base, path=fitted_model), settings, speed)
+        training = steps.run("training", "training", lambda: train_model(train))
+        part.outcome = f"{training['steps']} steps of {settings.batch_queries} queries"
+        part.commands = [command("train", train)]
+        _tell(part, steps, "training")
+    with story.part("the trained model at the same sizes") as part:
+        after = steps.run("after", "the trained model", at_after.run, resumes=True)
+        part.outcome, part.commands = ends(after), at_after.commands()
+        _tell(part, steps, "after")
     where = "a GPU" if speed["device"] == "cuda" else f"{os.cpu_count()} CPU cores"
     summary = {
         "backbone": base.name,
@@ -161,7 +160,16 @@ def _run(steps: Steps, folder: Path, settings: Settings, base: Backbone, sources
         "next": next_lines(folder, base),
         "provenance": describe(settings),
     }
-    return summary | write_page(folder, summary, settings)
+    with story.part("figure and page") as part:
+        began = now()
+        written = write_page(folder, summary, settings)
+        part.outcome, part.seconds = short_path(Path(written["page"])), seconds_since(began)
+    return summary | written
+
+
+def _tell(part: Part, steps: Steps, *names: str) -> None:
+    """Set the seconds of a part to those of its steps, and whether all of them were kept."""
+    part.seconds, part.kept = sum(steps.seconds[name] for name in names), steps.kept.issuperset(names)
 
 
 def next_lines(folder: Path, base: Backbone) -> list[dict[str, str]]:

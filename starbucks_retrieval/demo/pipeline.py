@@ -88,61 +88,88 @@ def run_file(folder: Path, size: Size) -> Path:
     return folder / "runs" / f"{size_folder(size)}.trec"
 
 
-def measure(folder: Path, data: Path, sizes: Sizes, settings: Settings, model_flags: dict[str, Any]) -> dict[str, Any]:
-    """Encode `data` at all sizes in one pass, then search and score its test queries at each, all under `folder`.
+@dataclass(frozen=True)
+class Measurement:
+    """A model measured at several sizes, all under one folder.
 
-    An interrupted call resumes.
-
-    Args:
+    Attributes:
         folder: Where stores, runs and scores.json go.
         data: The collection that `build_corpus` wrote.
         sizes: The sizes to measure.
         settings: Rows of a shard, and passages per query.
         model_flags: The flags of `encode` that name the model and what it does not store about itself.
-
-    Returns:
-        `scores`, {size: {measure: mean}}; `encode`, the figures of encoding the passages and the queries; and
-        `serious_findings`, the number of serious findings of the preflight.
     """
-    from starbucks_retrieval.encode import EncodeArguments, encode
-    from starbucks_retrieval.evaluate import evaluate
-    from starbucks_retrieval.search import SearchArguments, search
 
-    shared = {**model_flags, "sizes": str(sizes), "dataset_path": str(data)}
-    stores = {name: str(folder / name) for name in ("passages", "queries")}
-    inputs: dict[str, dict[str, Any]] = {
-        "passages": {"shard_size": settings.shard_size},
-        "queries": {"dataset_split": "test", "encode_is_query": True},
-    }
-    figures: dict[str, Any] = {}
-    for name, extra_flags in inputs.items():
-        flags = {**shared, "encode_output_path": stores[name], **extra_flags}
-        log.info("$ %s", command("encode", flags))
-        figures[name] = encode(EncodeArguments(**flags))
+    folder: Path
+    data: Path
+    sizes: Sizes
+    settings: Settings
+    model_flags: dict[str, Any]
 
-    others = ", ".join(map(str, sizes[1:]))
-    for size in sizes:
-        wanted: dict[str, Any] = {"query_reps": stores["queries"], "passage_reps": stores["passages"]}
-        wanted |= {"size": str(size), "depth": settings.depth, "save_ranking_to": str(run_file(folder, size))}
-        if size == sizes[0]:
-            log.info("$ %s%s", command("search", wanted), f"    # likewise {others}" if others else "")
-        search(SearchArguments(**wanted))
+    def run(self) -> dict[str, Any]:
+        """Encode `data` at all sizes in one pass, then search and score its test queries at each.
 
-    runs = [str(run_file(folder, size)) for size in sizes]
-    rest: dict[str, Any] = {"qrels": str(data), "measures": MEASURES, "output": str(folder / "scores.json")}
-    log.info("$ %s", command("evaluate", {"run": runs, **rest}))
-    preflight_log = logging.getLogger(evaluate.__module__)
-    level = preflight_log.level
-    preflight_log.setLevel(logging.CRITICAL)  # a backbone that was not trained for small sizes has dozens of findings
-    try:
-        evaluation = evaluate(runs, **rest)
-    finally:
-        preflight_log.setLevel(level)
-    serious = sum(len(run.serious) for run in evaluation.runs)
-    notes = sum(len(run.findings) for run in evaluation.runs) - serious
-    log.info("preflight: %d serious findings, %d notes, listed in %s", serious, notes, rest["output"])
-    scores = {str(size): run.scores.mean for size, run in zip(sizes, evaluation.runs, strict=True)}
-    return {"scores": scores, "encode": figures, "serious_findings": serious}
+        An interrupted call resumes.
+
+        Returns:
+            `scores`, {size: {measure: mean}}; `encode`, the figures of encoding the passages and the queries; and
+            `serious_findings`, the number of serious findings of the preflight.
+        """
+        from starbucks_retrieval.encode import EncodeArguments, encode
+        from starbucks_retrieval.evaluate import evaluate
+        from starbucks_retrieval.search import SearchArguments, search
+
+        figures = {name: encode(EncodeArguments(**flags)) for name, flags in self._encode_flags().items()}
+        for size in self.sizes:
+            search(SearchArguments(**self._search_flags(size)))
+        flags = self._evaluate_flags()
+        runs = flags.pop("run")
+        preflight_log = logging.getLogger(evaluate.__module__)
+        level = preflight_log.level
+        preflight_log.setLevel(
+            logging.CRITICAL
+        )  # a backbone that was not trained for small sizes has dozens of findings
+        try:
+            evaluation = evaluate(runs, **flags)
+        finally:
+            preflight_log.setLevel(level)
+        scores = {str(size): run.scores.mean for size, run in zip(self.sizes, evaluation.runs, strict=True)}
+        serious = sum(len(run.serious) for run in evaluation.runs)
+        return {"scores": scores, "encode": figures, "serious_findings": serious}
+
+    def commands(self) -> list[str]:
+        """Return the command lines that `run` stands for; the searches differ in the size, and the first is shown."""
+        return [
+            *(command("encode", flags) for flags in self._encode_flags().values()),
+            command("search", self._search_flags(self.sizes[0])),
+            command("evaluate", self._evaluate_flags()),
+        ]
+
+    def _stores(self) -> dict[str, str]:
+        return {name: str(self.folder / name) for name in ("passages", "queries")}
+
+    def _encode_flags(self) -> dict[str, dict[str, Any]]:
+        shared = {**self.model_flags, "sizes": str(self.sizes), "dataset_path": str(self.data)}
+        more: dict[str, dict[str, Any]] = {
+            "passages": {"shard_size": self.settings.shard_size},
+            "queries": {"dataset_split": "test", "encode_is_query": True},
+        }
+        return {name: {**shared, "encode_output_path": path, **more[name]} for name, path in self._stores().items()}
+
+    def _search_flags(self, size: Size) -> dict[str, Any]:
+        stores = self._stores()
+        return {
+            "query_reps": stores["queries"],
+            "passage_reps": stores["passages"],
+            "size": str(size),
+            "depth": self.settings.depth,
+            "save_ranking_to": str(run_file(self.folder, size)),
+        }
+
+    def _evaluate_flags(self) -> dict[str, Any]:
+        runs = [str(run_file(self.folder, size)) for size in self.sizes]
+        scores = str(self.folder / "scores.json")
+        return {"run": runs, "qrels": str(self.data), "measures": MEASURES, "output": scores}
 
 
 def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, parse_flags
-from starbucks_retrieval.cli.words import command, program, short_path
+from starbucks_retrieval.cli.words import command, program
 from starbucks_retrieval.data import open_groups
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.pipeline import Backbone
@@ -18,22 +18,17 @@ from starbucks_retrieval.demo.pipeline import Backbone
 log = logging.getLogger(__name__)
 
 
-def fit_model(folder: Path, data: Path, base: Backbone, settings: Settings) -> dict[str, Any]:
-    """Fit projections on the passages and the training queries of `data`, without their labels.
+def fit_flags(folder: Path, data: Path, base: Backbone, settings: Settings) -> dict[str, Any]:
+    """Return the flags of `fit`: projections of the passages and the training queries of `data`, without their labels.
 
     Args:
         folder: The model folder to write.
         data: The collection that `build_corpus` wrote.
         base: The model to fit, and the sizes that the folder stores.
         settings: Tokens of queries and passages.
-
-    Returns:
-        The figures of `fit`.
     """
-    from starbucks_retrieval.fit import FitArguments, fit
-
-    flags: dict[str, Any] = {
-        "model_name_or_path": short_path(base.path),
+    return {
+        "model_name_or_path": str(base.path),
         "dataset_path": [str(data)],
         "query_path": [str(data)],
         "query_split": "train",
@@ -45,7 +40,12 @@ def fit_model(folder: Path, data: Path, base: Backbone, settings: Settings) -> d
         "max_texts": settings.fit_texts,
         "dtype": "auto",
     }
-    log.info("$ %s", command("fit", flags))
+
+
+def fit_model(flags: dict[str, Any]) -> dict[str, Any]:
+    """Fit a model with the flags of `fit_flags`, and return the figures of `fit`."""
+    from starbucks_retrieval.fit import FitArguments, fit
+
     return fit(FitArguments(**flags))
 
 
@@ -63,8 +63,8 @@ def steps_for(settings: Settings, speed: dict[str, Any], full: str, tokens_per_q
     return max(settings.min_steps, min(settings.max_steps, int(settings.train_seconds / seconds)))
 
 
-def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, speed: dict[str, Any]) -> dict[str, Any]:
-    """Train on the train split of `data` with in-batch negatives, and write the model into `folder`.
+def train_flags(folder: Path, data: Path, base: Backbone, settings: Settings, speed: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags of `train`: the train split of `data` with in-batch negatives.
 
     Args:
         folder: The model folder to write; it must be new.
@@ -72,20 +72,13 @@ def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, sp
         base: The model to start from, and the sizes to train.
         settings: Time limit, batch size, learning rate and other settings of the training.
         speed: What `measure_speed` returned. It sets the number of steps and whether to train in bf16.
-
-    Returns:
-        The figures of `train`, and `planned_steps`, the number of steps that fit into `settings.train_seconds`.
     """
-    from starbucks_retrieval.models.loading import quiet_transformers
-    from starbucks_retrieval.train import TrainArguments, train
-    from starbucks_retrieval.train.api import settings_of
-
     words = [len(group.query.split()) for group in itertools.islice(open_groups(str(data)), 200)]
     tokens_per_query = 1.4 * statistics.mean(words) + 2  # word pieces, [CLS], [SEP]
     steps = steps_for(settings, speed, str(base.sizes[-1]), tokens_per_query)
     shared = ("query_max_len", "passage_max_len", "dropout", "anchor_weight", "learning_rate", "seed")
     flags: dict[str, Any] = {
-        "model_name_or_path": short_path(base.path),
+        "model_name_or_path": str(base.path),
         "dataset_path": str(data),
         "train_group_size": 1,
         "sizes": str(base.sizes),
@@ -100,10 +93,24 @@ def train_model(folder: Path, data: Path, base: Backbone, settings: Settings, sp
     if settings.dev_passages:
         flags |= {"eval_dataset_path": str(data), "eval_max_passages": settings.dev_passages}
         flags |= {"eval_steps": steps, "load_best_model_at_end": "false"}
-    line = command("train", flags)
-    log.info("$ %s", line)
-    argv = shlex.split(line)[len(program()) + 1 :]
+    return flags
+
+
+def train_model(flags: dict[str, Any]) -> dict[str, Any]:
+    """Train a model.
+
+    Args:
+        flags: The flags of `train_flags`.
+
+    Returns:
+        The figures of `train`, and `planned_steps`, the number of steps that fit into the time limit.
+    """
+    from starbucks_retrieval.models.loading import quiet_transformers
+    from starbucks_retrieval.train import TrainArguments, train
+    from starbucks_retrieval.train.api import settings_of
+
+    argv = shlex.split(command("train", flags))[len(program()) + 1 :]
     (args, common), rest = parse_flags([TrainArguments, CommonArguments], argv, "starbucks train", "", extra=True)
     common.quiet = not log.isEnabledFor(logging.INFO)
     with quiet_transformers():  # no warnings about a model that is trained on purpose
-        return {**train(args, settings_of(rest, args, common)), "planned_steps": steps}
+        return {**train(args, settings_of(rest, args, common)), "planned_steps": flags["max_steps"]}

@@ -164,6 +164,7 @@ class PretrainArguments:
 _EPILOG = """All flags of transformers' TrainingArguments work too: --output_dir and --max_steps (required),
 --per_device_train_batch_size, --learning_rate, --lr_scheduler_type, --bf16, --gradient_checkpointing, --save_steps,
 --resume_from_checkpoint true, --dataloader_num_workers 1 ….
+Checkpoints: every --save_steps steps (500), and every 15 minutes of a slow run; a run of fewer steps leaves none.
 The order is default < preset < file < flag, wherever the preset is named; `--print_config` shows every value and its
 source, and the value `default` resets a flag that a preset sets."""
 
@@ -188,7 +189,7 @@ def main(argv: Sequence[str]) -> None:
 def _summary(figures: dict[str, Any]) -> str:
     rate = figures["tokens"] / max(figures["seconds"], 1e-9)
     steps = f"{figures['steps']} steps in {figures['seconds']} s ({rate:.0f} tokens/s)"
-    return f"{steps}; backbone in {figures['output_dir']}"
+    return f"{steps}; backbone in {figures['output_dir']}; all losses in its training.json"
 
 
 if __name__ == "__main__":

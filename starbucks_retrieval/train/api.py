@@ -118,9 +118,8 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
 
     def card(done: Any) -> None:
         history = trainer.state.log_history
-        best = trainer.state.best_global_step if done and settings.load_best_model_at_end else None
-        if best is not None:  # the weights are those of this step
-            history = [entry for entry in history if entry.get("step", 0) <= best]
+        if done:  # the weights are those of this step
+            history = [entry for entry in history if entry.get("step", 0) <= _kept_step(trainer.state, settings)]
         recipe = {
             ("training queries" if plan.labelled else "training texts"): len(data),
             "steps": trainer.state.global_step,
@@ -167,6 +166,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         )
         torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
         result = train_and_save(trainer, resume, record, card)
+        _tell_best_step(trainer.state, settings)
     finally:
         if settings.local_process_index == 0:
             shutil.rmtree(cache, ignore_errors=True)
@@ -181,3 +181,20 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         "loss": result.training_loss,
         "dev": {key: value for key, value in (dev_scores or [{}])[-1].items() if key.startswith("eval_")},
     }
+
+
+def _kept_step(state: Any, settings: TrainingArguments) -> int:
+    """Return the step whose weights a finished run keeps: that of the best checkpoint, else the last one."""
+    best = state.best_model_checkpoint if settings.load_best_model_at_end else None
+    return int(Path(best).name.rpartition("-")[2]) if best else int(state.global_step)
+
+
+def _tell_best_step(state: Any, settings: TrainingArguments) -> None:
+    """Say it if the dev set was best after a step that no checkpoint kept."""
+    best = state.best_global_step
+    if settings.load_best_model_at_end and best and best != _kept_step(state, settings):
+        log.info(
+            "dev %s was best after step %d (%.4f), the model is that of step %d; --save_steps %d would keep more of them",
+            *(settings.metric_for_best_model.removeprefix("eval_"), best, state.best_metric),
+            *(_kept_step(state, settings), state.eval_steps),
+        )

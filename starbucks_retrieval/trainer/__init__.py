@@ -30,6 +30,9 @@ START = "_start"  # folder with the projections that a run started from
 _OLD_NAMES = ("data-cache-", ".lock")  # of version 0.1
 NOT_UPLOADED = ("checkpoint-*", "_*", *(f"{name}*" for name in _OLD_NAMES))
 _RUN = "run.json"
+# Checkpoints are this many steps apart by default, and not longer than this in a slow run.
+SAVE_STEPS = 500
+SAVE_SECONDS = 900.0
 _ABSENT = object()
 
 

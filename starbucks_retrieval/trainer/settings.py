@@ -19,7 +19,7 @@ from starbucks_retrieval.cli.dry_run import Preview, free_bytes
 from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.trainer import complete_checkpoints
+from starbucks_retrieval.trainer import SAVE_STEPS, complete_checkpoints
 from starbucks_retrieval.trainer.distributed import shutdown
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def shared_defaults(common: CommonArguments) -> dict[str, Any]:
 
     return {
         "logging_steps": 10,
+        "save_steps": SAVE_STEPS,
         "save_total_limit": 2,
         "report_to": "none",
         "use_cpu": not torch.accelerator.is_available(),  # transformers refuses --bf16 on a CPU without it
@@ -257,14 +258,14 @@ def dry_run_lines(figures: dict[str, Any], model: str, more: str) -> list[tuple[
 
 
 def _count_checkpoints(settings: TrainingArguments, steps: int | None) -> int:
-    """Return the number of checkpoints in the output folder at the end of the run."""
+    """Return the number of checkpoints in the output folder at the end of the run, without those of a slow run."""
     strategy, limit = settings.save_strategy.value, settings.save_total_limit or 10**6
     if strategy == "no":
         return 0
     if strategy == "epoch" or steps is None:
         return min(limit, math.ceil(settings.num_train_epochs))
     every = settings.save_steps if settings.save_steps >= 1 else max(1, math.ceil(settings.save_steps * steps))
-    return min(limit, max(1, math.ceil(steps / every)))
+    return min(limit, math.ceil(steps / every)) if steps >= every else 0
 
 
 def _output_state(settings: TrainingArguments, overwrite: bool) -> str:

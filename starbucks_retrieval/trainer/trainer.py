@@ -16,13 +16,13 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
 from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.trainer import NOT_UPLOADED
+from starbucks_retrieval.trainer.callbacks import Bar, Checkpoints, LogLines
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,9 @@ class PartsTrainer(Trainer):
         self._micro_step = (-1, 0)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(_Bar())
-        self.add_callback(_LogLines())
+            self.add_callback(Bar())
+        self.add_callback(LogLines())
+        self.add_callback(Checkpoints())
         self.add_callback(_CompletePush(self))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
@@ -137,24 +138,6 @@ def copy_settings(checkpoint: Path, output: Path) -> None:
         (output / name).parent.mkdir(exist_ok=True)
         with atomic_path(output / name) as temporary:
             shutil.copyfile(checkpoint / name, temporary)
-
-
-class _Bar(ProgressCallback):
-    """transformers' progress bar, which does not print the logs."""
-
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-
-class _LogLines(TrainerCallback):
-    """One readable line per log."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if not logs or not state.is_world_process_zero or "train_runtime" in logs:
-            return
-        numbers = {name: value for name, value in logs.items() if name != "epoch" and isinstance(value, float)}
-        text = "  ".join(f"{name} {format_number(value, 4)}" for name, value in numbers.items())
-        log.info("step %d of %d  %s", state.global_step, state.max_steps, text)
 
 
 def train_and_save(trainer: PartsTrainer, resume: str | None, record: Writer, card: Writer) -> Any:

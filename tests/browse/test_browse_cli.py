@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import re
 import subprocess
 import sys
 import threading
+import zlib
 from functools import partial
 
 import pytest
@@ -29,6 +31,12 @@ def page(here, *argv):
     return (here / "browse.html").read_text(encoding="utf-8")
 
 
+def texts(html):
+    """Texts of the passages on a page: title, visible start, the rest, and the number of characters that are left out."""
+    packed = re.search(r"<script type='text/plain' id='passages'>([A-Za-z0-9+/=]*)</script>", html)[1]
+    return [tuple(text) for text in json.loads(zlib.decompress(base64.b64decode(packed)))]
+
+
 def queries(html):
     return re.findall(r"<details class='query card'.*?<bdi class='id'>(\w+)</bdi>", html)
 
@@ -44,7 +52,9 @@ def test_runs_first_and_everything_else_by_the_folder(here, capsys):
     assert figures["bytes"] == len(html.encode())
     assert queries(html) == ["q2", "q1", "q3", "q4"]  # what changes most comes first
     assert "↑ from 2" in html and "↓ from 1" in html and ">new<" in html
-    assert "text 7 word" in html and "text 20" not in html
+    starts = [start for _, start, _, _ in texts(html)]
+    assert "text 7 " + "word " * 6 + "word" in starts and not [start for start in starts if "text 20" in start]
+    assert len(starts) == len(set(starts)) == figures["passages"]  # a passage of several lists is on the page once
 
 
 def test_gained_and_lost_passages_are_marked(here):
@@ -78,7 +88,7 @@ def test_limits_on_queries_and_text(here):
     html = page(here, "small.trec", "big.trec", "--corpus", "set", "--max_queries", "1", "--max_text", "12")
     assert queries(html) == ["q2"]
     assert "1 of 4 judged queries, those that change most" in html
-    assert "text 12 word word" not in html and "text 12" in html
+    assert ("title 12", "text 12 word", "", 55) in texts(html)
     assert queries(page(here, "small.trec", "--corpus", "set", "--max_queries", "2", "--pick", "first")) == ["q1", "q2"]
     drawn = [
         queries(
@@ -91,7 +101,7 @@ def test_limits_on_queries_and_text(here):
 
 def test_the_rest_of_a_long_text_opens(here):
     html = page(here, "big.trec", "--corpus", "set", "--max_text", "50", "--qrels", "set", "--relevance", "2")
-    assert "more characters]" in html
+    assert any(hidden and len(start) + len(rest) == 50 for _, start, rest, hidden in texts(html))
     assert "relevant (grade 2 or more)" in html
 
 
@@ -136,7 +146,24 @@ def test_identical_ids_are_left_out_on_request(here):
     (here / "own.trec").write_text("q1 Q0 q1 1 2 x\nq1 Q0 d1 2 1 x\n")
     kept = browse("own.trec", "set", depth=2)
     left = browse("own.trec", "set", depth=2, remove_identical=True)
-    assert ">myself<" in kept.html and ">myself<" not in left.html
+    assert "myself" in str(texts(kept.html)) and "myself" not in str(texts(left.html))
+
+
+def test_pages_stay_below_two_megabytes_unless_a_length_is_named(here, monkeypatch):
+    words = ["".join(chr(97 + (i * j * j) % 26) for j in range(1, 10)) for i in range(2000)]
+    rows = [{"_id": f"d{i}", "text": " ".join(words[(i * 37) % 1500 :][:160])} for i in range(30)]
+    (here / "set" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = browse("small.trec", "set")
+    assert whole.figures["max_text"] == 1500 and max(map(packed_length, texts(whole.html))) == 1500
+    monkeypatch.setattr("starbucks_retrieval.browse._BYTES", whole.figures["bytes"] - 1)
+    shorter = browse("small.trec", "set")
+    assert shorter.figures["bytes"] < whole.figures["bytes"] and shorter.figures["max_text"] == 1200
+    assert max(map(packed_length, texts(shorter.html))) == 1200
+    assert browse("small.trec", "set", max_text=1500).html == whole.html
+
+
+def packed_length(text):
+    return len(text[1]) + len(text[2])
 
 
 def test_serving_on_loopback_alone():

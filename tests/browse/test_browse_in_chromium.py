@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from html import escape
+from html import escape, unescape
 
 import pytest
+from browse.conftest import HOSTILE
 
 from starbucks_retrieval.browse import browse
 
@@ -33,6 +34,36 @@ def test_no_console_errors_and_hostile_text_stays_text(chromium, address):
     assert not any(hidden for _, hidden in rows(dom))
     assert "<img" not in dom and ">4 queries</output>" in dom
     assert not re.search(r'<div class="tools"[^>]* hidden', dom)  # the script shows them
+
+
+def test_a_query_that_opens_shows_its_texts_as_text(chromium, small_set):
+    """The query with a hostile passage is open, the others are closed; a click opens one more."""
+    runs = [small_set.parent / f"{name}.trec" for name in ("small", "big")]
+    page = browse(runs, str(small_set)).html
+    harness = small_set.parent / "open.html"
+    harness.write_text(OPENS.format(page=escape(page)), encoding="utf-8")
+    dom, console = chromium(harness.as_uri(), "--virtual-time-budget=5000")
+    before, after = json.loads(unescape(re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1]))
+    assert console == []
+    assert (
+        HOSTILE.split()[0] in before["q2"] and "text 7" not in before["q1"] and "not in the corpus" not in before["q1"]
+    )
+    assert "title 7" in after["q1"] and "text 7 word" in after["q1"] and after["q3"] == before["q3"]
+    assert after["images"] == 0 and after["hidden"]
+
+
+OPENS = """<!doctype html><iframe style="border:0;width:900px;height:900px" srcdoc="{page}"></iframe><pre></pre><script>
+onload = () => {{
+  const page = document.querySelector("iframe").contentDocument;
+  const state = () => Object.fromEntries([["images", page.images.length], ["hidden", page.getElementById("textless").hidden],
+    ...[...page.querySelectorAll(".query")].map(one => [one.querySelector(".id").textContent, one.textContent])]);
+  setTimeout(() => {{
+    const before = state();
+    for (const one of page.querySelectorAll(".query")) one.open ||= one.querySelector(".id").textContent === "q1";
+    setTimeout(() => document.querySelector("pre").textContent = JSON.stringify([before, state()]), 1000);
+  }}, 1000);
+}};
+</script>"""
 
 
 def test_the_address_presets_filter_and_sort(chromium, address):

@@ -6,15 +6,18 @@ import dataclasses
 import itertools
 import json
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from starbucks_retrieval import UserError, clock
+from starbucks_retrieval.cli import CommonArguments, setup_logging
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.__main__ import main
 from starbucks_retrieval.demo.api import demo
+from starbucks_retrieval.demo.story import Story
 from starbucks_retrieval.store import open_store
 
 TINY = Settings(
@@ -109,11 +112,15 @@ def test_a_second_run_repeats_no_step(finished, tiny_bert, library, caplog):
     assert changed == {"summary.json", "index.html", "examples.html", "figure.png", "figure.svg"}
     assert (folder / "index.html").read_bytes() == page
     assert {**again, "seconds": 0} == {**summary, "seconds": 0}
-    assert caplog.text.count("kept from an earlier run") == 7
+    lines = printed(caplog)
+    assert [line[:3] for line in lines] == [f"{part}/6" for part in range(1, 7)]
+    assert sum("kept from an earlier run" in line for line in lines) == 5
+    assert all(len(line.replace(str(folder), "demo-out")) < 120 for line in lines)
 
 
 def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog):
-    def killed(folder, *rest):
+    def killed(flags):
+        folder = Path(flags["output_dir"])
         folder.mkdir()
         (folder / "model.safetensors").write_text("half")
         raise Killed
@@ -125,7 +132,7 @@ def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, libr
             demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
     with caplog.at_level(logging.INFO):
         summary = demo(tmp_path / "demo", settings, backbone=tiny_bert, modules=library)
-    assert caplog.text.count("kept from an earlier run") == 5
+    assert caplog.text.count("kept from an earlier run") == 3
     assert summary["training"]["steps"] == 2
 
 
@@ -141,7 +148,7 @@ def test_the_command_prints_a_table_and_refuses_another_folder(tmp_path, finishe
     _, summary = finished
     passed = {}
 
-    def instead(output, settings):
+    def instead(output, settings, commands):
         passed.update(output=output, settings=settings)
         return summary
 
@@ -150,10 +157,48 @@ def test_the_command_prints_a_table_and_refuses_another_folder(tmp_path, finishe
     printed = capsys.readouterr()
     assert passed["output"] == "demo-short-out" and passed["settings"].seed == 3
     assert [line.split()[0] for line in printed.out.strip().splitlines()[2:]] == SIZES
-    assert all(line["command"] in printed.err for line in summary["next"])
+    lines = summary["next"]
+    assert lines[0]["command"] in joined(printed.err) and lines[1]["command"] not in joined(printed.err)
+    main(["--short", "--commands"])
+    printed = capsys.readouterr().err
+    assert all(line["command"] in joined(printed) for line in lines)
     main(["--json", "--quiet"])
     assert json.loads(capsys.readouterr().out) == summary
     monkeypatch.undo()
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match="holds something else"):
         main(["--output", str(tmp_path)])
+
+
+def printed(caplog):
+    """What the demonstration prints, without other libraries' records."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("starbucks_retrieval")]
+
+
+def joined(text):
+    return text.replace(" \\\n      ", " ")
+
+
+def test_the_commands_of_each_part_are_printed_on_request(finished, tiny_bert, library, caplog, monkeypatch):
+    folder, _ = finished
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr("starbucks_retrieval.cli.words.program", lambda: ["starbucks"])
+    with caplog.at_level(logging.INFO):
+        demo(folder, TINY, backbone=tiny_bert, modules=library, commands=True)
+    lines = [joined(line).strip() for line in printed(caplog)]
+    found = [line.removeprefix("$ starbucks ") for line in lines if line.startswith("$ ")]
+    stages = [line.split()[0] for line in found]
+    measured = ["encode", "encode", "search", "evaluate"]
+    assert stages == [*measured, "fit", *measured, "train", *measured]
+    assert all(str(folder) not in line and " demo/" in line for line in found)  # relative to the current folder
+    assert all(len(row) < 120 for line in printed(caplog) for row in line.split("\n"))
+
+
+def test_warnings_of_a_part_follow_its_title(capfd):
+    setup_logging(CommonArguments())
+    with Story(1).part("a part") as part:
+        log = logging.getLogger("starbucks_retrieval.encode")
+        log.info("a detail")
+        log.warning("careful")
+        part.outcome = "done"
+    assert capfd.readouterr().err == "careful\n1/1  a part: done (0 s)\n"

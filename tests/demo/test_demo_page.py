@@ -148,7 +148,7 @@ def test_page_figure_and_examples_are_written(folder):
     }
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (folder / "figure.svg").read_bytes()
-    assert "text 3" in (folder / "examples.html").read_text()
+    assert "q:p3" in (folder / "examples.html").read_text()
 
 
 def test_the_figure_shows_each_measure_and_the_speed(folder):

@@ -49,3 +49,34 @@ document.getElementById("open").addEventListener("click", event => {
 });
 document.getElementById("tools").hidden = false;
 restore();
+
+// Each passage is on the page once, in a compressed list. A hit gets its text when its query is opened.
+async function unpack() {
+  const letters = atob(document.getElementById("passages").textContent);
+  const bytes = Uint8Array.from(letters, letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+function element(name, kind, text) {
+  const made = document.createElement(name);
+  if (kind) made.className = kind;
+  if (name === "p") made.dir = "auto";
+  made.textContent = text;
+  return made;
+}
+function write(hit, [title, start, rest, hidden]) {
+  hit.removeAttribute("data-p");
+  if (title) hit.append(element("p", "title", title));
+  if (start) hit.append(element("p", "", start + (rest || hidden ? "…" : "")));
+  if (!rest) return;
+  const more = element("details", "more", ""), text = element("p", "", "…" + rest);
+  if (hidden) text.append(" ", element("span", "muted", `[${hidden.toLocaleString("en")} more characters]`));
+  more.append(element("summary", "", "more"), text);
+  hit.append(more);
+}
+unpack().then(passages => {
+  const fill = query => query.querySelectorAll("[data-p]").forEach(hit => write(hit, passages[hit.dataset.p]));
+  document.getElementById("textless").hidden = true;
+  all.filter(query => query.open).forEach(fill);
+  list.addEventListener("toggle", event => event.target.matches(".query[open]") && fill(event.target), true);
+});
