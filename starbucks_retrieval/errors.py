@@ -60,7 +60,7 @@ def as_os_error(error: BaseException) -> OSError | None:
     Example:
         >>> as_os_error(RuntimeError("I/O error: No space left on device (os error 28)"))
         OSError(28, 'No space left on device')
-        >>> as_os_error(ValueError("no number"))
+        >>> as_os_error(ValueError("not a file"))
     """
     if isinstance(error, OSError):
         return error

@@ -117,7 +117,7 @@ def load_encoder(
         encoder.projections = start.subset(layers)
     if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
         left = ", ".join(str(layer) for layer in model_layers if layer not in layers)
-        log.warning("the maps of the layers %s are dropped: no size of this run uses them", left)
+        log.info("the maps of the layers %s are dropped: no size of this run uses them", left)
     encoder.config = plan.config
     if plan.objective.depth == 0:
         for frozen in (encoder.backbone, encoder.head):  # only the token table is trained
