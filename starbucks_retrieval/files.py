@@ -7,26 +7,66 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from starbucks_retrieval import leftovers
 from starbucks_retrieval.errors import refuse_folder
+from starbucks_retrieval.leftovers import temporaries
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+__all__ = [
+    "BeforeRename",
+    "atomic_folder",
+    "atomic_path",
+    "atomic_writer",
+    "file_digest",
+    "json_bytes",
+    "stream_digest",
+    "sync_file",
+    "sync_folder",
+    "temporaries",
+    "temporary_path",
+    "umask_permissions",
+    "write_json",
+    "write_text",
+]
 
 _BUFFER = 1 << 20
-_DIGITS = 12  # of the random part of a temporary name
+
+#: Called with the complete temporary file or folder just before it gets its final name.
+BeforeRename = Callable[[Path], None]
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[Path]:
+def temporary_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[Path]:
+    """Yield an empty temporary file beside `path`, which is removed at the end unless it was renamed.
+
+    The file is locked, so that no other writer takes it for that of a killed one.
+
+    Args:
+        path: The path that gives the temporary file its name. Missing folders above it are created.
+        remove_leftovers: As for `atomic_path`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if remove_leftovers:
+        leftovers.remove_leftovers(path)
+    temporary, lock = leftovers.temporary_name(path), None
+    try:
+        lock = leftovers.create_locked(temporary)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextlib.contextmanager
+def atomic_path(
+    path: str | os.PathLike[str], remove_leftovers: bool = True, before_rename: BeforeRename | None = None
+) -> Iterator[Path]:
     """Yield an empty temporary file beside `path`, and rename it to `path` at the end.
 
     The file is flushed to the disk before it is renamed, and the folder after it. On an error the temporary file is
@@ -37,6 +77,7 @@ def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> 
         path: The file to write. Missing folders above it are created.
         remove_leftovers: Remove the temporary files of killed writers of `path`, which lists the folder. Not for the many
             files of a folder that cleans up by itself.
+        before_rename: Called with the temporary file when it is complete; `locks.OutputLock.announce`, for example.
 
     Raises:
         UserError: `path` is a folder.
@@ -52,31 +93,25 @@ def atomic_path(path: str | os.PathLike[str], remove_leftovers: bool = True) -> 
     """
     path = Path(path)
     refuse_folder(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if remove_leftovers:
-        _remove_leftovers(path)
-    temporary, lock = _temporary(path), None
     try:
-        lock = _create_locked(temporary)
-        yield temporary
-        sync_file(temporary)
-        os.replace(temporary, path)
+        with temporary_path(path, remove_leftovers) as temporary:
+            yield temporary
+            sync_file(temporary)
+            if before_rename is not None:
+                before_rename(temporary)
+            os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno is None or error.filename not in (None, str(temporary), temporary):
+        # A full disk does not say where, and the temporary name would tell the user nothing.
+        if error.errno is None or not (error.filename is None or leftovers.is_temporary(error.filename, path)):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk does not say where
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     sync_folder(path.parent)
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str | os.PathLike[str], remove_leftovers: bool = True) -> Iterator[BinaryIO]:
+def atomic_writer(
+    path: str | os.PathLike[str], remove_leftovers: bool = True, before_rename: BeforeRename | None = None
+) -> Iterator[BinaryIO]:
     """Open `path` for writing bytes, as `atomic_path` does; through gzip where the name ends in .gz.
 
     Gzip files hold neither a name nor a time, so that equal content gives equal bytes.
@@ -84,6 +119,7 @@ def atomic_writer(path: str | os.PathLike[str], remove_leftovers: bool = True) -
     Args:
         path: The file to write. Missing folders above it are created.
         remove_leftovers: As for `atomic_path`.
+        before_rename: As for `atomic_path`.
 
     Raises:
         UserError: `path` is a folder.
@@ -98,7 +134,8 @@ def atomic_writer(path: str | os.PathLike[str], remove_leftovers: bool = True) -
         b'complete'
     """
     path = Path(path)
-    with atomic_path(path, remove_leftovers) as temporary, open(temporary, "wb", buffering=_BUFFER) as handle:
+    atomic = atomic_path(path, remove_leftovers, before_rename)
+    with atomic as temporary, open(temporary, "wb", buffering=_BUFFER) as handle:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", fileobj=handle, mode="wb", mtime=0, compresslevel=6) as packed:
                 yield cast(BinaryIO, packed)
@@ -107,15 +144,17 @@ def atomic_writer(path: str | os.PathLike[str], remove_leftovers: bool = True) -
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, before_rename: BeforeRename | None = None) -> Iterator[Path]:
     """Yield a temporary folder beside `path`, which replaces `path` at the end or is deleted on an error.
 
     A kill can leave a hidden folder behind, or, between the two renames that replace an older folder, no folder of
-    that name; it never leaves an incomplete one.
+    that name; it never leaves an incomplete one. The next writer of `path` removes the hidden folder, or moves the older
+    folder back.
 
     Args:
         path: The folder to write. Missing folders above it are created; an older folder or file there is replaced as a
             whole.
+        before_rename: Called with the temporary folder when it is complete.
 
     Raises:
         OSError: The folder cannot be written.
@@ -130,13 +169,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = _temporary(path), _temporary(path, "old")
-    temporary.mkdir()
+    leftovers.remove_leftovers(path)
+    temporary, lock = leftovers.temporary_name(path), None
+    old = leftovers.old_name(temporary)
     try:
+        lock = leftovers.create_locked(temporary, folder=True)
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
                 sync_file(file)
+        if before_rename is not None:
+            before_rename(temporary)
         if path.exists():
             path.rename(old)
         temporary.rename(path)
@@ -145,24 +188,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.rename(path)
         raise
-    if old.is_dir():
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.unlink(missing_ok=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    leftovers.remove(old)
     sync_folder(path.parent)
-
-
-def temporaries(path: Path) -> list[Path]:
-    """Return the temporary files of a path that killed processes left, or that running ones write; 0.1's included.
-
-    Args:
-        path: The final path, as it was given to `atomic_path`.
-    """
-    name = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{{_DIGITS}}})?\.tmp")  # no digits: of 0.1
-    try:
-        return sorted(path.with_name(found) for found in os.listdir(path.parent) if name.fullmatch(found))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def json_bytes(content: Any) -> bytes:
@@ -184,6 +214,12 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     text = json_bytes(content)
     with atomic_writer(path) as file:
         file.write(text)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file in UTF-8, as `write_json` writes JSON."""
+    with atomic_writer(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
@@ -238,52 +274,12 @@ def umask_permissions(folder: str | os.PathLike[str]) -> Iterator[None]:
     folder = Path(folder)
     before = _versions(folder) if folder.is_dir() else {}
     yield
-    probe = folder / f".mode-{os.getpid()}.tmp"
-    try:
-        # Reading the umask means setting it, for all threads.
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
-        mode = os.fstat(descriptor).st_mode & 0o777
-        os.close(descriptor)
-    finally:
-        probe.unlink(missing_ok=True)
+    # Reading the umask means setting it, for all threads.
+    with temporary_path(folder / "mode") as probe:
+        mode = probe.stat().st_mode & 0o777
     for path, version in _versions(folder).items():
         if before.get(path) != version:
             path.chmod(mode)
-
-
-def _temporary(path: Path, kind: str = "tmp") -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:_DIGITS]}.{kind}")
-
-
-def _create_locked(temporary: Path) -> int | None:
-    """Create a file; return a descriptor that holds a lock on it until it is closed or the process ends.
-
-    Without a lock, where the file system has none, no other writer removes the file. Returns None on Windows.
-    """
-    if fcntl is None:
-        temporary.touch()
-        return None
-    while True:
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if temporary.exists():
-            return descriptor
-        os.close(descriptor)  # another writer removed the file before it was locked
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of a path on which no process holds a lock: their writers were killed."""
-    if fcntl is None:
-        return
-    for left in set(temporaries(path)) - {path.with_name(f".{path.name}.tmp")}:  # version 0.1 does not lock
-        with contextlib.suppress(OSError):
-            descriptor = os.open(left, os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
-            finally:
-                os.close(descriptor)
 
 
 def _versions(folder: Path) -> dict[Path, tuple[int, int]]:

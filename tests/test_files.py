@@ -9,9 +9,16 @@ import sys
 
 import pytest
 
-from starbucks_retrieval import files
+from starbucks_retrieval import leftovers
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_folder, atomic_path, atomic_writer, temporaries, write_json
+from starbucks_retrieval.files import (
+    atomic_folder,
+    atomic_path,
+    atomic_writer,
+    temporaries,
+    umask_permissions,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -124,23 +131,23 @@ def test_without_locks_no_temporary_file_is_removed(tmp_path, monkeypatch, modul
         raise OSError(errno.ENOLCK, "No locks available")
 
     if module:
-        monkeypatch.setattr(files.fcntl, "flock", unsupported)
+        monkeypatch.setattr(leftovers.fcntl, "flock", unsupported)
     else:
-        monkeypatch.setattr(files, "fcntl", None)
+        monkeypatch.setattr(leftovers, "fcntl", None)
     write_json(tmp_path / "x", {})
     assert (tmp_path / "x").read_text() == "{}\n" and len(temporaries(tmp_path / "x")) == 1
 
 
 def test_a_file_that_vanishes_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
-    lock = files.fcntl.flock
+    lock = leftovers.fcntl.flock
 
     def removed_first(descriptor, operation):
-        monkeypatch.setattr(files.fcntl, "flock", lock)
+        monkeypatch.setattr(leftovers.fcntl, "flock", lock)
         for left in temporaries(tmp_path / "x"):
             left.unlink()
         lock(descriptor, operation)
 
-    monkeypatch.setattr(files.fcntl, "flock", removed_first)
+    monkeypatch.setattr(leftovers.fcntl, "flock", removed_first)
     write_json(tmp_path / "x", {})
     assert (tmp_path / "x").read_text() == "{}\n" and names(tmp_path) == ["x"]
 
@@ -173,3 +180,57 @@ def test_a_folder_replaces_a_file(tmp_path):
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "x").write_text("1")
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "x").read_text() == "1"
+
+
+_REPLACE_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from starbucks_retrieval.files import atomic_folder
+path, renames = Path(sys.argv[1]), int(sys.argv[2])
+def rename(self, target, real=Path.rename):
+    global renames
+    if not renames:
+        os.kill(os.getpid(), signal.SIGKILL)
+    renames -= 1
+    return real(self, target)
+Path.rename = rename
+with atomic_folder(path) as folder:
+    (folder / "x").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_killed_writer_of_a_folder_leaves_nothing_for_long(tmp_path, renames):
+    path = tmp_path / "out"
+    with atomic_folder(path) as folder:
+        (folder / "x").write_text("old")
+    done = subprocess.run([sys.executable, "-c", _REPLACE_AND_DIE, str(path), str(renames)])
+    assert done.returncode == -signal.SIGKILL and path.exists() == (not renames)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as folder:
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["out"] and (path / "x").read_text() == "old"  # moved back, if it was moved aside
+
+
+def test_a_writer_of_a_folder_leaves_that_of_a_running_one(tmp_path):
+    with atomic_folder(tmp_path / "out") as one:
+        with atomic_folder(tmp_path / "out") as two:
+            (two / "x").write_text("2")
+        (one / "x").write_text("1")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "x").read_text() == "1"
+
+
+def test_reading_the_umask_leaves_nothing(tmp_path, umask):
+    (tmp_path / ".mode.0123456789ab.tmp").write_text("of a killed process")
+    with umask_permissions(tmp_path):
+        os.close(os.open(tmp_path / "x", os.O_CREAT | os.O_WRONLY, 0o600))
+    assert names(tmp_path) == ["x"] and (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_may_not_be_written_is_named_without_the_temporary_name(tmp_path, monkeypatch):
+    def refused(temporary, folder=False):
+        raise PermissionError(errno.EACCES, "Permission denied", str(temporary))
+
+    monkeypatch.setattr(leftovers, "create_locked", refused)
+    with pytest.raises(OSError) as caught:
+        write_json(tmp_path / "x.json", {})
+    assert caught.value.filename == str(tmp_path / "x.json")

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.locks import LOCK, FolderLock
+from starbucks_retrieval.locks import LOCK, FolderLock, OutputLock, left_by_killed_run, lock_of
 
 _HOLDER = """
 import os, signal, sys
@@ -23,6 +23,20 @@ if not os.fork():
     signal.pause()
     os._exit(0)
 signal.pause()
+"""
+
+_OUTPUT = """
+import os, signal, sys
+from pathlib import Path
+from starbucks_retrieval import locks
+from starbucks_retrieval.files import atomic_writer
+if sys.argv[2] == "command":
+    locks.hold_until_exit()
+output = Path(sys.argv[1])
+with locks.OutputLock(output) as lock, atomic_writer(output, before_rename=lock.announce) as file:
+    file.write(b"done")
+if sys.argv[3] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 # What Windows has in the place of fcntl, as far as one process can tell.
@@ -91,3 +105,37 @@ def test_a_forked_process_cannot_release_the_lock_of_its_parent(tmp_path):
 def test_locks_without_fcntl(tmp_path):
     done = subprocess.run([sys.executable, "-c", _WINDOWS, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"another process is writing {tmp_path}: process ")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_lock_of_an_output_is_beside_it_and_creates_no_folder_for_nothing(tmp_path):
+    output = tmp_path / "new" / "deeper" / "run.trec"
+    with OutputLock(output) as lock:
+        assert names(output.parent) == [".run.trec.lock"] == [lock.path.name]
+        with pytest.raises(UserError, match=f"another process is writing {output}: process {os.getpid()} on"):
+            OutputLock(output)
+    assert names(tmp_path) == []
+    with OutputLock(output):
+        output.write_text("x")
+    assert names(output.parent) == ["run.trec"]
+
+
+@pytest.mark.parametrize("ending", ["killed", "ended"])
+@pytest.mark.parametrize("kind", ["command", "function"])
+def test_an_output_is_known_as_that_of_a_killed_command_until_the_process_ends(tmp_path, kind, ending):
+    output = tmp_path / "x"
+    done = subprocess.run([sys.executable, "-c", _OUTPUT, str(output), kind, ending])
+    assert done.returncode == (-signal.SIGKILL if ending == "killed" else 0) and output.read_text() == "done"
+    left = kind == "command" and ending == "killed"
+    assert left_by_killed_run(output, lock_of(output)) == left
+    assert names(tmp_path) == [".x.lock", "x"][not left :]
+    if left:
+        with OutputLock(output):  # the next run may be killed before it writes anything
+            assert left_by_killed_run(output, lock_of(output))
+        subprocess.run([sys.executable, "-c", _OUTPUT, str(output), kind, ending])
+        output.rename(tmp_path / "kept")
+        output.write_text("put there by hand")
+        assert not left_by_killed_run(output, lock_of(output))

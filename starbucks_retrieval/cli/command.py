@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
+from starbucks_retrieval.locks import hold_until_exit
 
 if TYPE_CHECKING:
     from starbucks_retrieval.cli.flags import CommonArguments
@@ -35,6 +36,8 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
         0 when done or when the reader of a pipe left, 2 for a user error or a full or unreadable disk, 130 when
         interrupted. Any other exception is a bug and is raised.
     """
+    if argv is None:
+        hold_until_exit()
     try:
         main(sys.argv[1:] if argv is None else argv)
         return 0

@@ -21,6 +21,7 @@ from starbucks_retrieval.convert.tokenizer import append_eos
 from starbucks_retrieval.convert.weights import Weights, read_weights
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, umask_permissions
+from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.loading import explain_load_errors, quiet_transformers
@@ -48,8 +49,15 @@ def convert(arguments: ConvertArguments) -> dict[str, Any]:
     Example:
         >>> convert(ConvertArguments("bert-base-uncased-fineweb100bt-smae", "smae"))  # doctest: +SKIP
     """
-    source, output = arguments.model_name_or_path, Path(arguments.output_dir)
+    output = Path(arguments.output_dir)
     _check_output(arguments, output)
+    with OutputLock(output) as lock:
+        _check_output(arguments, output)  # another process may have written it since
+        return _convert(arguments, output, lock)
+
+
+def _convert(arguments: ConvertArguments, output: Path, lock: OutputLock) -> dict[str, Any]:
+    source = arguments.model_name_or_path
     with explain_load_errors(source):
         from transformers import AutoConfig, AutoTokenizer
 
@@ -65,7 +73,7 @@ def convert(arguments: ConvertArguments) -> dict[str, Any]:
     model, left_out = _load(source, weights, hf_config)
     if arguments.lora_name_or_path:
         model = merge_adapters(model, arguments.lora_name_or_path)
-    with atomic_folder(output) as folder, quiet_transformers(), umask_permissions(folder):
+    with atomic_folder(output, lock.announce) as folder, quiet_transformers(), umask_permissions(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
         if config is not None:
@@ -91,7 +99,8 @@ def _check_output(arguments: ConvertArguments, output: Path) -> None:
         and output.samefile(arguments.model_name_or_path)
     ):
         raise UserError(f"--output_dir {output} is the checkpoint itself", "name another folder")
-    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not arguments.overwrite_output_dir):
+    may_replace = arguments.overwrite_output_dir or left_by_killed_run(output, lock_of(output))
+    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not may_replace):
         raise UserError(f"{output} is not empty", "name another folder, or add --overwrite_output_dir")
 
 

@@ -7,14 +7,13 @@ import dataclasses
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.data.cache import cache_folder
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.files import file_digest, sync_file, temporary_path
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +51,16 @@ def as_path(collection: Collection) -> str:
     if not isinstance(collection, Iterable):
         raise UserError(f"{type(collection).__name__} is neither a name nor rows", "give a Dataset, or a list of dicts")
     is_dataset = hasattr(collection, "with_format")
-    folder = cache_folder() / "rows"
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        path = Path(temporary, "rows.arrow" if is_dataset else "rows.jsonl")
+    folder, suffix = cache_folder() / "rows", ".arrow" if is_dataset else ".jsonl"
+    with temporary_path(folder / f"rows{suffix}") as temporary:
         if is_dataset:
-            _write_arrow(collection, path)
+            _write_arrow(collection, temporary)
         else:
-            _write_jsonl(collection, path)
-        final = folder / f"{file_digest(path)}{path.suffix}"
+            _write_jsonl(collection, temporary)
+        final = folder / f"{file_digest(temporary)}{suffix}"  # known when all rows are written
         if not final.exists():
-            os.replace(path, final)
+            sync_file(temporary)
+            os.replace(temporary, final)
     log.info("the rows are in %s", final)
     return str(final)
 

@@ -17,6 +17,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.export import TARGETS, ExportArguments, ExportTarget
 from starbucks_retrieval.export.card import public_name, write_card
 from starbucks_retrieval.files import atomic_folder, write_json
+from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.models.info import ModelInfo, model_info
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
@@ -75,13 +76,19 @@ def export(arguments: ExportArguments) -> dict[str, Any]:
     Example:
         >>> export(ExportArguments("my-model", "small", "onnx", "6:128"))  # doctest: +SKIP
     """
+    plan = _plan(arguments)
+    with OutputLock(plan.output) as lock:
+        _check_output(plan.output, arguments.model_name_or_path, arguments.overwrite_output_dir)  # since then
+        return _export(plan, lock)
+
+
+def _export(plan: _Plan, lock: OutputLock) -> dict[str, Any]:
     from starbucks_retrieval.models import NestedEncoder
 
-    plan = _plan(arguments)
-    size = plan.size
+    arguments, size = plan.arguments, plan.size
     encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=size.layer, device="cpu")
     figures = plan.figures() | {"fingerprint": encoder.fingerprint(size.layer)}
-    with atomic_folder(plan.output) as folder:
+    with atomic_folder(plan.output, before_rename=lock.announce) as folder:
         plan.target.write(encoder, size, folder, plan.calibration)
         write_card(folder, encoder, size, arguments, figures)
         write_json(folder / RECORD, _record(arguments, plan.target, figures))
@@ -161,7 +168,7 @@ def _check_output(output: Path, model: str, overwrite: bool) -> None:
     if not (output / RECORD).is_file():
         # Even with --overwrite_output_dir: only the files of an earlier export are deleted.
         raise UserError(f"{output} is not empty, and no earlier export wrote it", "name another --output_dir")
-    if not overwrite:
+    if not overwrite and not left_by_killed_run(output, lock_of(output)):
         raise UserError(f"{output} holds an earlier export", "add --overwrite_output_dir, or name another folder")
 
 

@@ -8,6 +8,7 @@ from string import Template
 from typing import Any
 
 from starbucks_retrieval.export import TARGETS, ExportArguments
+from starbucks_retrieval.files import write_text
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.card import SENTENCE_TRANSFORMERS, embedding_model, front_matter
 from starbucks_retrieval.sizes import Size
@@ -81,7 +82,7 @@ def write_card(
         usage=Template(target.usage).substitute(names).strip(),
         notes="\n".join(f"- {note}" for note in (*_notes(encoder), *target.notes(encoder, size, figures))),
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_text(folder / "README.md", card)
 
 
 def _content(encoder: NestedEncoder, size: Size, base: str) -> str:

@@ -63,26 +63,26 @@ def fit(arguments: FitArguments) -> dict[str, Any]:
         >>> fit(FitArguments("my-model", "my-model-fitted", dataset_path=["corpus.jsonl"]))  # doctest: +SKIP
     """
     plan = plan_fit(arguments)
-    with _locked(plan.output):
+    with _locked(plan.output) as lock:
         check_output(plan.output, arguments)  # another process may have written it since
-        return _fit(plan)
+        return _fit(plan, lock)
 
 
 @contextlib.contextmanager
-def _locked(output: Path) -> Iterator[None]:
+def _locked(output: Path) -> Iterator[FolderLock]:
     """Create and lock a folder; if nothing is written, it is removed again."""
     existed = output.is_dir()
     output.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(output)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
         if not existed and not any(output.iterdir()):
             output.rmdir()
 
 
-def _fit(plan: FitPlan) -> dict[str, Any]:
+def _fit(plan: FitPlan, lock: FolderLock) -> dict[str, Any]:
     began = now()
     arguments, output = plan.arguments, plan.output
     encoder = NestedEncoder.from_pretrained(arguments.model_name_or_path, device=plan.device)
@@ -136,6 +136,8 @@ def _fit(plan: FitPlan) -> dict[str, Any]:
     }
     _save_checkpoint(output, job, max_texts, fitter)  # a rerun finishes what a kill in the next lines leaves
     _write_model(output, encoder, arguments, figures)
+    lock.announce(output / RECORD)
+    (output / CHECKPOINT).unlink()
     return figures
 
 
@@ -257,7 +259,6 @@ def _write_model(output: Path, encoder: NestedEncoder, arguments: FitArguments, 
     assert source is not None  # the model was loaded from it
     with atomic_path(output / _CONFIG) as temporary:
         shutil.copyfile(source, temporary)
-    (output / CHECKPOINT).unlink()
 
 
 def _remove_model(output: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.tables import align_columns, markdown_table
+from starbucks_retrieval.files import write_text
 from starbucks_retrieval.fit.arguments import FitArguments
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.card import base_model_text, embedding_model, front_matter, usage
@@ -89,7 +90,7 @@ def write_card(folder: Path, encoder: NestedEncoder, arguments: FitArguments, fi
         f"{sources}; of these {figures['held_out']:,} were held out.",
         "",
     ]
-    (folder / CARD).write_text("\n".join(lines), encoding="utf-8")
+    write_text(folder / CARD, "\n".join(lines))
 
 
 def _share(value: float) -> str:

@@ -14,7 +14,7 @@ from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.fit.arguments import FitArguments
-from starbucks_retrieval.locks import LOCK
+from starbucks_retrieval.locks import LOCK, left_by_killed_run
 from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.models.fitter import fitted_texts_needed, map_inputs, texts_needed
@@ -234,7 +234,8 @@ def check_output(output: Path, arguments: FitArguments) -> None:
     state = _state(output)
     if state == "foreign":
         raise UserError(f"{output} is not empty, and no earlier fit wrote it", "name another --output_dir")
-    if state == "complete" and not arguments.overwrite_output_dir:
+    left = left_by_killed_run(output / RECORD, output / LOCK)
+    if state == "complete" and not arguments.overwrite_output_dir and not left:
         raise UserError(f"{output} holds an earlier fit", "add --overwrite_output_dir, or name another folder")
 
 

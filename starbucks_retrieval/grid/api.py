@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -19,7 +20,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.costs import bytes_of, costs_of
 from starbucks_retrieval.grid.layers import LayerStores, encode_arguments, encode_layers, remove_layers
-from starbucks_retrieval.grid.plan import plan_grid, sts_arguments
+from starbucks_retrieval.grid.plan import GridPlan, plan_grid, sts_arguments
+from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.metrics.measures import Qrels
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.provenance import describe
@@ -63,13 +65,25 @@ def grid(arguments: GridArguments, encoding: EncodingArguments | None = None, se
         seed: Draws the texts by which costs are measured.
 
     Raises:
-        UserError: A flag, the data or a size is wrong; raised before anything is encoded.
+        UserError: A flag, the data or a size is wrong, or another process uses the same embeddings; raised before
+            anything is encoded.
 
     Example:
         >>> measured = grid(GridArguments("model", dataset_path=["scifact"], output="grid.json"))  # doctest: +SKIP
     """
     encoding = encoding or EncodingArguments()
     plan = plan_grid(arguments, encoding)
+    with contextlib.ExitStack() as locks:
+        for name in plan.names.values():  # a second run would read embeddings that the first one deletes
+            locks.enter_context(OutputLock(arguments.work_folder / name))
+        measured = _grid(plan, arguments, encoding, seed)
+    if not arguments.keeps_work:
+        with contextlib.suppress(OSError):  # it holds something else
+            arguments.work_folder.rmdir()
+    return measured
+
+
+def _grid(plan: GridPlan, arguments: GridArguments, encoding: EncodingArguments, seed: int) -> GridMeasurement:
     layers, dims, depth = plan.layers, plan.scoring.dims, plan.scoring.depth
     log.info("%d layers x %d dims, %d passages a query, from one pass a data set", len(layers), len(dims), depth)
     seconds = {"encode": 0.0, "score": 0.0}

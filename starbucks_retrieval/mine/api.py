@@ -6,9 +6,7 @@ import dataclasses
 import itertools
 import json
 import logging
-import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +17,10 @@ from starbucks_retrieval.data.records import RecordCount, count_records
 from starbucks_retrieval.data.run_reader import read_tag
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.leftovers import remove
+from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.mine import MineArguments
-from starbucks_retrieval.mine.bm25 import bm25_engine
+from starbucks_retrieval.mine.bm25 import LUCENE, bm25_engine
 from starbucks_retrieval.mine.candidates import (
     CandidateSource,
     candidates_folder,
@@ -28,6 +28,7 @@ from starbucks_retrieval.mine.candidates import (
     load_candidates,
     save_candidates,
 )
+from starbucks_retrieval.mine.output import check_output, log_counts
 from starbucks_retrieval.mine.rows import write_rows
 from starbucks_retrieval.mine.topics import Docids, read_topics
 from starbucks_retrieval.sizes import Sizes
@@ -55,7 +56,8 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
         Figures for a summary: counts of queries, negatives and dropped candidates, and seconds by part.
 
     Raises:
-        UserError: Bad data or flags, an output that exists, or no group with a positive in the corpus.
+        UserError: Bad data or flags, an output that exists or that another process writes, or no group with a positive in
+            the corpus.
 
     Example:
         >>> mine(MineArguments(dataset_path="groups.jsonl", corpus_path="corpus.jsonl",
@@ -65,7 +67,15 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
     if seed < 0:
         raise UserError(f"--seed {seed} is below 0", "give 0 or more")
     plan = plan_mining(arguments)
-    began = time.monotonic()
+    with OutputLock(arguments.output) as lock:
+        check_output(arguments.output, arguments.overwrite)  # another process may have written it since
+        return _mine(plan, seed, lock)
+
+
+def _mine(plan: MinePlan, seed: int, lock: OutputLock) -> dict[str, Any]:
+    arguments, began = plan.arguments, time.monotonic()
+    for left in plan.cache_folder.glob(f"{LUCENE}*"):  # by a run that was killed; the lock keeps others out
+        remove(left)
     # Missing models and packages are reported before the corpus is read, which can take an hour.
     source = plan.source()
     teacher = plan.teacher()
@@ -91,8 +101,9 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
             save_candidates(plan.cache_folder, candidates, identity, plan.settings())
     del source  # a teacher may need the memory of its model
     choosing = time.monotonic()
-    counts, dropped = write_rows(arguments, seed, plan.groups, plan.corpus, topics, candidates, len(docids), teacher)
-    _log_counts(arguments, counts)
+    rows = (plan.groups, plan.corpus, topics, candidates, len(docids), teacher)
+    counts, dropped = write_rows(arguments, seed, *rows, before_rename=lock.announce)
+    log_counts(arguments, counts)
     done = time.monotonic()
     return {
         "output": str(arguments.output),
@@ -263,33 +274,5 @@ def plan_mining(arguments: MineArguments) -> MinePlan:
         UserError: The output exists or cannot be written, a file has the name of the cache folder, or there is no
             corpus, or more than one.
     """
-    _check_output(arguments.output, arguments.overwrite)
+    check_output(arguments.output, arguments.overwrite)
     return MinePlan(arguments, *arguments.open_data(), candidates_folder(arguments.output))
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    """Raise UserError unless the output may be written."""
-    if output.is_dir():
-        raise UserError(f"{output} is a folder", "name a file with --output_path")
-    if output.exists() and not overwrite:
-        raise UserError(f"{output} exists", "add --overwrite, or name another --output_path")
-    parent = next(parent for parent in output.absolute().parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"{output} cannot be written: {parent} is not a writable folder", "name another --output_path")
-
-
-def _log_counts(arguments: MineArguments, counts: Counter[str]) -> None:
-    if counts["left_out"]:
-        log.warning("%d groups are left out: no text is known for any of their positives", counts["left_out"])
-    if counts["other_text"]:
-        log.warning(
-            "%d positives have another text in the corpus than in their group: is it the right corpus?",
-            counts["other_text"],
-        )
-    if counts["without_positive_score"] and (arguments.margin is not None or arguments.ratio is not None):
-        log.warning(
-            "--margin or --ratio did not apply to %d queries: none of their positives has a score (above 0, for --ratio)",
-            counts["without_positive_score"],
-        )
-    if counts["without_negatives"]:
-        log.warning("%d queries end without negatives", counts["without_negatives"])

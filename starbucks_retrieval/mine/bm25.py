@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _STOPWORDS = "en"
 
+LUCENE = ".lucene-"  # of the names of folders with a temporary index
 _PASSAGES = 4096  # handed to Lucene at once
 _QUERIES = 512
 
@@ -117,7 +118,7 @@ class PyseriniEngine:
         # Anserini orders equal scores by ascending id; ids that count down from the largest docid give descending order.
         names = [f"{len(docids) - 1 - rank:0{width}d}" for rank in docids.ranks.tolist()]
         self.workspace.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".lucene-", dir=self.workspace) as folder:
+        with tempfile.TemporaryDirectory(prefix=LUCENE, dir=self.workspace) as folder:
             indexer = indexer_class(folder, threads=threads)
             stream = zip(names, progress(corpus, len(docids), "passages", "indexing for BM25"))
             while batch := [{"id": i, "contents": join_text(p)} for i, p in itertools.islice(stream, _PASSAGES)]:

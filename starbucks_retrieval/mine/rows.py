@@ -17,7 +17,7 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data import Group, Passage, Records
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer
+from starbucks_retrieval.files import BeforeRename, atomic_writer
 from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.candidates import Candidates
 from starbucks_retrieval.mine.topics import PassageFile, Topics
@@ -139,6 +139,7 @@ def write_rows(
     candidates: Candidates,
     corpus_length: int,
     teacher: Teacher | None = None,
+    before_rename: BeforeRename | None = None,
 ) -> tuple[Counter[str], Counter[str]]:
     """Write one training row per group, in order; the file appears only when it is complete.
 
@@ -151,6 +152,7 @@ def write_rows(
         candidates: Ranked passages of each topic.
         corpus_length: Number of passages of the corpus.
         teacher: Replaces the candidates' scores in the rows, if given.
+        before_rename: As for `files.atomic_writer`.
 
     Returns:
         Counts of rows and warnings, and counts of the candidates that each filter dropped.
@@ -163,7 +165,7 @@ def write_rows(
         needed[rows] = True
     with PassageFile(corpus, np.flatnonzero(needed[:-1]), corpus_length, arguments.output.parent) as passages:
         maker = _RowMaker(arguments, seed, topics, candidates, corpus_length, passages, counts, dropped)
-        with atomic_writer(arguments.output) as out:
+        with atomic_writer(arguments.output, before_rename=before_rename) as out:
             rows = maker.rows(groups, quiet=teacher is not None)
             for row in with_teacher_scores(rows, teacher, int((topics.topic_of_group >= 0).sum())) if teacher else rows:
                 out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())

@@ -162,7 +162,7 @@ def _export(args: StoreExportArguments, common: CommonArguments) -> None:
 
 
 def _import(args: ImportArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.convert import import_pickles
+    from starbucks_retrieval.store.pickles import import_pickles
 
     settings = dataclasses.asdict(args)
     files, output, layer, name = (settings.pop(key) for key in ("path", "output", "layer", "name"))

@@ -1,31 +1,24 @@
-"""Convert stores to Parquet, Arrow or plain numpy files, and the pickles of Tevatron and ielab/Starbucks to stores."""
+"""Convert stores to Parquet, Arrow or plain numpy files."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from starbucks_retrieval.cli import progress
-from starbucks_retrieval.data.records import repeated
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer, file_digest
-from starbucks_retrieval.provenance import describe
+from starbucks_retrieval.files import BeforeRename, atomic_writer, temporaries
+from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.locate import open_store, output_folder
+from starbucks_retrieval.store.locate import open_store
 from starbucks_retrieval.store.reader import EmbeddingStore
-from starbucks_retrieval.store.safe_pickle import load_embeddings
-from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
-from starbucks_retrieval.store.writer import StoreWriter
 
+_IDS, _VECTORS = "ids.txt", "vectors.npy"  # of an export to npy
 _BLOCK = 16 << 20  # bytes of vectors in memory at a time, and of a row group of Parquet
 
 
@@ -47,16 +40,16 @@ def export_store(
         Figures: output, to, size, rows, dtype.
 
     Raises:
-        UserError: The output exists, or is a URL.
+        UserError: The output exists and no killed export left it, is a URL, or another process writes it.
     """
     source = open_store(path, size)
     target = as_path(output)
     if is_remote(target):
         raise UserError(f"{output} is a URL, but exports are written locally", "export to a local folder, and copy it")
-    taken = target.is_dir() and any(target.iterdir()) if to == "npy" else target.exists()
-    if taken and not overwrite:
-        raise UserError(f"{target} exists already", "name another output, or give --overwrite")
-    _WRITERS[to](source, target)
+    _check_target(target, to, overwrite)
+    with OutputLock(target) as lock:
+        _check_target(target, to, overwrite)  # another process may have written it since
+        _WRITERS[to](source, target, lock.announce)
     return {
         "output": str(output),
         "to": to,
@@ -66,6 +59,18 @@ def export_store(
     }
 
 
+def _check_target(target: Path, to: str, overwrite: bool) -> None:
+    """Refuse an output that exists, unless it may be overwritten or is what a killed export left."""
+    if overwrite:
+        return
+    found = [target] if target.exists() else []
+    if to == "npy" and target.is_dir():
+        unfinished = {left for name in (_IDS, _VECTORS) for left in temporaries(target / name)}
+        found = [path for path in target.iterdir() if path not in unfinished]
+    if not all(left_by_killed_run(path, lock_of(target)) for path in found):
+        raise UserError(f"{target} exists already", "name another output, or give --overwrite")
+
+
 def _blocks(store: EmbeddingStore) -> Iterator[tuple[list[str], np.ndarray]]:
     rows = max(1, _BLOCK // (store.spec.size.dim * store.dtype.itemsize))
     starts = range(0, store.count, rows)
@@ -73,222 +78,53 @@ def _blocks(store: EmbeddingStore) -> Iterator[tuple[list[str], np.ndarray]]:
         yield store.consecutive(start, min(start + rows, store.count))
 
 
-def _columns(store: EmbeddingStore, target: Path, opener: Callable[[BinaryIO, Any], Any]) -> None:
+def _columns(
+    store: EmbeddingStore, target: Path, announce: BeforeRename, opener: Callable[[BinaryIO, Any], Any]
+) -> None:
     import pyarrow as pa
 
     kind = pa.list_(pa.from_numpy_dtype(store.dtype), store.spec.size.dim)
     metadata = {"starbucks_retrieval.store": json.dumps(store.spec.to_json(), ensure_ascii=False, sort_keys=True)}
     schema = pa.schema([("id", pa.string()), ("embedding", kind)], metadata)
-    with atomic_writer(target) as handle, opener(handle, schema) as writer:
+    with atomic_writer(target, before_rename=announce) as handle, opener(handle, schema) as writer:
         for ids, vectors in _blocks(store):
             flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
             arrays = [pa.array(ids, pa.string()), pa.FixedSizeListArray.from_arrays(flat, store.spec.size.dim)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
-def _parquet(store: EmbeddingStore, target: Path) -> None:
+def _parquet(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     import pyarrow.parquet as pq
 
     # A dictionary of unique ids would be as long as the ids.
-    _columns(store, target, lambda handle, schema: pq.ParquetWriter(handle, schema, use_dictionary=False))
+    _columns(store, target, announce, lambda handle, schema: pq.ParquetWriter(handle, schema, use_dictionary=False))
 
 
-def _arrow(store: EmbeddingStore, target: Path) -> None:
+def _arrow(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     import pyarrow as pa
 
-    _columns(store, target, pa.ipc.new_file)
+    _columns(store, target, announce, pa.ipc.new_file)
 
 
-def _npy(store: EmbeddingStore, target: Path) -> None:
+def _npy(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, --to npy writes a folder", "name another output")
-    (target / "vectors.npy").unlink(missing_ok=True)  # never new ids beside old vectors
-    with atomic_writer(target / "ids.txt") as handle:
+    (target / _VECTORS).unlink(missing_ok=True)  # never new ids beside old vectors
+    with atomic_writer(target / _IDS, before_rename=announce) as handle:
         for ids, _ in _blocks(store):
             if broken := [docid for docid in ids if "\n" in docid or "\r" in docid]:
                 raise UserError(f"the id {broken[0]!r} contains a line break", "export to parquet or arrow")
             handle.write("".join(f"{docid}\n" for docid in ids).encode())
     shape = (store.count, store.spec.size.dim)
     header = {"descr": np.lib.format.dtype_to_descr(store.dtype), "fortran_order": False, "shape": shape}
-    with atomic_writer(target / "vectors.npy") as handle:
+    with atomic_writer(target / _VECTORS, before_rename=announce) as handle:
         np.lib.format.write_array_header_1_0(handle, header)
         for _, vectors in _blocks(store):
             handle.write(np.ascontiguousarray(vectors).data)
 
 
-_WRITERS: dict[str, Callable[[EmbeddingStore, Path], None]] = {"parquet": _parquet, "arrow": _arrow, "npy": _npy}
-
-
-@dataclass(frozen=True)
-class _File:
-    """The shape, type and checksum of a file."""
-
-    path: Path
-    rows: int
-    dim: int
-    dtype: np.dtype
-    digest: str
-
-
-def import_pickles(
-    files: Sequence[str | os.PathLike[str]],
-    output: PathLike,
-    layer: int,
-    fingerprint: str,
-    *,
-    dim: int | None = None,
-    encode_is_query: bool = False,
-    model_name: str = "",
-    pooling: str = "cls",
-    normalize: bool = False,
-    store_dtype: str | None = None,
-    shard_size: int = 16384,
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Write one store from pickles of (vectors [rows, dim], ids), in the order given.
-
-    Nothing in a pickle is executed (see `safe_pickle`). The files are read twice, one in memory at a time.
-
-    Args:
-        files: The pickles.
-        output: The folder of the store.
-        layer: The layer that the vectors are from.
-        fingerprint: Identifies the weights, which a pickle does not name.
-        dim: The expected dimension, if it is to be checked.
-        encode_is_query: The vectors are of queries.
-        model_name: For information.
-        pooling: How the model pooled.
-        normalize: The vectors have length 1, which is checked.
-        store_dtype: "float16" or "float32"; by default that of the files.
-        shard_size: Rows of a shard.
-        overwrite: Replace another store in the output folder.
-
-    Returns:
-        Figures: output, size, kind, rows, files, dtype, fingerprint, shards_written.
-
-    Raises:
-        UserError: A file is not such a pickle, or an id occurs twice.
-    """
-    reader = _Reader()
-    found = _survey([Path(file) for file in files], reader, dim, normalize)
-    size = Size(layer, found[0].dim)
-    file_dtype = "float16" if all(file.dtype == np.float16 for file in found) else "float32"
-    spec = StoreSpec(
-        kind="queries" if encode_is_query else "passages",
-        size=size,
-        pooling=pooling,
-        normalize=normalize,
-        prefix="",
-        separator="",
-        max_length=0,  # unknown
-        fingerprint=fingerprint,
-        compute_dtype=f"imported-{found[0].dtype}",
-        store_dtype=store_dtype or file_dtype,
-        data_digest=hashlib.blake2b("".join(file.digest for file in found).encode(), digest_size=16).hexdigest(),
-        data_count=sum(file.rows for file in found),
-        shard_size=shard_size,
-        model_name=model_name,
-        data_name=", ".join(file.path.name for file in found),
-        provenance=describe({"imported": [file.digest for file in found]}),
-    )
-    with StoreWriter.open(output_folder(output, size), spec, overwrite) as writer:
-        missing = writer.missing_shards()
-        for shard in progress(missing, len(missing), "shards", "import"):
-            writer.write_shard(shard, *_rows(found, reader, *spec.shard_rows(shard)))
-        writer.finish()
-    return {
-        "output": str(output),
-        "size": str(size),
-        "kind": spec.kind,
-        "rows": spec.rows,
-        "files": len(found),
-        "dtype": spec.store_dtype,
-        "fingerprint": fingerprint,
-        "shards_written": len(missing),
-    }
-
-
-class _Reader:
-    """Read pickles, keeping the last one in memory."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._content: tuple[np.ndarray, list[Any]] = (np.empty((0, 0)), [])
-
-    def __call__(self, path: Path) -> tuple[np.ndarray, list[Any]]:
-        if path != self._path:
-            self._path, self._content = None, (np.empty((0, 0)), [])  # free one before the next is read
-            self._content = load_embeddings(path)
-            self._path = path
-        return self._content
-
-
-def _survey(paths: list[Path], reader: _Reader, dim: int | None, normalize: bool) -> list[_File]:
-    found: list[_File] = []
-    hashes = array("q")
-    for path in paths:
-        vectors, ids = reader(path)
-        wanted = dim if dim is not None else found[0].dim if found else vectors.shape[1]
-        if vectors.shape[1] != wanted:
-            why = "--dim" if dim is not None else str(paths[0])
-            raise UserError(f"{path} has {vectors.shape[1]} dimensions, {why} says {wanted}", "import it separately")
-        if normalize:
-            _check_lengths(path, vectors)
-        hashes.extend(hash(_text(docid, path)) for docid in ids)
-        found.append(_File(path, len(vectors), vectors.shape[1], vectors.dtype, file_digest(path)))
-    _refuse_duplicates(found, reader, repeated(hashes))
-    return found
-
-
-def _check_lengths(path: Path, vectors: np.ndarray) -> None:
-    for start in range(0, len(vectors), 4096):
-        lengths = np.linalg.norm(vectors[start : start + 4096].astype(np.float32), axis=1)
-        if len(bad := np.flatnonzero(np.abs(lengths - 1) > 0.01)):
-            raise UserError(
-                f"{path} is not normalised: vector {start + bad[0]} has length {lengths[bad[0]]:.3f}",
-                "leave out --normalize",
-            )
-
-
-def _text(docid: Any, path: Path) -> str:
-    if isinstance(docid, bytes):
-        docid = docid.decode("utf-8", "surrogateescape")
-    if isinstance(docid, bool) or not isinstance(docid, (str, int)) or docid == "":
-        raise UserError(f"{path} has the id {docid!r}", "ids are strings or whole numbers")
-    return str(docid)
-
-
-def _refuse_duplicates(found: list[_File], reader: _Reader, suspects: set[int]) -> None:
-    """Raise UserError if an id occurs twice. `suspects` are the hashes of several ids, which are read again."""
-    first: dict[str, str] = {}
-    for file in found if suspects else []:
-        for row, docid in enumerate(reader(file.path)[1]):
-            text = _text(docid, file.path)
-            if hash(text) not in suspects:
-                continue
-            if text in first:
-                raise UserError(
-                    f"the id {text!r} occurs twice: {first[text]}, and {file.path} row {row}",
-                    "name each file once; files must not overlap",
-                )
-            first[text] = f"{file.path} row {row}"
-
-
-def _rows(found: list[_File], reader: _Reader, start: int, stop: int) -> tuple[list[str], np.ndarray]:
-    """Return the ids and vectors of the rows [start, stop) of all files, joined."""
-    ids: list[str] = []
-    vectors: list[np.ndarray] = []
-    for file, low, high in _pieces(found, start, stop):
-        content = reader(file.path)
-        ids += [_text(docid, file.path) for docid in content[1][low:high]]
-        vectors.append(content[0][low:high].copy())  # a view would keep this file in memory while the next is read
-    return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-
-
-def _pieces(found: list[_File], start: int, stop: int) -> Iterator[tuple[_File, int, int]]:
-    first = 0
-    for file in found:
-        low, high = max(start - first, 0), min(stop - first, file.rows)
-        if low < high:
-            yield file, low, high
-        first += file.rows
+_WRITERS: dict[str, Callable[[EmbeddingStore, Path, BeforeRename], None]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "npy": _npy,
+}

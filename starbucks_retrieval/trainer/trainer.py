@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_path
+from starbucks_retrieval.files import atomic_path, write_text
 from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
 from starbucks_retrieval.models.sentence_modules import remove_modules
@@ -240,7 +240,7 @@ class ModelCard:
             f"Base model: {base_model_text(base)}. {kind}: {', '.join(f'`{Path(name).name}`' for name in names)}.",
             *("", *(f"- {name}: {value}" for name, value in self.recipe.items()), ""),
         ]
-        (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+        write_text(folder / "README.md", "\n".join(lines))
 
 
 class GradientCheckpointing(nn.Module):

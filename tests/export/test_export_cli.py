@@ -246,7 +246,7 @@ def test_what_fails_half_way_leaves_things_as_they_were(tmp_path, monkeypatch, m
     assert exported(tmp_path / "out") == before
 
 
-def test_what_a_killed_export_left_is_in_nobodys_way(tmp_path):
+def test_what_a_killed_export_left_is_removed(tmp_path):
     encoder = model_of(tmp_path / "model")
     left = tmp_path / ".out.0123456789ab.tmp"
     left.mkdir()
@@ -254,7 +254,7 @@ def test_what_a_killed_export_left_is_in_nobodys_way(tmp_path):
     (tmp_path / "out").mkdir()  # an empty folder may be written into
     run(encoder, tmp_path / "out", "transformers", "1:8")
     run(encoder, tmp_path / "out", "transformers", "1:8", overwrite_output_dir=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [left.name, "model", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
     assert not (tmp_path / "out/half").exists()
 
 

@@ -19,6 +19,7 @@ from starbucks_retrieval.fit import FitArguments, fit, plan
 from starbucks_retrieval.fit.card import grid_table
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import EncoderConfig, NestedEncoder
+from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.sizes import Size, Sizes
 
 FULL = Size(4, 32)
@@ -119,8 +120,8 @@ def test_killed_fits_continue_to_the_same_bytes_and_are_never_half_a_model(tiny_
     command = [sys.executable, "-c", SCRIPT, str(tiny_bert), str(corpus), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    # Weights, tokenizer_config.json, projections, starbucks.json, six files of modules, fit.json and config.json are renamed.
-    assert int(done.stdout) == 13
+    # Weights, tokenizer_config.json, projections, starbucks.json, six files of modules, the card, fit.json and config.json.
+    assert int(done.stdout) == 14
     assert files(tmp_path / "killed" / "m") == files(tmp_path / "whole" / "m")
 
 
@@ -145,6 +146,16 @@ def test_another_job_in_the_folder_is_refused_and_replaced_on_demand(run, corpus
     (tmp_path / "out" / "notes.txt").write_text("mine")
     run("--overwrite_output_dir")
     assert {"notes.txt", "model.safetensors"} <= set(files(tmp_path / "out"))
+
+
+def test_a_fit_that_was_killed_after_its_last_file_is_not_refused(run, tmp_path):
+    before = run()["texts"]
+    out = tmp_path / "out"
+    lock = FolderLock(out)
+    lock.announce(out / RECORD)
+    lock.forget()  # as a kill does
+    assert run()["texts"] == before and not (out / ".lock").exists()
+    assert "holds an earlier fit" in run()
 
 
 def test_files_of_an_earlier_fit_are_removed(run, tiny_bert, tmp_path):

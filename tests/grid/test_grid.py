@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid, search_all_dims
 from starbucks_retrieval.grid.all_dims import truncated_views
+from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.models import NestedEncoder
@@ -39,6 +40,14 @@ def asked(model, beir, **changes) -> GridArguments:
 
 def encoding(**changes) -> EncodingArguments:
     return EncodingArguments(**({"dtype": "fp32", "shard_size": 40} | changes))
+
+
+def test_two_grids_do_not_share_embeddings_that_one_of_them_deletes(tiny_bert, beir):
+    with (
+        OutputLock(Path("grid.work/small")),
+        pytest.raises(UserError, match=r"another process is writing grid\.work/small"),
+    ):
+        grid(asked(tiny_bert, beir), encoding())
 
 
 @pytest.mark.parametrize("normalize", [True, False])

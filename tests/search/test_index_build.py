@@ -1,6 +1,7 @@
 """Building and keeping indexes: whole or not at all."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.search.indexes import build as build_module
 from starbucks_retrieval.search.indexes import build_index, open_index
 from starbucks_retrieval.search.indexes.vectors import VectorIndex
@@ -185,12 +187,24 @@ def test_killed_while_writing(tmp_path, store):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "written\n"
         process.send_signal(signal.SIGKILL)
-    (left,) = files(folder)
-    assert re.fullmatch(r"\.index\.faiss\.\w+\.tmp", left)
+    left, lock = sorted(files(folder))
+    assert re.fullmatch(r"\.index\.faiss\.\w+\.tmp", left) and lock == ".lock"
     with pytest.raises(UserError, match="incomplete: building it was interrupted"):
         open_index(folder, store)
     assert build_index(store, "SQ8", folder).built
     assert set(files(folder)) == {"index.faiss", "manifest.json"}
+
+
+def test_one_process_builds_an_index(tmp_path, store):
+    (tmp_path / "index").mkdir()
+    lock = FolderLock(tmp_path / "index")
+    with pytest.raises(UserError, match=f"another process is writing .*index: process {os.getpid()} on"):
+        build_index(store, "SQ8", tmp_path / "index")
+    lock.forget()  # as if it had been killed
+    assert build_index(store, "SQ8", tmp_path / "index").built
+    (tmp_path / "index" / ".lock").write_text("process 1 on a machine that lost its power when the index was there\n")
+    assert not build_index(store, "SQ8", tmp_path / "index").built
+    assert set(files(tmp_path / "index")) == {"index.faiss", "manifest.json"}
 
 
 @pytest.mark.parametrize(

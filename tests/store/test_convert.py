@@ -7,6 +7,7 @@ import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.store import StoreSpec, convert, open_store
 from starbucks_retrieval.store.__main__ import main
 from starbucks_retrieval.store.convert import export_store
@@ -82,6 +83,11 @@ def test_nothing_half_written_and_nothing_overwritten(tmp_path, store, contents,
     assert "--overwrite" in caught.value.hint and contents(tmp_path) == before
     export_store(store, target, to, overwrite=True)
     assert contents(tmp_path) == before
+
+
+def test_one_process_exports_to_one_place(tmp_path, store):
+    with OutputLock(tmp_path / "out"), pytest.raises(UserError, match="another process is writing"):
+        export_store(store, tmp_path / "out", "npy")
 
 
 def test_ids_that_no_line_can_hold(tmp_path, make_spec, rows_of):

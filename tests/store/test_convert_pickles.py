@@ -14,7 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import check_same, open_store
 from starbucks_retrieval.store.__main__ import main
-from starbucks_retrieval.store.convert import import_pickles
+from starbucks_retrieval.store.pickles import import_pickles
 from starbucks_retrieval.store.safe_pickle import load_arrays
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)

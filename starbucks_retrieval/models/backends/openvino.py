@@ -6,8 +6,8 @@ import contextlib
 import io
 import logging
 import os
-import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -111,10 +111,9 @@ def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration
     model = convert(graph)
     if calibration is not None:
         model = quantise(model, calibration, _maps(model, graph))
-    temporary = folder / f".{_FILE}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{_FILE}.", dir=folder) as name:
+        temporary = Path(name)
         save(model, temporary / f"{_FILE}.xml")
         run = runner(compile_model(read(temporary / f"{_FILE}.xml"), "fp32"))
         if calibration is None:
@@ -125,8 +124,6 @@ def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration
         (folder / f"{_FILE}.xml").unlink(missing_ok=True)
         for suffix in (".bin", ".xml"):
             os.replace(temporary / f"{_FILE}{suffix}", folder / f"{_FILE}{suffix}")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     sync_folder(folder)
 
 

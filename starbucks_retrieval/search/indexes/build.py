@@ -14,6 +14,7 @@ from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, temporaries, write_json
+from starbucks_retrieval.locks import LOCK, FolderLock
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.indexes.manifest import (
@@ -109,16 +110,15 @@ def build_index(
         overwrite: Replace another index in the folder.
 
     Raises:
-        UserError: FAISS refuses the factory or a parameter, the store is too small to train on, or the folder holds
-            something else.
+        UserError: FAISS refuses the factory or a parameter, the store is too small to train on, the folder holds
+            something else, or another process writes it.
     """
     began = now()
     folder = Path(folder)
     faiss = import_faiss()
     if threads is not None:
         faiss.omp_set_num_threads(threads)
-    dim = store.spec.size.dim
-    index = make_index(factory, dim, seed, parameters or {})
+    index = make_index(factory, store.spec.size.dim, seed, parameters or {})
     trained_on = _sample_size(index, store, train_sample, max_memory)
     wanted = IndexManifest(
         factory=factory,
@@ -134,8 +134,35 @@ def build_index(
     )
     existing = _existing(folder, wanted, overwrite)
     if existing is not None:
+        if (folder / LOCK).exists():  # of a build that was killed when it was done
+            FolderLock(folder).release()
         return IndexSummary(str(folder), existing, False, 0.0, seconds_since(began))
     folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder)
+    try:
+        existing = _existing(folder, wanted, overwrite)  # another process may have built it since
+        if existing is not None:
+            return IndexSummary(str(folder), existing, False, 0.0, seconds_since(began))
+        manifest, train_seconds = _build(store, index, trained_on, folder, wanted, max_memory, seed)
+    finally:
+        lock.release()
+    return IndexSummary(str(folder), manifest, True, train_seconds, seconds_since(began))
+
+
+def _build(
+    store: EmbeddingStore,
+    index: VectorIndex,
+    trained_on: int,
+    folder: Path,
+    wanted: IndexManifest,
+    max_memory: int,
+    seed: int,
+) -> tuple[IndexManifest, float]:
+    """Train the index, add all passages and write it; return its manifest and the seconds of training.
+
+    The folder is locked.
+    """
+    factory, dim = wanted.factory, store.spec.size.dim
     label = f"index {factory}"
     if index.trainable:
         log.info("%s: training on %d of %d passages", label, trained_on, store.count)
@@ -145,8 +172,7 @@ def build_index(
     rows = min(_BLOCK, max(256, max_memory // 2 // (dim * 4)))
     for _, block in progress(store.blocks(rows, np.float32), -(-store.count // rows), "blocks", label):
         index.add(np.ascontiguousarray(block))
-    manifest = _write(folder, index, wanted)
-    return IndexSummary(str(folder), manifest, True, train_seconds, seconds_since(began))
+    return _write(folder, index, wanted), train_seconds
 
 
 def _sample_size(index: VectorIndex, store: EmbeddingStore, requested: int | None, memory: int) -> int:
@@ -191,7 +217,7 @@ def _existing(folder: Path, wanted: IndexManifest, overwrite: bool) -> IndexMani
         raise UserError(f"{folder} is a file, a folder is needed", "choose another folder")
     names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     left = (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST))
-    known = {INDEX, MANIFEST, *(path.name for path in left)}
+    known = {INDEX, MANIFEST, LOCK, *(path.name for path in left)}
     foreign = next((name for name in names if name not in known), None)
     if foreign is None and MANIFEST in names and _is_foreign(folder):
         foreign = MANIFEST
@@ -222,7 +248,8 @@ def _is_foreign(folder: Path) -> bool:
 
 
 def _write(folder: Path, index: VectorIndex, wanted: IndexManifest) -> IndexManifest:
-    for left in (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST)):  # by a build that was killed
+    # Of a build that was killed; the lock keeps others out.
+    for left in (*temporaries(folder / INDEX), *temporaries(folder / MANIFEST)):
         left.unlink(missing_ok=True)
     with atomic_path(folder / INDEX) as temporary:
         index.save(temporary)
