@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import posixpath
 import re
 import sys
@@ -25,7 +26,9 @@ OUTSIDE = {
     "security.md": "SECURITY.md",
 }
 FLAGS = "reference/flags.md"
-PAGES = {source: page for page, source in OUTSIDE.items()} | {"README.md": "index.md"}
+# Pages that are made from notebooks.
+NOTEBOOKS = {"notebooks/first-hour.md": "docs/notebooks/first-hour.ipynb"}
+PAGES = {source: page for page, source in (OUTSIDE | NOTEBOOKS).items()} | {"README.md": "index.md"}
 
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^ *(```|~~~)")
@@ -56,14 +59,33 @@ def page_of(command: str) -> str:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages from outside docs/, and a page of flags for each command."""
+    """Add the pages from outside docs/, those of notebooks, and a page of flags for each command."""
     from mkdocs.structure.files import File  # here, so that a test without mkdocs can use the rest
 
     for page, source in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     for name, (_, text) in flag_pages().items():
         files.append(File.generated(config, page_of(name), content=text))
+    for page, source in NOTEBOOKS.items():
+        files.append(File.generated(config, page, content=notebook_page(ROOT / source)))
     return files
+
+
+def notebook_page(path: Path) -> str:
+    """Return the markdown page of a notebook: its cells with their text outputs, and a link to the file below the title."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            shown = "".join(output.get("text") or output["data"]["text/plain"]).rstrip()
+            parts.append(f"```text\n{shown}\n```")
+    title, rest = parts[0].split("\n", 1)
+    download = f'<a href="{path.name}" download>Download the notebook</a> and open it in Jupyter.'
+    return "\n\n".join([title, download, rest.strip(), *parts[1:]]) + "\n"
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
@@ -109,10 +131,10 @@ def relink(markdown: str, page: str) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if found.startswith("docs/"):
-            goal = found.removeprefix("docs/")
-        elif found in PAGES:
+        if found in PAGES:
             goal = PAGES[found]
+        elif found.startswith("docs/"):
+            goal = found.removeprefix("docs/")
         else:
             name = f"`{found}`"
             return name if text.strip("`") in (target, found) else f"{text} ({name})"

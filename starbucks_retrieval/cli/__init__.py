@@ -11,11 +11,12 @@ from starbucks_retrieval.cli.command import (
     setup_logging,
 )
 from starbucks_retrieval.cli.config import read_text
-from starbucks_retrieval.cli.flags import CommonArguments, flag, parse_flags
+from starbucks_retrieval.cli.flags import CommonArguments, as_flag_values, flag, parse_flags
 from starbucks_retrieval.lazy import public_names
 
 __all__ = [
     "CommonArguments",
+    "as_flag_values",
     "finish",
     "flag",
     "format_number",

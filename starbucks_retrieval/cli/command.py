@@ -134,7 +134,7 @@ def finish(common: CommonArguments, summary: str, figures: dict[str, Any]) -> No
 
 
 def progress(items: Iterable[T], total: int | None, units: str, label: str, every: float = 30.0) -> Iterator[T]:
-    """Yield the items, with a progress bar on a terminal and with log lines elsewhere.
+    """Yield the items, with a progress bar on a terminal and in notebooks, and with log lines elsewhere.
 
     Args:
         items: The items.
@@ -146,7 +146,7 @@ def progress(items: Iterable[T], total: int | None, units: str, label: str, ever
     if log.level > logging.INFO:
         yield from items
         return
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
         from tqdm import tqdm
 
         yield from tqdm(items, total=total, unit=f" {units}", desc=label, dynamic_ncols=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from starbucks_retrieval.cli.config import convert, load_config
 from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
 
 T = TypeVar("T")
 
@@ -39,6 +41,31 @@ def flag(default: Any = None, help: str = "", *, factory: Callable[[], Any] | No
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def as_flag_values(arguments: Any) -> None:
+    """Replace the objects of a Python program by the text that a command line has in their place, as arguments need it.
+
+    Args:
+        arguments: A dataclass of flags, changed in place: paths, sizes and lists of sizes become text.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Arguments:
+        ...     sizes: str | None = flag(None, "sizes")
+        ...     def __post_init__(self):
+        ...         as_flag_values(self)
+        >>> Arguments(["2:32", Size(6, 128)])
+        Arguments(sizes='2:32,6:128')
+    """
+    for field in dataclasses.fields(arguments):
+        value = getattr(arguments, field.name)
+        if isinstance(value, os.PathLike):
+            setattr(arguments, field.name, os.fspath(value))
+        elif isinstance(value, Size | Sizes):
+            setattr(arguments, field.name, str(value))
+        elif isinstance(value, list | tuple) and field.name in ("size", "sizes"):
+            setattr(arguments, field.name, ",".join(map(str, value)))
 
 
 @dataclasses.dataclass

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Records, open_corpus, open_queries
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
@@ -97,6 +97,7 @@ class EncodeArguments:
     layers_to_save: str | None = flag(None, "as in ielab/Starbucks: layers to write at full width; the same as --sizes")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         store_collections(self)
         if self.sizes and (self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --layer/--dim contradict each other", "give one of them")

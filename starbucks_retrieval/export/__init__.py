@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
@@ -85,6 +85,7 @@ class ExportArguments:
     hub_private: bool = flag(False, "--push_to_hub: a new repository is private")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         if self.to not in TARGETS:
             TARGETS[self.to]  # raises UserError
         if self.size and (self.layer is not None or self.dim is not None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 
@@ -58,6 +58,7 @@ class FitArguments:
     override: bool = flag(False, "let these flags contradict the stored settings of the model")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         store_collections(self)
         if not self.dataset_path and not self.query_path:
             raise UserError("no texts to fit on", "name a corpus with --dataset_path, or queries with --query_path")

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.data.sources import beir_folder, find_ir
@@ -75,6 +75,7 @@ class MineArguments:
     bm25_b: float = flag(0.4, "weight of passage length; Anserini's default")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         store_collections(self)
         engines = [name for name in ("bm25", "model_name_or_path", "run") if getattr(self, name)]
         if len(engines) != 1:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.search.engines import ENGINES
@@ -89,6 +89,7 @@ class SearchArguments:
     )
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         if self.sizes and (self.size or self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --size, --layer, --dim contradict each other", "give one of them")
 
@@ -127,6 +128,10 @@ class FunnelArguments:
     qrels: str | None = flag(
         None, "judgements of the queries, for --funnel auto; without, it keeps that share of the exact ten best"
     )
+
+    def __post_init__(self) -> None:
+        as_flag_values(self)
+        self.funnel = None if self.funnel is None else str(self.funnel)
 
 
 @dataclass

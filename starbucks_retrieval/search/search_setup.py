@@ -25,6 +25,13 @@ class SearchSetup:
     stores: Mapping[Size, EmbeddingStore]
     encoder: QueryEncoder
     first: Shortlister | None = None  # scans the codes of a quantised first step
+    projections: Any = None  # the maps that the encoder had
+
+    def checked(self) -> SearchSetup:
+        """Return self. Raises UserError if the encoder was fitted since: its queries no longer fit the passages."""
+        if getattr(self.encoder, "projections", None) is not self.projections:
+            raise UserError("the encoder was fitted after its passages were encoded", "encode the passages again")
+        return self
 
 
 def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: Size | str | None) -> Funnel:
@@ -76,7 +83,7 @@ def set_up(reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: 
         first = code_shortlister(steps.steps[0], scanned, max_memory=max_memory)
     else:
         scanned.hold(max_memory // 2)  # every query scans all of it
-    return SearchSetup(steps, stores, encoder, first)
+    return SearchSetup(steps, stores, encoder, first, getattr(encoder, "projections", None))
 
 
 def check_query(text: Any, k: Any) -> int:

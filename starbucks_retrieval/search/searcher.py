@@ -255,7 +255,7 @@ class Searcher:
     def answer(self, text: str, k: int = 10) -> SearchResult:
         """Return what `search` finds and the time it took."""
         k = check_query(text, k)
-        setup = self._setup
+        setup = self._setup.checked()
         began = time.perf_counter()
         named = setup.funnel.query_sizes
         sizes = {step: named.get(step, step) for step in setup.funnel.sizes}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag
+from starbucks_retrieval.cli import CommonArguments, as_flag_values, finish, flag
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results
@@ -50,6 +50,7 @@ class SentenceArguments:
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         if self.sizes and self.is_grid:
             raise UserError("--sizes and a grid (--grid, --layers, --dims) contradict each other", "give one of them")
         for name in ("max_tokens_per_batch", "max_length"):

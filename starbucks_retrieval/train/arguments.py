@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
@@ -159,6 +159,7 @@ class TrainArguments(MixtureArguments, TextArguments):
     warmup_ratio: float | None = flag(None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)")
 
     def __post_init__(self) -> None:
+        as_flag_values(self)
         store_collections(self)
         if self.train_group_size is not None and self.train_group_size < 1:
             raise UserError(f"--train_group_size {self.train_group_size} leaves no positive", "use at least 1")

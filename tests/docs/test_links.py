@@ -39,7 +39,9 @@ def site() -> dict[str, str]:
     """The pages of the built site and their markdown, as the hook hands it to mkdocs."""
     found = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
     found |= {page: ROOT / source for page, source in hook.OUTSIDE.items()}
-    return {page: hook.relink(path.read_text(encoding="utf-8"), page) for page, path in found.items()}
+    texts = {page: path.read_text(encoding="utf-8") for page, path in found.items()}
+    texts |= {page: hook.notebook_page(ROOT / source) for page, source in hook.NOTEBOOKS.items()}
+    return {page: hook.relink(text, page) for page, text in texts.items()}
 
 
 def broken_on_the_site(site: dict[str, str]) -> list[str]:

@@ -162,3 +162,11 @@ def test_hits_are_short_to_read(encoder):
     assert repr(hit) == f"Hit('a', {hit.score:.4f}, text={('w1 ' * 20)!r:.61}…')"
     result = searcher.answer("w1")
     assert repr(result).startswith("SearchResult(hits: 1, encode ") and repr(result).endswith(f"the best is {hit!r})")
+
+
+def test_a_fit_makes_a_searcher_of_the_same_encoder_useless(folder):
+    searcher = Searcher.from_texts(folder, TEXTS)
+    searcher.encoder.fit([f"w{i} w{i % 7} w{i % 11}" for i in range(95)])
+    with pytest.raises(UserError, match="fitted after its passages were encoded"):
+        searcher.search(QUERY)
+    assert Searcher.from_texts(searcher.encoder, TEXTS, size="0:8").search(QUERY)
