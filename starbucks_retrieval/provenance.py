@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
+import json
 import platform
 import subprocess
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
+
+DIGEST = "digest"  # an entry of a JSON file
 
 # The libraries that results depend on.
 _PACKAGES = (
@@ -74,6 +79,33 @@ def git_revision() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def with_digest(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON-ready mapping with an entry `digest`: a checksum of all other entries.
+
+    Example:
+        >>> digest_matches(with_digest({"a": 1}), {"a"}), digest_matches(with_digest({"a": 1}) | {"a": 2}, {"a"})
+        (True, False)
+    """
+    return content | {DIGEST: _digest(content)}
+
+
+def digest_matches(content: dict[str, Any], old: Set[str]) -> bool:
+    """Return whether the content of a JSON file is as it was written.
+
+    Args:
+        content: What json.loads returns. The order of entries and the white space of the file do not count.
+        old: The entries of version 0.1, which has no digest. A file of other entries without one has lost it.
+    """
+    if DIGEST not in content:
+        return set(content) <= old
+    return content[DIGEST] == _digest({name: value for name, value in content.items() if name != DIGEST})
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
 
 def refuse_newer(version: Any, newest: int, path: Any, otherwise: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -34,3 +35,16 @@ def write_store(folder: Path, ids: list[str], vectors: np.ndarray, **changes: ob
             writer.write_shard(shard, ids[start:stop], vectors[start:stop])
         writer.finish()
     return folder
+
+
+def make_0_1(folder: Path, **changes: object) -> None:
+    """Rewrite the .json files of a store as version 0.1 wrote them: without checksums of blocks and without digests.
+
+    Args:
+        folder: The folder of one size.
+        changes: Other values of entries of the manifest.
+    """
+    for path in folder.glob("*.json"):
+        content = json.loads(path.read_text())
+        content = {name: value for name, value in content.items() if name not in ("digest", "xxh3_64KiB")}
+        path.write_text(json.dumps(content | (changes if path.name == "manifest.json" else {})))

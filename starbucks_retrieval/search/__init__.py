@@ -72,6 +72,11 @@ class SearchArguments:
     batch_size: int = flag(1024, "queries per pass over the passages; -1: as many as fit in memory")
     max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
     threads: int | None = flag(None, "CPU threads")
+    skip_checksum: bool = flag(
+        False,
+        "do not compare vectors, ids and the index with their checksums: damage may change results unnoticed. The tag of "
+        "the run says so",
+    )
     override: bool = flag(False, "accept passages as queries and queries as passages: for symmetric tasks")
 
     engine: str = flag(

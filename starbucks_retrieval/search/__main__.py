@@ -86,6 +86,7 @@ def _answer(
         query_size=args.named_query_size,
         max_memory=args.memory_bytes,
         device=args.device,
+        checksum=not args.skip_checksum,
     )
     if query_args.query is not None:
         answer = searcher.answer(query_args.query, query_args.hits)

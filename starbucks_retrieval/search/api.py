@@ -65,6 +65,7 @@ class SearchSummary:
         index: The factory of the approximate index, if there was one.
         recall: Share of the exact results that the index found, by cutoff.
         index_summary: Figures of building the index.
+        checksums: `skipped` where vectors and ids were not compared with their checksums.
     """
 
     queries: int
@@ -77,14 +78,16 @@ class SearchSummary:
     index: str | None = None
     recall: dict[str, float] | None = None
     index_summary: dict[str, Any] | None = None
+    checksums: str | None = None
 
     def __str__(self) -> str:
         through = f" through {self.funnel}" if self.funnel else f" through {self.index}" if self.index else ""
         found = "".join(f"; {name} {share:.4f}" for name, share in (self.recall or {}).items())
+        unchecked = "; checksums were not compared" if self.checksums else ""
         most = "up to " if self.index else ""  # an approximate index may find fewer
         return (
             f"{self.queries} queries against {self.passages} passages at {self.size}{through}: "
-            f"{most}{self.depth} each in {self.seconds:.1f} s, written to {self.path}{found}"
+            f"{most}{self.depth} each in {self.seconds:.1f} s, written to {self.path}{found}{unchecked}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -153,7 +156,8 @@ def run_search(plan: SearchPlan) -> SearchSummary:
         request, options = plan.request, plan.request.options
         retriever = make_retriever(plan.engine, request, index, plan.index.rescore, plan.seed)
         try:
-            tag = f"starbucks-{request.funnel or plan.size_name}"  # evaluate reads the size from it
+            unchecked = "unchecked-" if plan.arguments.skip_checksum else ""
+            tag = f"starbucks-{unchecked}{request.funnel or plan.size_name}"  # evaluate reads the size from it
             results = _results(retriever, request.queries, plan.queries_at_once)
             write_run(plan.output, results, tag, plan.arguments.save_format)
         finally:
@@ -175,6 +179,7 @@ def run_search(plan: SearchPlan) -> SearchSummary:
         index=index.manifest.factory if index is not None else None,
         recall=found,
         index_summary=built.to_json() if built is not None else None,
+        checksums="skipped" if plan.arguments.skip_checksum else None,
     )
 
 
@@ -197,7 +202,8 @@ def _open_or_build_index(plan: SearchPlan, temporary: Path) -> tuple[SavedIndex,
             **plan.request.options.limits,
         )
         log.info("%s", built)
-    return open_index(folder, store, checksum=not index.skip_index_checksum), built
+    checksum = not (index.skip_index_checksum or plan.arguments.skip_checksum)
+    return open_index(folder, store, checksum=checksum), built
 
 
 def _results(

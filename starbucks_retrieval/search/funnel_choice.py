@@ -39,7 +39,7 @@ from starbucks_retrieval.search.funnel_trials import TIMED, Trials, first_steps,
 from starbucks_retrieval.search.indexes.build import sample_rows
 from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pairs
 from starbucks_retrieval.search.plan import DEPTH, sizes_in_common
-from starbucks_retrieval.search.stores import SlicedStore, check_together
+from starbucks_retrieval.search.stores import SlicedStore, check_together, skip_checksums
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -262,6 +262,8 @@ def choose_stored_funnel(
     of_queries = {size: cut_query_size(at, size) for size in sizes} if at is not None else None
     queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes, of_queries)
     check_stores(queries, passages, arguments.override)
+    if arguments.skip_checksum:
+        skip_checksums(queries, passages)
     rows = np.arange(queries[full].count)
     options = EngineOptions(device=arguments.device, dtype=arguments.dtype, threads=arguments.threads)
     at_once = min(TIMED, len(rows), arguments.batch_size if arguments.batch_size > 0 else TIMED)

@@ -17,7 +17,7 @@ from starbucks_retrieval.search.scores import best, double_error, score_candidat
 from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.layout import to_float32
+from starbucks_retrieval.store.floats import to_float32
 
 _READ_AT_ONCE = 2**23  # numbers of the vectors that are read together
 

@@ -17,7 +17,7 @@ from starbucks_retrieval.search import (
 from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest, choose_engine
 from starbucks_retrieval.search.funnel import Funnel, check_depth
 from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pair, open_pairs, searchable_sizes
-from starbucks_retrieval.search.stores import stored_sizes
+from starbucks_retrieval.search.stores import skip_checksums, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import size_folder
 
@@ -176,12 +176,15 @@ def _plan_one(
         steps = steps.at_depth(arguments.depth, DEPTH).with_queries_at(query_size)
         query_stores, passage_stores = open_pairs(queries, passages, steps.sizes, steps.query_sizes)
     check_stores(query_stores, passage_stores, arguments.override)
+    if arguments.skip_checksum:
+        skip_checksums(query_stores, passage_stores)
     requested = steps.depth if steps is not None else arguments.depth
     depth = check_depth(DEPTH if requested is None else requested)
     same = ("device", "dtype", "threads", "batch_size", "ray_workers", "ray_address")
     options = EngineOptions(
         max_memory=arguments.memory_bytes,
         index_search=parse_parameters(index.index_search),
+        checksum=not arguments.skip_checksum,
         **{name: getattr(arguments, name) for name in same},
         **vars(milvus),
     )

@@ -12,7 +12,7 @@ from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_search import Shortlister
 from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model
-from starbucks_retrieval.search.stores import PassageReps, open_sizes
+from starbucks_retrieval.search.stores import PassageReps, open_sizes, skip_checksums
 from starbucks_retrieval.sizes import Size, as_size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -60,7 +60,9 @@ def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: 
     return steps.with_queries_at(as_size(query_size) if query_size is not None else None)
 
 
-def set_up(reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: int) -> SearchSetup:
+def set_up(
+    reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: int, checksum: bool = True
+) -> SearchSetup:
     """Open the stores that a search needs, and check that the model is the one behind them.
 
     Args:
@@ -68,6 +70,7 @@ def set_up(reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: 
         steps: The size or the funnel.
         encoder: The model.
         max_memory: Bytes for vectors and result lists.
+        checksum: Compare what is read with its checksums.
 
     Raises:
         UserError: A size is not stored, or queries and passages are not comparable.
@@ -76,6 +79,8 @@ def set_up(reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: 
     wanted = {step: step if step in named else encoder.config.passage_size(step) for step in steps.sizes}
     opened = open_sizes(reps, dict.fromkeys(wanted.values()))
     stores = {step: opened[other] for step, other in wanted.items()}
+    if not checksum:
+        skip_checksums(stores)
     for step, store in stores.items():
         check_model(store, encoder, named.get(step, step))
     first, scanned = None, stores[steps.sizes[0]]

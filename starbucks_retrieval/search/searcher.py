@@ -41,10 +41,10 @@ class Searcher:
         corpus: The corpus that was encoded, to show titles and texts. It is read once, into a temporary file.
         size: The size to search at, such as "6:128"; may be omitted where only one is stored.
         funnel: The steps of a funnel, such as "2:32@1000,6:128", instead of one size.
-        query_size: The layer of the queries, if it differs from that of the passages, and their dims at least. Only
-            this layer of a model is loaded.
+        query_size: Layer of the queries, if the passages have another, and their dims at least. Only it is loaded.
         max_memory: Bytes for vectors and result lists, as a number or as "2GB".
         device: Where a model that is named is loaded.
+        checksum: Compare vectors and ids with their checksums where they are read first.
 
     Raises:
         UserError: The model or the corpus is not the one behind the store, or a size is not stored.
@@ -79,6 +79,7 @@ class Searcher:
         query_size: Size | str | None = None,
         max_memory: int | str = MAX_MEMORY,
         device: str | None = None,
+        checksum: bool = True,
     ) -> None:
         import_faiss()
         check_model_type(model)
@@ -87,7 +88,7 @@ class Searcher:
                 "passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)"
             )
         self.max_memory = parse_bytes(max_memory)
-        self._model, self._reps, self._device = model, passage_reps, device
+        self._model, self._reps, self._device, self._checksum = model, passage_reps, device, checksum
         self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
         self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
         if size is None and funnel is None:
@@ -230,14 +231,13 @@ class Searcher:
             query_size: The layer of the queries, if it differs from that of the passages.
 
         Raises:
-            UserError: A size is not stored, queries and passages are not comparable, or not exactly one of `size` and
-                `funnel` is given; nothing changes.
+            UserError: As of `Searcher`, or not exactly one of `size` and `funnel` is given; nothing changes.
         """
         steps = as_funnel(size, funnel, query_size)
         stored_sizes(self._reps)  # raises for a wrong path before a model is loaded
         named = steps.query_sizes
         encoder = self._encoder(max(named.get(step, step).layer for step in steps.sizes))
-        self._setup = set_up(self._reps, steps, encoder, self.max_memory)
+        self._setup = set_up(self._reps, steps, encoder, self.max_memory, self._checksum)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
         """Return the best passages of one query, best first.

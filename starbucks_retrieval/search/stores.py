@@ -132,6 +132,16 @@ def open_sizes(reps: PassageReps, sizes: Iterable[Size]) -> Stores:
     return found
 
 
+def skip_checksums(*stores: Stores) -> None:
+    """Read some stores from now on without comparing what is read with its checksums.
+
+    Args:
+        stores: Stores by size; views skip the checksums of the stores that they read.
+    """
+    for store in (one for by_size in stores for one in by_size.values()):
+        store.skip_checksums()
+
+
 def shown(reps: PassageReps) -> str:
     """Return the path of stored passages, or "the store" for an open one, for messages."""
     return str(reps) if isinstance(reps, str | os.PathLike) else "the store"

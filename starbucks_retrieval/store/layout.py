@@ -5,6 +5,9 @@
 <output>/L6-D128/00000.ids.npy             [rows] bytes, UTF-8
 <output>/L6-D128/00000.json                rows and checksums; written last: a shard exists when this file does
 <output>/part-00000-of-00004/L6-D128/…     the same for one of several jobs that share a corpus
+
+A file has a blake2b checksum and, since version 0.2, checksums of its blocks of 64 KiB, in the entries `xxh3_64KiB` of
+both kinds of .json (see `checksums`). `digest` is a checksum of all other entries. Version 0.1 reads neither.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,18 +24,16 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.provenance import refuse_newer
+from starbucks_retrieval.provenance import DIGEST, digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import storage
+from starbucks_retrieval.store.checksums import block_checksums, fits
 from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
 
 MANIFEST = "manifest.json"
-
-# Conversion of float16.
-_BITS = np.int32(-0x70002000)  # 0x8fffe000: a sign, five bits of exponent, ten of mantissa
-_SCALE = np.float32(2.0**112)  # the difference of the two formats' exponent biases
-_OVERFLOW = np.float32(2.0**16)  # the result for infinity and NaN is at least this; the largest float16 is 65504
-_EXPONENT = np.int16(0x7C00)
-_PASS = 2**16  # numbers that stay in the cache between the passes over them
+_BLOCKS = "xxh3_64KiB"
+_ARRAYS = ("vectors", "ids")
+_SHARD_OF_0_1 = {"shard", "start", "rows", "largest_norm", *_ARRAYS}
+_MANIFEST_OF_0_1 = {"format", "version", "complete", "rows", "spec", "shards"}
 
 
 def shard_file(shard: int, suffix: str) -> str:
@@ -41,11 +43,17 @@ def shard_file(shard: int, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The name, length in bytes and blake2b checksum (32 hex digits) of a file."""
+    """The name, length in bytes and checksums of a file.
+
+    Attributes:
+        blake2b: Of the whole file, 32 hex digits.
+        blocks: Of its blocks, from `block_checksums`; empty for a file of version 0.1.
+    """
 
     name: str
     bytes: int
     blake2b: str
+    blocks: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,26 @@ class ShardRecord:
     vectors: FileRecord
     ids: FileRecord
 
+    @property
+    def blocks(self) -> dict[str, str]:
+        """The checksums of the blocks of its files."""
+        return {name: getattr(self, name).blocks for name in _ARRAYS}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping of all but `blocks`: what version 0.1 reads in a manifest."""
+        values = asdict(self)
+        for name in _ARRAYS:
+            del values[name]["blocks"]
+        return values
+
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ShardRecord:
-        """Read the result of `asdict`. Raises TypeError or KeyError for anything else."""
-        files = {name: FileRecord(**values[name]) for name in ("vectors", "ids")}
+    def from_json(cls, values: dict[str, Any], blocks: Mapping[str, str]) -> ShardRecord:
+        """Read the results of `to_json` and `blocks`. Raises TypeError, KeyError or ValueError for anything else."""
+        files = {name: FileRecord(**values[name], blocks=blocks.get(name, "")) for name in _ARRAYS}
+        if not all(isinstance(file.bytes, int) and not isinstance(file.bytes, bool) for file in files.values()):
+            raise TypeError("a length is a whole number")
+        if not all(fits(file.blocks, file.bytes) for file in files.values() if file.blocks):
+            raise ValueError("checksums of blocks that the file does not have")
         return cls(**(values | files))
 
     def problem(self, folder: Path, lengths: Mapping[str, int | None], checksums: bool = True) -> str | None:
@@ -106,7 +130,8 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
-    storage.write_json(folder, shard_file(shard, "json"), asdict(record))
+    content = record.to_json() | {_BLOCKS: record.blocks}
+    storage.write_json(folder, shard_file(shard, "json"), with_digest(content))
     return record
 
 
@@ -124,9 +149,26 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
         UserError: A remote folder cannot be reached.
     """
     try:
-        return ShardRecord.from_json(json.loads(storage.read_text(folder / shard_file(shard, "json"))))
-    except (OSError, ValueError, TypeError, KeyError):
+        content = json.loads(storage.read_text(folder / shard_file(shard, "json")))
+        if not digest_matches(content, _SHARD_OF_0_1):
+            return None
+        values = {name: value for name, value in content.items() if name not in (_BLOCKS, DIGEST)}
+        return ShardRecord.from_json(values, content.get(_BLOCKS, {}))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def shards_there(folder: Path) -> list[int]:
+    """Return the numbers of the shards that have a record that can be read, ascending.
+
+    Args:
+        folder: The folder of the store. It is listed: the number of shards in a damaged manifest may be anything.
+
+    Raises:
+        UserError: A remote folder cannot be reached.
+    """
+    numbers = (re.fullmatch(r"(\d{5,})\.json", name) for name in storage.entries(folder))
+    return sorted(int(match[1]) for match in numbers if match and load_shard(folder, int(match[1])) is not None)
 
 
 def remove_shard(folder: Path, shard: int) -> None:
@@ -166,14 +208,21 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
-        return {
+        content = {
             "format": FORMAT,
             "version": self.spec.version,
             "complete": self.complete,
             "rows": sum(record.rows for record in self.shards),
             "spec": self.spec.to_json(),
-            "shards": list(map(asdict, self.shards)),
+            "shards": [record.to_json() for record in self.shards],
+            _BLOCKS: [record.blocks for record in self.shards],
         }
+        return with_digest(content)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether all blocks of all files have checksums."""
+        return all(blocks for record in self.shards for blocks in record.blocks.values())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -199,11 +248,20 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is not the manifest of an embedding store", "check the path")
     refuse_newer(content.get("version"), VERSION, path, "encode again")
+    if not digest_matches(content, _MANIFEST_OF_0_1):
+        raise UserError(
+            f"{path} is damaged, or was changed after it was written: its digest does not match",
+            "copy it again, or delete the folder and encode again",
+        )
     try:
-        shards = [ShardRecord.from_json(record) for record in content["shards"]]
-        return Manifest(StoreSpec.from_json(content["spec"], str(path)), shards, content["complete"] is True)
-    except (KeyError, TypeError, AttributeError):
+        blocks = content.get(_BLOCKS) or [{}] * len(content["shards"])
+        shards = [ShardRecord.from_json(*values) for values in zip(content["shards"], blocks, strict=True)]
+        manifest = Manifest(StoreSpec.from_json(content["spec"], str(path)), shards, content["complete"] is True)
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise damaged from None
+    if manifest.complete and len(shards) != manifest.spec.shards:
+        raise damaged  # before anything counts the shards one by one
+    return manifest
 
 
 def largest_norm(vectors: np.ndarray) -> float:
@@ -225,71 +283,4 @@ def _save_array(folder: Path, name: str, array: np.ndarray) -> FileRecord:
     for piece in pieces:
         digest.update(piece)
     storage.write_file(folder, name, pieces)
-    return FileRecord(name, sum(map(len, pieces)), digest.hexdigest())
-
-
-def to_float32(stored: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Convert stored vectors [rows, dim], float16 or float32, to float32, exactly.
-
-    The bits of a float16, shifted to their positions in a float32, give the number divided by a power of two, also for
-    subnormal numbers. This takes a third of the time of NumPy's conversion.
-
-    Args:
-        stored: The vectors as they are in the store.
-        out: A contiguous float32 array [rows, dim] to write into.
-
-    Raises:
-        UserError: A number is NaN or infinite, which means that the store is damaged.
-
-    Example:
-        >>> to_float32(np.array([[0.5, -65504]], np.float16)).tolist()
-        [[0.5, -65504.0]]
-    """
-    if stored.dtype != np.float16:
-        if out is None:
-            out = stored.astype(np.float32, copy=False)
-        else:
-            out[:] = stored
-        check_finite(out)
-        return out
-    if out is None:
-        out = np.empty(stored.shape, np.float32)
-    source, target = np.ascontiguousarray(stored).reshape(-1).view(np.int16), out.reshape(-1)
-    for start in range(0, len(source), _PASS):
-        block = target[start : start + _PASS]
-        bits = block.view(np.int32)
-        bits[:] = source[start : start + _PASS]  # keeps the sign at the top
-        np.left_shift(bits, 13, out=bits)
-        np.bitwise_and(bits, _BITS, out=bits)
-        np.multiply(block, _SCALE, out=block)
-        if block.max() >= _OVERFLOW or block.min() <= -_OVERFLOW:
-            raise _damaged()
-    return out
-
-
-def check_finite(stored: np.ndarray) -> None:
-    """Check that all numbers of a store are finite.
-
-    Args:
-        stored: An array of any shape, float16 or float32.
-
-    Raises:
-        UserError: A number is NaN or infinite, which means that the store is damaged.
-    """
-    if stored.dtype == np.float16:  # all bits of the exponent are set; sums of float16 are slow
-        numbers = np.ascontiguousarray(stored).reshape(-1).view(np.int16)
-        starts = range(0, len(numbers), _PASS)
-        if any((numbers[start : start + _PASS] & _EXPONENT == _EXPONENT).any() for start in starts):
-            raise _damaged()
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspect = not np.isfinite(stored.sum())  # one sum is enough, unless it overflows
-    if suspect and not np.isfinite(stored).all():
-        raise _damaged()
-
-
-def _damaged() -> UserError:
-    return UserError(
-        "a stored vector has NaN or infinity: the store was damaged or changed after it was written",
-        "run starbucks store verify, then encode again",
-    )
+    return FileRecord(name, sum(map(len, pieces)), digest.hexdigest(), block_checksums(pieces))

@@ -15,7 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.layout import MANIFEST, Manifest, ShardRecord, load_shard, read_manifest
+from starbucks_retrieval.store.layout import Manifest, ShardRecord, load_shard, read_manifest, shards_there
 from starbucks_retrieval.store.locate import is_part_folder, open_each_size, open_store, output_folder, store_folders
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.spec import StoreSpec
@@ -47,7 +47,7 @@ def describe_stores(paths: Sequence[PathLike]) -> list[dict[str, Any]]:
 def _describe(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     spec = manifest.spec
-    records = manifest.shards if manifest.complete else [load_shard(folder, shard) for shard in range(spec.shards)]
+    records = manifest.shards if manifest.complete else [load_shard(folder, shard) for shard in shards_there(folder)]
     found = [record for record in records if record is not None]
     return {name: getattr(spec, name) for name in _DESCRIBED} | {
         "path": str(folder),
@@ -104,12 +104,12 @@ def verify_stores(paths: Sequence[PathLike]) -> dict[str, Any]:
     manifests = [(folder, read_manifest(folder)) for folder in store_folders(paths)]
     problems: list[str] = []
     shards = size = 0
-    work = [(folder, manifest, shard) for folder, manifest in manifests for shard in range(manifest.spec.shards)]
     lengths = {folder: storage.entries(folder) for folder, _ in manifests}
+    # Shards are counted by what is there: the number in a damaged manifest may be anything.
+    there = {folder: range(len(m.shards)) if m.complete else shards_there(folder) for folder, m in manifests}
+    work = [(folder, manifest, shard) for folder, manifest in manifests for shard in there[folder]]
     for folder, manifest, shard in progress(work, len(work), "shards", "verify"):
         record = load_shard(folder, shard)
-        if record is None and not manifest.complete:
-            continue  # reported once for the store, below
         problem = _problem(folder, manifest, shard, record, lengths[folder])
         if problem is not None:
             problems.append(f"shard {shard}: {problem}")
@@ -118,7 +118,7 @@ def verify_stores(paths: Sequence[PathLike]) -> dict[str, Any]:
             size += record.vectors.bytes + record.ids.bytes
     for folder, manifest in manifests:
         if not manifest.complete:
-            found = sum(load_shard(folder, shard) is not None for shard in range(manifest.spec.shards))
+            found = len(there[folder])
             problems.append(f"{folder} is incomplete: {found} of {manifest.spec.shards} shards are there")
     return {"stores": len(manifests), "shards": shards, "bytes": size, "problems": problems}
 
@@ -126,14 +126,10 @@ def verify_stores(paths: Sequence[PathLike]) -> dict[str, Any]:
 def _problem(
     folder: Path, manifest: Manifest, shard: int, record: ShardRecord | None, lengths: dict[str, int | None]
 ) -> str | None:
-    if manifest.complete:
-        if shard >= len(manifest.shards):
-            return f"{folder / MANIFEST} does not list it"
-        if record is None:
-            return f"its .json in {folder} is missing or damaged"
-        if record != manifest.shards[shard]:
-            return f"its .json in {folder} differs from the manifest"
-    assert record is not None
+    if record is None:
+        return f"its .json in {folder} is missing or damaged"
+    if manifest.complete and record != manifest.shards[shard]:
+        return f"its .json in {folder} differs from the manifest"
     start, stop = manifest.spec.shard_rows(shard)
     if (record.shard, record.start, record.rows) != (shard, start, stop - start):
         return f"its .json in {folder} is of another job"
@@ -162,6 +158,7 @@ def slice_store(
         UserError: A dim is larger than the stored one, or the output holds another store.
     """
     source = open_store(path, size)
+    source.verify_unchecked()
     stored = source.spec.size
     if wrong := [dim for dim in dims if not 1 <= dim <= stored.dim]:
         raise UserError(
@@ -244,6 +241,7 @@ def merge_stores(
 
 def _copy(source: EmbeddingStore, folder: Path, shard_size: int | None, overwrite: bool) -> int:
     _refuse_source(folder, source.folders)
+    source.verify_unchecked()
     spec = dataclasses.replace(source.spec, shard_size=source.spec.shard_size if shard_size is None else shard_size)
     with StoreWriter.open(folder, spec, overwrite) as writer:
         missing = writer.missing_shards()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store import layout, storage
-from starbucks_retrieval.store.layout import MANIFEST, load_shard, read_manifest
+from starbucks_retrieval.store import storage
+from starbucks_retrieval.store.floats import to_float32
+from starbucks_retrieval.store.layout import MANIFEST, read_manifest, shards_there
 from starbucks_retrieval.store.shards import Shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
@@ -59,9 +62,11 @@ class EmbeddingStore:
 
     @classmethod
     def open(cls, folder: PathLike) -> EmbeddingStore:
-        """Open one folder of a complete store. The lengths of files are checked; `verify` checks their content.
+        """Open one folder of a complete store.
 
-        Arrays at a URL are copied into a local cache when they are first read, and their checksums are compared.
+        The lengths of files are checked. Of their content, each block is compared with its checksum when it is first
+        read by this process, unless version 0.1 wrote the store; `verify` checks all of it. Arrays at a URL are copied
+        into a local cache when they are first read.
 
         Args:
             folder: The folder of one size, local or a URL; `open_store` also takes the output of encode.
@@ -73,18 +78,20 @@ class EmbeddingStore:
         manifest = read_manifest(folder)
         spec = manifest.spec
         if not manifest.complete:
-            found = sum(load_shard(folder, shard) is not None for shard in range(spec.shards))
             raise UserError(
-                f"{folder} is incomplete: {found} of {spec.shards} shards are there",
+                f"{folder} is incomplete: {len(shards_there(folder))} of {spec.shards} shards are there",
                 "run the same encode command again; it resumes",
             )
-        expected = [(shard, *spec.shard_rows(shard)) for shard in range(spec.shards)]
-        if [(r.shard, r.start, r.start + r.rows) for r in manifest.shards] != expected:
+        found = [(record.shard, record.start, record.start + record.rows) for record in manifest.shards]
+        if found != [(shard, *spec.shard_rows(shard)) for shard in range(len(found))]:
             raise UserError(f"{folder / MANIFEST} is damaged", "delete the folder and encode again")
         lengths = storage.entries(folder)
         for record in manifest.shards:
             _check(record.problem(folder, lengths, checksums=False))
-        return cls(spec, [Shard(folder, record, record.start) for record in manifest.shards])
+        if not manifest.has_checksums:
+            _say_unchecked(folder)
+        dim = spec.size.dim
+        return cls(spec, [Shard(folder, r, r.start, dim, spec.store_dtype) for r in manifest.shards])
 
     @classmethod
     def join(cls, stores: Iterable[EmbeddingStore]) -> EmbeddingStore:
@@ -105,17 +112,14 @@ class EmbeddingStore:
                     "name the folders of one encoding job",
                 )
         found = [store.spec.part for store in parts]
-        if found != list(range(first.spec.parts)):
-            missing = sorted(set(range(first.spec.parts)) - set(found))
+        if len(found) != first.spec.parts or found != list(range(len(found))):
+            # A damaged number of parts may be too large for a list of them.
+            missing = [part for part in range(min(first.spec.parts, len(found) + 10)) if part not in found]
             what = (
                 f"parts {missing} of {first.spec.parts} are missing" if missing else f"a part is named twice: {found}"
             )
             raise UserError(what, "encode every --dataset_shard_index, and name each part once")
-        shards = [
-            Shard(shard.folder, shard.record, store.first_row + shard.start)
-            for store in parts
-            for shard in store._shards
-        ]
+        shards = [shard.moved(store.first_row + shard.start) for store in parts for shard in store._shards]
         return cls(dataclasses.replace(first.spec, parts=1, part=0), shards)
 
     def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
@@ -140,28 +144,28 @@ class EmbeddingStore:
             pieces = list(self._pieces(start, stop))
             if len(pieces) == 1 and wanted == self.dtype:
                 shard, low, high = pieces[0]
-                rows = np.asarray(shard.vectors()[low:high])
-                shard.check(rows, low)
+                rows = shard.vectors.rows(low, high)
+                shard.check_finite(rows, low)
                 yield start, rows
                 continue
             if buffer is None:
                 buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted)
             filled = 0
             for shard, low, high in pieces:
-                rows = shard.vectors()[low:high]
-                if wanted == np.float32:
-                    layout.to_float32(rows, buffer[filled : filled + high - low])
-                else:
-                    shard.check(rows, low)
-                    buffer[filled : filled + high - low] = rows
-                filled += high - low
+                for first, rows in shard.vectors.pieces(low, high):
+                    if wanted == np.float32:
+                        to_float32(rows, buffer[filled : filled + len(rows)], finite=shard.vectors.compared)
+                    else:
+                        shard.check_finite(rows, first)
+                        buffer[filled : filled + len(rows)] = rows
+                    filled += len(rows)
             yield start, buffer[:filled]
 
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
         pieces = list(self._pieces(start, stop))
-        ids = [docid.decode() for shard, low, high in pieces for docid in shard.ids()[low:high].tolist()]
-        vectors = [shard.vectors()[low:high] for shard, low, high in pieces]
+        ids = [docid.decode() for shard, low, high in pieces for docid in shard.ids.rows(low, high).tolist()]
+        vectors = [shard.vectors.rows(low, high) for shard, low, high in pieces]
         return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -176,8 +180,7 @@ class EmbeddingStore:
         order, ascending = self._ascending(rows)
         gathered = np.empty((len(ascending), self.spec.size.dim), self.dtype)
         for shard, low, high in self._by_shard(ascending):
-            # Any other mode than clip would fill a copy first; rows were checked.
-            np.take(shard.vectors(), ascending[low:high] - shard.start, axis=0, out=gathered[low:high], mode="clip")
+            shard.vectors.take(ascending[low:high] - shard.start, out=gathered[low:high])
         if order is None:
             return gathered
         ordered = np.empty_like(gathered)
@@ -190,7 +193,7 @@ class EmbeddingStore:
         gathered = np.empty(len(ascending), object)
         for shard, low, high in self._by_shard(ascending):
             positions = slice(low, high) if order is None else order[low:high]
-            gathered[positions] = shard.ids()[ascending[low:high] - shard.start].tolist()
+            gathered[positions] = shard.ids.take(ascending[low:high] - shard.start).tolist()
         return gathered.tolist()
 
     def ids(self, rows: np.ndarray) -> list[str]:
@@ -204,12 +207,17 @@ class EmbeddingStore:
         pages count as memory of this process, though the system may reclaim them.
         """
         for shard in self._shards[:_MAX_MAPPED]:
-            shard.keep = True
+            shard.vectors.keep = True
 
     @property
     def mapped(self) -> bool:
         """Whether the vectors of all shards stay mapped."""
-        return all(shard.keep for shard in self._shards)
+        return all(shard.vectors.keep for shard in self._shards)
+
+    def skip_checksums(self) -> None:
+        """Do not compare what is read from now on with its checksums."""
+        for shard in self._shards:
+            shard.vectors.checksum = shard.ids.checksum = False
 
     def hold(self, max_bytes: int) -> None:
         """Load all vectors into memory as float32 if they fit, for repeated searches.
@@ -221,6 +229,14 @@ class EmbeddingStore:
             [(_, held)] = self.blocks(self.count, np.float32)
             held.flags.writeable = False
             self._held = held
+
+    def verify_unchecked(self) -> None:
+        """Do the same for a store that has no checksums of blocks, whose reads notice no damage.
+
+        Copies call it: they would give damaged vectors new checksums.
+        """
+        if not all(blocks for shard in self._shards for blocks in shard.record.blocks.values()):
+            self.verify()
 
     def verify(self) -> None:
         """Read every file and compare its checksum. Raises UserError naming the first damaged file."""
@@ -259,6 +275,12 @@ class EmbeddingStore:
         if len(rows) and (rows.min() < 0 or rows.max() >= self.count):
             raise IndexError(f"rows lie from 0 to {self.count - 1}")
         return rows
+
+
+@cache
+def _say_unchecked(folder: Path) -> None:
+    """Log, once a folder, that what is read from it is not checked."""
+    log.debug("%s has no checksums of blocks: only `starbucks store verify` notices damage to its vectors", folder)
 
 
 def _check(problem: str | None) -> None:

@@ -1,57 +1,187 @@
-"""One shard of a store, memory-mapped."""
+"""The arrays of a shard, memory-mapped, and compared with their checksums where they are read first."""
 
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from starbucks_retrieval.store import layout
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.store import checksums
+from starbucks_retrieval.store.floats import check_finite
 from starbucks_retrieval.store.layout import FileRecord, ShardRecord
-from starbucks_retrieval.store.storage import local_file
+from starbucks_retrieval.store.storage import is_remote, local_file
+
+_PIECE = 2**20  # bytes that are checked and then copied from the processor's cache
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    array: np.ndarray
+    content: memoryview
+    checked: np.ndarray | None  # [blocks] bool; None: there are no checksums, or they are not wanted
+
+
+class StoredArray:
+    """One .npy file of a shard.
+
+    It is mapped anew at each use unless `keep` is set: a store of a thousand shards must not hold two thousand open
+    files, and pages that are no longer mapped do not count as memory of this process.
+
+    Args:
+        folder: The folder of the store.
+        file: The name, length and checksums of the file.
+        rows: Rows of the array.
+        dim: Numbers of a row; None for ids.
+        dtype: The type of the numbers; for ids, of any length, `S`.
+    """
+
+    def __init__(self, folder: Path, file: FileRecord, rows: int, dim: int | None, dtype: str) -> None:
+        self.folder, self.file, self.dtype = folder, file, np.dtype(dtype)
+        self.shape: tuple[int, ...] = (rows,) if dim is None else (rows, dim)
+        self.keep = False
+        self.checksum = True
+        self._header: tuple[int, np.dtype] | None = None
+        self._checksums: np.ndarray | None = None
+        self._kept: _Mapping | None = None
+
+    @property
+    def compared(self) -> bool:
+        """Whether what is read is compared with checksums."""
+        return self.checksum and bool(self.file.blocks)
+
+    def rows(self, low: int, high: int) -> np.ndarray:
+        """Return the rows [low, high), mapped. Raises UserError if they do not match their checksums."""
+        mapping = self._map()
+        if mapping.checked is not None:
+            offset, width = self._offset_and_width()
+            blocks = checksums.blocks_of_range(offset + low * width, offset + high * width)
+            self._check(mapping.content, mapping.checked, blocks)
+        return mapping.array[low:high]
+
+    def pieces(self, low: int, high: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the rows [low, high) as pairs of first row and rows.
+
+        Pieces are so small that a caller who copies each finds it in the processor's cache, where it was checked.
+        """
+        mapping = self._map()
+        offset, width = self._offset_and_width()
+        blocks = checksums.blocks_of_range(offset + low * width, offset + high * width)
+        if mapping.checked is None or mapping.checked[blocks].all():
+            yield low, mapping.array[low:high]
+            return
+        step = max(1, _PIECE // width)
+        for start in range(low, high, step):
+            stop = min(start + step, high)
+            blocks = checksums.blocks_of_range(offset + start * width, offset + stop * width)
+            self._check(mapping.content, mapping.checked, blocks)
+            yield start, mapping.array[start:stop]
+
+    def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the given rows, in their order, written into `out`. Raises UserError as `rows` does."""
+        mapping = self._map()
+        if mapping.checked is not None:
+            offset, width = self._offset_and_width()
+            blocks = checksums.blocks_of_rows(rows, offset, width, len(mapping.checked))
+            self._check(mapping.content, mapping.checked, blocks)
+        # Any other mode than clip would fill a copy of `out` first; callers have checked the rows.
+        return np.take(mapping.array, rows, axis=0, out=out, mode="clip")
+
+    def _offset_and_width(self) -> tuple[int, int]:
+        assert self._header is not None
+        offset, dtype = self._header
+        return offset, dtype.itemsize * (self.shape[1] if len(self.shape) > 1 else 1)
+
+    def _map(self) -> _Mapping:
+        if self._kept is not None:
+            return self._kept
+        path = local_file(self.folder / self.file.name, self.file.bytes, self.file.blake2b)
+        with open(path, "rb") as handle:
+            version = os.fstat(handle.fileno())
+            if version.st_size != self.file.bytes or not version.st_size:
+                raise self._damaged(f"has {version.st_size} bytes instead of {self.file.bytes}")
+            content = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+            checked = None
+            if self.compared:
+                checked = checksums.checked_blocks(version, self.file.bytes, self.file.blake2b)
+            if self._header is None:
+                if checked is not None:
+                    self._check(content, checked, np.array([0]))
+                self._header = self._read_header(handle)
+        offset, dtype = self._header
+        mapping = _Mapping(np.ndarray(self.shape, dtype, content, offset), content, checked)
+        if self.keep:
+            self._kept = mapping
+        return mapping
+
+    def _read_header(self, handle: BinaryIO) -> tuple[int, np.dtype]:
+        """Return the offset of the numbers and their type. Raises UserError unless they are as recorded."""
+        try:
+            np.lib.format.read_magic(handle)
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(handle)
+        except Exception:  # numpy parses the header as Python, which fails in many ways
+            raise self._damaged("has no header of numpy's format 1.0") from None
+        offset = handle.tell()
+        same_type = dtype.kind == "S" if self.dtype.kind == "S" else dtype == self.dtype
+        if not same_type or fortran_order or shape != self.shape:
+            raise self._damaged(f"holds {dtype} of shape {shape}, not {self.dtype} of shape {self.shape}")
+        if offset + dtype.itemsize * int(np.prod(shape)) != self.file.bytes:
+            raise self._damaged(f"is not as long as {shape} of {dtype}")
+        return offset, dtype
+
+    def _check(self, content: memoryview, checked: np.ndarray, blocks: np.ndarray) -> None:
+        blocks = blocks[~checked[blocks]]
+        if not len(blocks):
+            return
+        if self._checksums is None:
+            self._checksums = checksums.parsed(self.file.blocks)
+        damaged = checksums.damaged_block(content, self._checksums, blocks)
+        if damaged is not None:
+            start = damaged * checksums.BLOCK
+            stop = min(start + checksums.BLOCK, self.file.bytes)
+            raise self._damaged(f"is damaged: its bytes {start} to {stop} do not match their checksum")
+        checked[blocks] = True
+
+    def _damaged(self, problem: str) -> UserError:
+        path = self.folder / self.file.name
+        if is_remote(path):
+            copy = local_file(path, self.file.bytes, self.file.blake2b)
+            return UserError(f"{copy} {problem}", f"delete it; it is a copy of {path} and will be copied again")
+        return UserError(
+            f"{path} {problem}",
+            "copy the store again, or run the command that wrote it again; it writes damaged files again",
+        )
 
 
 class Shard:
     """A shard in its folder; `start` and `stop` count from the first row of the store that reads it."""
 
-    def __init__(self, folder: Path, record: ShardRecord, start: int) -> None:
-        self.folder, self.record, self.start = folder, record, start
-        self.keep = False
-        self._headers: dict[str, tuple[int, tuple[int, ...], np.dtype]] = {}
-        self._vectors: np.ndarray | None = None
+    def __init__(self, folder: Path, record: ShardRecord, start: int, dim: int, dtype: str) -> None:
+        self.folder, self.record, self.start, self.dim = folder, record, start, dim
+        self.vectors = StoredArray(folder, record.vectors, record.rows, dim, dtype)
+        self.ids = StoredArray(folder, record.ids, record.rows, None, "S")
         self._finite = 0  # rows from the first that are known to be finite
 
     @property
     def stop(self) -> int:
+        """The row after the last one."""
         return self.start + self.record.rows
 
-    # Mapped anew at each use unless `keep` is set: a store of a thousand shards must not hold two thousand open files,
-    # and pages that are no longer mapped do not count as memory of this process.
-    def vectors(self) -> np.ndarray:
-        vectors = self._map(self.record.vectors) if self._vectors is None else self._vectors
-        if self.keep:
-            self._vectors = vectors
-        return vectors
+    def moved(self, start: int) -> Shard:
+        """Return the same shard of a store in which it starts at another row."""
+        return Shard(self.folder, self.record, start, self.dim, self.vectors.dtype.name)
 
-    def ids(self) -> np.ndarray:
-        return self._map(self.record.ids)
+    def check_finite(self, rows: np.ndarray, low: int) -> None:
+        """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once.
 
-    def check(self, rows: np.ndarray, low: int) -> None:
-        """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once."""
-        if low + len(rows) > self._finite:
-            layout.check_finite(rows)
+        Rows that match their checksums are those that a writer has checked.
+        """
+        if low + len(rows) > self._finite and not self.vectors.compared:
+            check_finite(rows)
             if low <= self._finite:
                 self._finite = low + len(rows)
-
-    def _map(self, file: FileRecord) -> np.ndarray:
-        path = local_file(self.folder / file.name, file.bytes, file.blake2b)
-        if file.name not in self._headers:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            self._headers[file.name] = array.offset, array.shape, array.dtype
-            return array
-        # As np.load, without reading the header again: a tenth of its time.
-        offset, shape, dtype = self._headers[file.name]
-        with open(path, "rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray(shape, dtype, mapped, offset)

@@ -12,6 +12,7 @@ from starbucks_retrieval.sizes import Size
 
 FORMAT = "starbucks_retrieval.store"
 VERSION = 2
+_COUNTS = ("max_length", "data_count", "shard_size", "parts", "part")
 _OPTIONAL = {"space", "lineage", "shared_space"}  # added by version 2
 
 # For information only; a path spelled in another way does not make it another job.
@@ -128,10 +129,12 @@ class StoreSpec:
 
     @classmethod
     def from_json(cls, values: Any, name: str) -> StoreSpec:
-        """Read the result of `to_json`; `name` names the file in errors."""
+        """Read the result of `to_json`; `name` names the file in errors. Raises UserError or TypeError for anything else."""
         fields = {entry.name for entry in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) | _OPTIONAL != fields:
             raise UserError(f"{name} is damaged", "delete the folder and encode again")
+        if not all(type(values[count]) is int for count in _COUNTS):
+            raise TypeError(f"{name}: a count is not a whole number")
         read = {"size": Size.parse(values["size"]), "lineage": tuple(values.get("lineage", ()))}
         return cls(**(values | read))
 

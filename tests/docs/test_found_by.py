@@ -22,6 +22,7 @@ FOUND_BY = {
     "own data": "howto/own-data.md",
     "serve": "howto/serve.md",
     "install": "install.md",
+    "quickstart": "quickstart.md",
     "reproduce": "howto/reproduce.md",
 }
 WIDEST = 120  # characters of code that fit into a page at a width of 1,280 pixels

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fitted_models import fitted, load
+from small_stores import make_0_1
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.cli import run_command
@@ -48,8 +49,7 @@ def test_what_it_says_is_what_is_written(job, tmp_path, capsys):
     assert previewed(capsys, *job, *sizes)["stores"][0]["state"].startswith("complete")
     assert previewed(capsys, *job, *sizes, "--overwrite")["stores"][0]["state"] == "replaced"
     (tmp_path / "here" / told["stores"][0]["folder"] / "00001.json").unlink()
-    manifest = tmp_path / "here" / told["stores"][0]["folder"] / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"complete": true', '"complete": false'))
+    make_0_1(tmp_path / "here" / told["stores"][0]["folder"], complete=False)
     assert previewed(capsys, *job, *sizes)["stores"][0]["state"].startswith("2 of 3 shards there")
 
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import FAMILIES, save_model
+from small_stores import make_0_1
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
@@ -100,9 +101,8 @@ def test_search_refuses_queries_of_the_model_before_its_settings_were_edited(tin
 
     # A store of version 0.1 knows the weights alone; it is searched as far as that tells.
     manifest = tmp_path / "p" / "L2-D8" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["spec"]["fingerprint"] = content["spec"]["fingerprint"].split(":")[0]
-    manifest.write_text(json.dumps(content))
+    spec = json.loads(manifest.read_text())["spec"]
+    make_0_1(manifest.parent, spec=spec | {"fingerprint": spec["fingerprint"].split(":")[0]})
     assert run_command(search, ["--query_reps", str(tmp_path / "own"), *flags]) == 0
     assert (tmp_path / "run").read_bytes() == exact
     typed = ["--model_name_or_path", str(tiny_bert), "--passage_reps", str(tmp_path / "p"), "--query", "w1"]

@@ -101,6 +101,7 @@ class EngineOptions:
         batch_size: Queries per pass over the passages; -1: as many as fit in memory.
         max_memory: Bytes for vectors and result lists.
         index_search: Parameters of an approximate index, by name.
+        checksum: Compare what is read from stores with its checksums.
         ray_workers: Ray workers; None: one a machine.
         ray_address: Address of a Ray cluster; None: that of the environment, or a local one.
         uri: File of Milvus Lite or URL of a Milvus server.
@@ -115,6 +116,7 @@ class EngineOptions:
     batch_size: int = 1024
     max_memory: int = MAX_MEMORY
     index_search: Mapping[str, Any] = field(default_factory=dict)
+    checksum: bool = True
     ray_workers: int | None = None
     ray_address: str | None = None
     uri: str | None = None

@@ -78,7 +78,7 @@ class RaySearch:
         workers = self.options.ray_workers
         if workers is not None and workers < 1:
             raise UserError(f"{workers} Ray workers are too few", "give --ray_workers 1 or more")
-        self.store = _open(folders, dim)
+        self.store = _open(folders, dim, self.options.checksum)
         self.depth = depth
         self._ray = import_ray("--engine ray")
         self._paths = [str(folder) if "://" in str(folder) else os.path.abspath(folder) for folder in folders]
@@ -193,7 +193,7 @@ class _Worker:
 
     @functools.cached_property
     def _rows(self) -> RowRangeView:
-        return RowRangeView(_open(self.folders, self.dim), self.start, self.stop)
+        return RowRangeView(_open(self.folders, self.dim, self.options.checksum), self.start, self.stop)
 
     @functools.cached_property
     def _generator(self) -> CandidateGenerator:
@@ -201,10 +201,12 @@ class _Worker:
         return make_candidate_generator(self.engine, options)
 
 
-def _open(folders: Sequence[str | Path], dim: int | None = None) -> EmbeddingStore:
+def _open(folders: Sequence[str | Path], dim: int | None, checksum: bool) -> EmbeddingStore:
     if not folders:
         raise UserError("there is no store to search", "name the passages with --passage_reps")
     store = EmbeddingStore.join(map(EmbeddingStore.open, folders))
+    if not checksum:
+        store.skip_checksums()
     return store if dim in (None, store.spec.size.dim) else SlicedStore(store, dim)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest, temporaries
-from starbucks_retrieval.provenance import refuse_newer
+from starbucks_retrieval.provenance import digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.spec import agree
 
@@ -79,7 +79,7 @@ class IndexManifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping; `read_manifest` reads it back."""
-        return {"format": FORMAT, "version": VERSION, "metric": METRIC} | dataclasses.asdict(self)
+        return with_digest({"format": FORMAT, "version": VERSION, "metric": METRIC} | dataclasses.asdict(self))
 
     def same_request(self, other: IndexManifest) -> bool:
         """Return whether both were built with the same arguments over the same store."""
@@ -155,8 +155,14 @@ def read_manifest(folder: Path) -> IndexManifest:
     if not is_index_manifest(content):
         raise UserError(f"{path} is not the manifest of an index", "name the folder that --save_index wrote")
     refuse_newer(content.get("version"), VERSION, path, "build the index again")
+    names = [entry.name for entry in dataclasses.fields(IndexManifest)]
+    if not digest_matches(content, {"format", "version", "metric", *names}):
+        raise UserError(
+            f"{path} is damaged, or was changed after it was written: its digest does not match",
+            "copy it again, or build the index again with --overwrite",
+        )
     try:
-        manifest = IndexManifest(**{entry.name: content[entry.name] for entry in dataclasses.fields(IndexManifest)})
+        manifest = IndexManifest(**{name: content[name] for name in names})
         if not all(isinstance(number, int) for number in (manifest.count, manifest.dim, manifest.bytes)):
             raise damaged
     except (KeyError, TypeError):
