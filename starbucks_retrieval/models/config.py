@@ -69,6 +69,8 @@ class EncoderConfig:
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if self.sizes is not None and not isinstance(self.sizes, Sizes):  # a string or a list, in Python
+            object.__setattr__(self, "sizes", Sizes(self.sizes))
         if self.pooling not in get_args(Pooling):
             raise UserError(f"unknown pooling {self.pooling!r}", f"take one of {', '.join(get_args(Pooling))}")
         if self.pooling == "cls" and not self.include_prompt:

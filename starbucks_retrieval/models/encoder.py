@@ -61,8 +61,8 @@ class NestedEncoder(TokenEncoder):
         config = self.config
         normalized = ", normalized" if config.normalize else ""
         return (
-            f"NestedEncoder({self.name!r}, {self.num_layers} layers x {self.hidden_size} dims, sizes {self.sizes}, "
-            f"{config.pooling} pooling{normalized}, on {self.device})"
+            f"NestedEncoder({self.name!r}, {self.num_layers} layers of {self.hidden_size}, sizes {self.sizes}, "
+            f"{config.pooling} pooling{normalized}, {self.device})"
         )
 
     @classmethod

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.by_size import BySize, Embeddings
 from starbucks_retrieval.models.fit_report import FitReport, Quality
 from starbucks_retrieval.sizes import Size, Sizes
@@ -59,3 +60,8 @@ def test_the_report_of_a_fit():
     report = FitReport(100, 20, {2: 0.1}, quality, quality)
     assert report.after["2:16"].top10 == report.before["2:16"].cosine == 1.0
     assert repr(report) == "FitReport(100 texts, 20 held out; layers [0, 2], 2 sizes)"
+
+
+@pytest.mark.parametrize("sizes", ["2:32,4:64", ["2:32", Size(4, 64)], Sizes("2:32,4:64")])
+def test_the_sizes_of_a_configuration_may_be_text(sizes):
+    assert EncoderConfig(sizes=sizes).sizes == Sizes("2:32,4:64")

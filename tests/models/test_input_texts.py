@@ -136,4 +136,4 @@ def test_a_model_of_a_wrong_type(encoder, tiny_bert):
 
 
 def test_an_encoder_shows_its_size(encoder, tiny_bert):
-    assert repr(encoder) == f"NestedEncoder({str(tiny_bert)!r}, 4 layers x 32 dims, sizes 4:32, cls pooling, on cpu)"
+    assert repr(encoder) == f"NestedEncoder({str(tiny_bert)!r}, 4 layers of 32, sizes 4:32, cls pooling, cpu)"
