@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.quickstart import QuickstartArguments
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _EPILOG = "starbucks quickstart docs.csv    |    starbucks quickstart docs.jsonl
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, make the search, answer queries or open the prompt, and print what to type next."""
+    if len(argv) > 1 and not argv[0].startswith("-") and not argv[1].startswith("-"):
+        raise UserError(f"{argv[0]} and {argv[1]} are several names", "name one file, or the folder that holds them")
     is_file = argv and not argv[0].startswith("-") and not argv[0].endswith((".yaml", ".yml"))
     (arguments, dry_run_args, common), _ = parse_flags(
         [QuickstartArguments, DryRunArguments, CommonArguments],
@@ -30,20 +33,21 @@ def main(argv: Sequence[str]) -> None:
         _EPILOG,
     )
     setup_logging(common)
-    from starbucks_retrieval.quickstart.documents import read_queries
+    from starbucks_retrieval.quickstart.documents import open_documents, read_queries
 
     queries = read_queries(Path(arguments.queries).expanduser(), arguments.encoding) if arguments.queries else None
+    documents = open_documents(arguments)  # before torch is imported: a mistake is told at once
     if dry_run_args.dry_run:
         from starbucks_retrieval.quickstart.plan import plan_quickstart
 
-        plan_quickstart(arguments).preview().show(common)
+        plan_quickstart(arguments, documents).preview().show(common)
         return
     from starbucks_retrieval.quickstart.api import quickstart
     from starbucks_retrieval.search import Searcher
     from starbucks_retrieval.search.__main__ import converse
     from starbucks_retrieval.sizes import Size
 
-    figures = quickstart(arguments)
+    figures = quickstart(arguments, documents)
     searcher = Searcher(
         figures["model"],
         figures["passage_reps"],
@@ -88,8 +92,12 @@ def _write_queries(
 
 
 def _invitation(figures: dict[str, Any]) -> str:
+    from starbucks_retrieval.quickstart.api import small_size
+    from starbucks_retrieval.sizes import Size, Sizes
+
     ready = f"\n{figures['passages']} passages of {figures['documents']} documents, {figures['seconds']:.0f} s"
-    others = f"; :size {figures['sizes'][0]} searches with a small size" if len(figures["sizes"]) > 1 else ""
+    sizes = Sizes(map(Size.parse, figures["sizes"]))
+    others = f"; :size {small_size(sizes)} searches with a small size" if len(sizes) > 1 else ""
     return f"{ready}. Type a query; an empty line ends, :help lists commands{others}"
 
 

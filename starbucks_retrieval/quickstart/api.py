@@ -14,7 +14,7 @@ from starbucks_retrieval.cli.words import command, short_path
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import Passage, Query, open_corpus
 from starbucks_retrieval.quickstart import QuickstartArguments
-from starbucks_retrieval.quickstart.documents import write_lines
+from starbucks_retrieval.quickstart.documents import Documents, write_lines
 from starbucks_retrieval.quickstart.plan import QuickstartPlan, no_text, plan_quickstart
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.steps import Steps
@@ -29,13 +29,14 @@ _SAMPLE = 200  # passages, by whose lengths the time is estimated
 _NOT_INPUTS = ("output", "queries", "hits", "device")
 
 
-def quickstart(arguments: QuickstartArguments) -> dict[str, Any]:
+def quickstart(arguments: QuickstartArguments, documents: Documents | None = None) -> dict[str, Any]:
     """Read documents, split them, fit small sizes of a model on them, and encode them. All goes into one folder.
 
     Finished steps of an earlier call with the same documents and flags are kept.
 
     Args:
         arguments: The flags of `starbucks quickstart`.
+        documents: The documents, if they were opened before.
 
     Returns:
         Figures: output, model, corpus, passage_reps, sizes (smallest first), documents, passages, empty documents, found
@@ -53,7 +54,7 @@ def quickstart(arguments: QuickstartArguments) -> dict[str, Any]:
 
     began = now()
     import_faiss()  # says how to install it before anything is computed
-    plan = plan_quickstart(arguments)
+    plan = plan_quickstart(arguments, documents)
     flags = dataclasses.asdict(arguments)
     inputs = {
         "version": __version__,
@@ -169,7 +170,7 @@ def next_lines(figures: dict[str, Any], device: str | None, queries: list[Query]
     folder, sizes = Path(figures["output"]), Sizes(map(Size.parse, figures["sizes"]))
     ask = {"model_name_or_path": figures["model"], "passage_reps": figures["passage_reps"]}
     shown = {"corpus_path": figures["corpus"], "device": device}
-    full, small = sizes[-1], sizes[len(sizes) // 2 - 1]
+    full, small = sizes[-1], small_size(sizes)
     text = queries[0].text if queries else _first_words(figures["corpus"])
     lines: list[tuple[str, str, dict[str, Any]]] = [
         ("ask more, at the full size", "search", {**ask, "size": full, **shown, "interactive": True}),
@@ -192,6 +193,16 @@ def next_lines(figures: dict[str, Any], device: str | None, queries: list[Query]
     return [{"what": what, "command": command(stage, flags)} for what, stage, flags in lines]
 
 
+def small_size(sizes: Sizes) -> Size:
+    """Return the largest size of at most half the layers of the full size; the smallest size if there is none.
+
+    Example:
+        >>> str(small_size(Sizes.parse("0:32,1:64,2:64,5:32,6:384")))
+        '2:64'
+    """
+    return max((size for size in sizes if 2 * size.layer <= sizes[-1].layer), default=sizes[0])
+
+
 def _first_words(corpus: str) -> str:
     first = next(iter(open_corpus(corpus)))
-    return " ".join((first.title or first.text).split()[:8])
+    return " ".join((first.text or first.title).split()[:8])

@@ -137,7 +137,9 @@ def _open_table(path: Path, arguments: QuickstartArguments) -> Documents:
         if arguments.id_column:
             raise UserError(f"{path}: {problem}", 'name another with --id_column, or --id_column "" for row numbers')
         columns, note = Columns(columns.text, columns.title, None), f"; {problem}"
-    return Documents(path, count, f"{count} rows, {columns}{note}", columns, arguments.encoding)
+    return Documents(
+        path, count, f"{count} row{'s' if count != 1 else ''}, {columns}{note}", columns, arguments.encoding
+    )
 
 
 def _table_documents(path: Path, columns: Columns, encoding: str) -> Iterator[tuple[int, Passage]]:

@@ -89,7 +89,7 @@ def read_text_file(path: Path, folder: Path, encoding: str = "utf-8") -> Passage
     stem = re.sub(r"[_-]+", " ", path.stem).strip()
     if path.suffix.lower() in HTML:
         title, text = _html(raw)
-        return Passage(docid, title or stem, text)
+        return Passage(docid, title or stem, _without_title(text, title))
     if b"\0" in raw:
         raise UserError(f"{path}: binary data, not text", "take it out of the folder, or convert it to text")
     try:
@@ -101,7 +101,14 @@ def read_text_file(path: Path, folder: Path, encoding: str = "utf-8") -> Passage
     front = _FRONT_MATTER.match(text)
     text = text[front.end() :] if front else text
     named = (_YAML_TITLE.search(front[1]) if front else None) or _HEADING.search(text)
-    return Passage(docid, named[1].strip("\"' ") if named else stem, text.strip())
+    title = named[1].strip("\"' ") if named else stem
+    return Passage(docid, title, _without_title(text, title))
+
+
+def _without_title(text: str, title: str) -> str:
+    """Return a text without a first line that repeats the title, which is given to the model anyway."""
+    first, _, rest = text.strip().partition("\n")
+    return rest.strip() if title and first.strip("# ") == title else text.strip()
 
 
 def _html(raw: bytes) -> tuple[str, str]:

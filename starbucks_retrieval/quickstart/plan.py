@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 LONGEST = 256  # tokens of a passage, where the model reads more
 BATCH_TOKENS = 4096
 _SAMPLE = 200  # passages whose tokens are counted
-_SIZES = 6  # that a fit recommends, about
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,10 @@ class QuickstartPlan:
         texts, reason = self.fit_texts(len(found), seconds)
         text_bytes = sum(len(one.docid) + len(one.title) + len(one.text) + 40 for one in found)
         parameters = self.model.parameters(self.model.num_layers)
-        stored = len(found) * 2 * self.model.hidden_size * (2 if texts else 1)  # the full size, and the smaller ones
-        written = text_bytes + stored + (4 * parameters * 2 if texts else 0)
+        hidden = self.model.hidden_size
+        stored = len(found) * 2 * hidden * (2 if texts else 1)  # the full size, and the smaller ones together
+        maps = (self.model.num_layers * (2 * hidden + 1) + len(self.model.tokenizer)) * hidden
+        written = text_bytes + stored + (4 * (parameters + maps) if texts else 0)
         figures: dict[str, Any] = {
             "documents": self.documents.count,
             "found": self.documents.told,
@@ -130,11 +131,12 @@ class QuickstartPlan:
         return Preview(lines, figures)
 
 
-def plan_quickstart(arguments: QuickstartArguments) -> QuickstartPlan:
+def plan_quickstart(arguments: QuickstartArguments, documents: Documents | None = None) -> QuickstartPlan:
     """Find the documents and read the model's configuration.
 
     Args:
         arguments: The flags of `starbucks quickstart`.
+        documents: The documents, if they were opened before.
 
     Raises:
         UserError: The documents or the model cannot be read.
@@ -142,7 +144,7 @@ def plan_quickstart(arguments: QuickstartArguments) -> QuickstartPlan:
     Example:
         >>> print(plan_quickstart(QuickstartArguments("docs.csv")).preview())  # doctest: +SKIP
     """
-    documents = open_documents(arguments)
+    documents = documents or open_documents(arguments)
     return QuickstartPlan(arguments, documents, find_model(arguments.model), resolve_device(arguments.device))
 
 

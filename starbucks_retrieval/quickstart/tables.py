@@ -32,7 +32,8 @@ def read_table(path: Path, encoding: str = "utf-8") -> NumberedRows:
     name = path.name.removesuffix(".gz")
     if name.endswith(".csv"):
         cells = read_cells(decoded_lines(path, encoding), path, _delimiter(path, encoding))
-        return named_rows(cells, path, looks_like_header)
+        names = lambda first: first if looks_like_header(first) else None  # noqa: E731
+        return named_rows(cells, path, names, "looks like values, not like names")
     if name.endswith(".tsv"):
         return _tsv_rows(path, encoding)
     return find_reader(path)(path, 0, None, {})
@@ -44,6 +45,8 @@ def decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
         try:
             yield number, raw.decode(encoding)
         except UnicodeDecodeError as error:
+            if b"\0" in raw:
+                raise UserError(f"{path}:{number}: binary data, not text", "save the table as csv in UTF-8") from None
             raise not_in_encoding(f"{path}:{number}", encoding, error.start, "of the line") from None
 
 

@@ -99,10 +99,16 @@ def test_a_tsv_file_without_a_header(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "what", "hint"),
     [
-        ("a.csv", b"1,Hens lay eggs.\n2,Ducks swim.\n", "a.csv:1: no header", "let the first line name the columns"),
+        (
+            "a.csv",
+            b"1,Hens lay eggs.\n2,Ducks swim.\n",
+            "looks like values, not like names",
+            "let the first line name the columns",
+        ),
         ("a.csv", b"id,text\n1,Hens\n2,Ducks, too\n", "a.csv:3: 3 cells, the header names 2", "double quotes"),
         ("a.tsv", b"id\ttext\n1\tHens\n2\n", "a.tsv:3: 1 column, the first line has 2", "one tab"),
         ("a.tsv", b"1\t2\t3\t4\n", "a.tsv:1: no header, and 4 columns", "let the first line"),
+        ("a.csv", b"PK\x03\x04\xff\x00\x01", "a.csv:1: binary data", "save the table as csv"),
         ("a.csv", b"id,text\n1,caf\xe9\n", "a.csv:2: not UTF-8 .byte 6 of the line.", "--encoding latin-1"),
     ],
 )

@@ -49,14 +49,16 @@ def test_documents_of_a_folder(tmp_path):
     (tmp_path / "a b" / "my-notes.txt").write_text("Hens lay eggs.\r\n")
     (tmp_path / "page.md").write_text("---\ntitle: 'About hens'\n---\n\n# Other\n\nThey swim.\n")
     (tmp_path / "plain.md").write_text("Text first.\n\n# Ducks #\n")
+    (tmp_path / "title.md").write_text("# Geese\n\nThey honk.\n")
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\0")
     documents = open_documents(QuickstartArguments(str(tmp_path)))
     assert list(documents) == [
         Passage("a%20b/my-notes.txt", "my notes", "Hens lay eggs."),
         Passage("page.md", "About hens", "# Other\n\nThey swim."),
         Passage("plain.md", "Ducks", "Text first.\n\n# Ducks #"),
+        Passage("title.md", "Geese", "They honk."),
     ]
-    assert documents.told.startswith("3 files (2 .md, 1 .txt); not read: 1 .png")
+    assert documents.told.startswith("4 files (3 .md, 1 .txt); not read: 1 .png")
     assert [document.title for document in found(tmp_path / "page.md")] == ["About hens"]
 
 

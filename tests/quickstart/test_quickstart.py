@@ -159,6 +159,7 @@ def test_the_minutes_limit_the_texts_of_the_fit(tmp_path, tiny_bert):
     [
         (["nothing.csv"], "no such file or folder: nothing.csv", "check the path"),
         ([], "--documents is missing", "see starbucks quickstart --help"),
+        (["docs.csv", "empty.csv"], "docs.csv and empty.csv are several names", "the folder that holds them"),
         (["docs.csv", "--minutes", "0"], "--minutes 0 is not a time", "above 0"),
         (["docs.csv", "--hits", "0"], "--hits 0 is below 1", "raise it"),
         (["docs.csv", "--encoding", "latin-99"], "no encoding is called 'latin-99'", "cp1252"),

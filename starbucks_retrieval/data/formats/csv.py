@@ -20,37 +20,45 @@ csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
     """Yield (line where the row begins, column name → cell) of each row.
 
-    The first row names the columns. Quoted cells may hold commas, line breaks and doubled quotes; empty lines and
+    The first row names the columns; known names may be in capitals. Quoted cells may hold commas, line breaks and doubled quotes; empty lines and
     columns without a name are left out. Raises UserError for a row with another number of cells, misplaced quotes, NUL
     bytes, and a first row that is no header or names a column twice.
     """
     lines = ((number, decode(raw, path, number)) for number, raw in all_lines(path))
-    yield from islice(named_rows(read_cells(lines, path), path, _has_known_name), start, stop)
+    yield from islice(named_rows(read_cells(lines, path), path, _known_names), start, stop)
 
 
-def _has_known_name(names: list[str]) -> bool:
-    return not COLUMNS.isdisjoint(map(str.lower, names))
+def _known_names(cells: list[str]) -> list[str] | None:
+    """Return the names of the columns, the known ones in lower case; None if no name is known."""
+    if COLUMNS.isdisjoint(map(str.lower, cells)):
+        return None
+    return [cell.lower() if cell.lower() in COLUMNS and cell.lower() not in cells else cell for cell in cells]
 
 
 def named_rows(
-    found: Iterator[tuple[int, list[str]]], path: Path, is_header: Callable[[list[str]], bool]
+    found: Iterator[tuple[int, list[str]]],
+    path: Path,
+    header: Callable[[list[str]], list[str] | None],
+    problem: str = "names no known column",
 ) -> NumberedRows:
     """Yield (line, column name → cell) of each row below the header, which is the first row.
 
     Args:
         found: (line, cells) of each row.
         path: The file, for messages.
-        is_header: Whether the cells of the first row, stripped, can be the names of columns.
+        header: Turns the cells of the first row, stripped, into the names of the columns; None if they are no names.
+        problem: What the message says of a first row that is no header.
 
     Raises:
         UserError: The first row is no header or names a column twice, or a row has another number of cells.
     """
     number, cells = next(found, (1, []))
-    names = [cell.strip() for cell in cells]
-    if names and not is_header(names):
-        line = ", ".join(names)
+    stripped = [cell.strip() for cell in cells]
+    names = header(stripped) if stripped else []
+    if names is None:
+        line = ", ".join(stripped)
         raise UserError(
-            f"{path}:{number}: no header: {line if len(line) <= 60 else f'{line[:60]}…'!r} names no known column",
+            f"{path}:{number}: no header: {line if len(line) <= 60 else f'{line[:60]}…'!r} {problem}",
             "let the first line name the columns, separated by commas, such as docid,title,text",
         )
     twice = [name for i, name in enumerate(names) if name and name in names[:i]]

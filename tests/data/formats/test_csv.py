@@ -49,6 +49,14 @@ def test_a_corpus(tmp_path, ending, mark):
         assert list(corpus.rows(1, 2)) == PASSAGES[1:2]
 
 
+def test_known_names_in_capitals(tmp_path):
+    path = tmp_path / "corpus.csv"
+    path.write_text("ID,Title,Text,Page\n1,Hens,lay eggs,7\n")
+    assert list(open_corpus(str(path))) == [Passage("1", "Hens", "lay eggs")]
+    path.write_text("ID,text,Text\n1,lay eggs,other\n")
+    assert list(open_corpus(str(path))) == [Passage("1", "", "lay eggs")]
+
+
 def test_the_digest_is_that_of_the_same_corpus_as_jsonl(tmp_path):
     (tmp_path / "c.csv").write_bytes(CORPUS.encode())
     rows = [{"docid": p.docid, "title": p.title, "text": p.text} for p in PASSAGES]
