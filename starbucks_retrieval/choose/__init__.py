@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.choose.advice import advise
 from starbucks_retrieval.choose.candidates import (
     BYTES,
     MILLISECONDS,
@@ -40,6 +41,7 @@ class SizeChoice:
         measure: The measure of quality.
         datasets: The data sets it is averaged over.
         model_sizes: Sizes for the next training, if they were requested.
+        notes: Sentences about the choice: a size that the model was not made for, or a cheaper way.
     """
 
     best: SizeCandidate
@@ -49,6 +51,7 @@ class SizeChoice:
     measure: str
     datasets: list[str]
     model_sizes: Sizes | None = None
+    notes: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
@@ -59,6 +62,7 @@ class SizeChoice:
             "reason": self.reason,
             "knee": self.knee.to_json(),
             "front": [one.to_json() for one in self.front],
+            **({"notes": list(self.notes)} if self.notes else {}),
             **({"sizes": str(self.model_sizes)} if self.model_sizes is not None else {}),
         }
 
@@ -118,6 +122,7 @@ def choose(
         measure=measure,
         datasets=list(candidates[0].by_dataset),
         model_sizes=propose_sizes(candidates, auto_sizes) if auto_sizes is not None else None,
+        notes=advise(best, candidates, fitting, files, measure),
     )
 
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
         f"* {choice.best.name}: {choice.reason}, {choice.best.quality:.4f}{over}; "
         f"k {choice.knee.name}: the knee of the Pareto front"
     )
-    finish(common, summary, choice.to_json())
+    finish(common, "\n".join([summary, *choice.notes]), choice.to_json())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, quiet_unless_first, run_command, setup_logging
+from starbucks_retrieval.cli import (
+    CommonArguments,
+    finish,
+    log,
+    parse_flags,
+    quiet_unless_first,
+    run_command,
+    setup_logging,
+)
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.processes import PORT
@@ -34,9 +42,10 @@ def main(argv: Sequence[str]) -> None:
 
     figures = encode(arguments)
     parts = ", ".join(f"{name} {seconds} s" for name, seconds in figures["seconds_by_part"].items())
+    log.debug("time: %s", parts)
     summary = (
         f"{figures['encoded']} of {figures['texts']} texts encoded at {len(figures['sizes'])} sizes, "
-        f"{figures['texts_per_second']} texts/s in {figures['runtime']} ({parts}); in {figures['output']}"
+        f"{figures['texts_per_second']} texts/s in {figures['runtime']}; in {figures['output']}"
     )
     finish(common, summary, figures)
 

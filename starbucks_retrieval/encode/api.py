@@ -28,6 +28,7 @@ from starbucks_retrieval.store.layout import read_manifest
 log = logging.getLogger(__name__)
 
 _SAMPLE = 300  # texts for measuring or calibrating a back end
+_NAMED = 8  # sizes whose names fit into a line
 
 # Flags that do not change the result; the manifest leaves them out.
 _NOT_RECORDED = (
@@ -64,7 +65,10 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
     job = Job(arguments)
     shared = group.broadcast("plan", job.shared)
     specs = [StoreSpec.from_json(spec, "the job") for spec in shared["specs"]]
-    log.info("sizes: %s; %s on %s", ",".join(str(s.size) for s in specs), shared["runtime"], job.encoder.device)
+    sizes = [str(spec.size) for spec in specs]
+    named = ",".join(sizes) if len(sizes) <= _NAMED else f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+    kind = "queries" if arguments.encode_is_query else "passages"
+    log.info("%s at %s; %s on %s", kind, named, shared["runtime"], job.encoder.device)
     with contextlib.ExitStack() as stack:
         writers = {}
         if group.is_leader:

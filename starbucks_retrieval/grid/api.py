@@ -24,6 +24,7 @@ from starbucks_retrieval.grid.plan import GridPlan, plan_grid, sts_arguments
 from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.metrics.measures import Qrels
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
+from starbucks_retrieval.models.info import model_info
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sizes import Size
@@ -196,6 +197,7 @@ def _description(
     return {
         "model": arguments.model_name_or_path,
         "fingerprint": stores[-1].passages.spec.fingerprint,
+        **model_info(arguments.model_name_or_path).made_for(),
         "layers": list(layers),
         "dims": list(dims),
         "depth": depth,

@@ -49,6 +49,15 @@ class ModelInfo:
         """Width of the full embedding: that of the last module after pooling, or of the backbone without one."""
         return self._head[-1].width if self._head else int(self.hf_config.hidden_size)
 
+    def made_for(self) -> dict[str, Any]:
+        """Return what result files record about the sizes that the model was made for.
+
+        Returns:
+            `model_sizes`, as text (the full size of a bare backbone), and `fitted_layers`, which can be cut to any dim.
+        """
+        sizes = self.config.sizes or Size(self.num_layers, self.hidden_size)
+        return {"model_sizes": str(sizes), "fitted_layers": list(self.config.projected_layers)}
+
     @cached_property
     def _head(self) -> tuple[HeadModule, ...]:
         return read_head(self.name, self.config.head, int(self.hf_config.hidden_size))

@@ -141,7 +141,8 @@ def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int
         )
     if report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"]))
-        log.info("%s has no complete language-modelling head; initialised from seed %d: %s", name_or_path, seed, names)
+        log.info("this backbone has no complete language-modelling head; initialised from seed %d", seed)
+        log.debug("%s lacks %s", name_or_path, names)
     return model, tokenizer, config
 
 

@@ -103,7 +103,7 @@ def _answer(
         converse(searcher, query_args.hits)
 
 
-_SNIPPET = 160
+_LINE = 119  # characters
 _PROMPT = "query> "
 _HELP = """type a query, or
   :size 2:32                    search exactly at this size, and the last query again
@@ -124,11 +124,15 @@ def format_hits(hits: Iterable[Hit]) -> str:
     """
     lines = []
     for rank, hit in enumerate(hits, 1):
-        lines.append(f"{rank:3}. {hit.score:8.4f}  {hit.docid}" + (f"  {hit.title}" if hit.title else ""))
+        lines.append(_cut(f"{rank:3}. {hit.score:8.4f}  {hit.docid}" + (f"  {hit.title}" if hit.title else "")))
         text = " ".join(hit.text.split())
         if text:
-            lines.append("     " + (text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"))
+            lines.append(_cut("     " + text))
     return "\n".join(lines)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
 
 
 def converse(searcher: Searcher, k: int) -> int:

@@ -12,6 +12,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.models.backends.selection import open_backend
+from starbucks_retrieval.models.info import model_info
 from starbucks_retrieval.sentences import SentenceArguments
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -85,6 +86,7 @@ class SentenceModel:
         return {
             "model": self.arguments.model_name_or_path,
             "fingerprint": self.encoder.fingerprint(max(self.sizes.layers)),
+            **model_info(self.arguments.model_name_or_path).made_for(),
             "pooling": config.pooling,
             "normalize": config.normalize,
             "prefix": config.query_prefix if is_query else config.passage_prefix,

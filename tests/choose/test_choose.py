@@ -222,3 +222,44 @@ def test_times_of_a_busy_machine_are_warned_of(tmp_path, monkeypatch, caplog, bu
     write_results("m.json", results(costs_measured={"busy": busy}))
     choose("m.json", budget_ms=budget)
     assert ("m.json were measured on a busy machine: 9 processes" in caplog.text) == warned
+
+
+DEEP = {(3, 8): 0.1, (3, 32): 0.3, (3, 128): 0.4, (6, 8): 0.2, (6, 32): 0.59, (6, 128): 0.6}
+
+
+def test_a_size_that_the_model_was_not_made_for_is_told(tmp_path, capsys):
+    made = {"model_sizes": "2:8,6:128", "fitted_layers": []}
+    write_results("m.json", results(**made))
+    assert choose("m.json").notes == []  # 6:128
+    (note,) = choose("m.json", budget_ms=6).notes
+    assert note.startswith("4:128 was neither trained nor fitted (the model has 2:8,6:128)") and len(note) < 120
+    write_results("m.json", results(**made | {"fitted_layers": [0, 2, 4, 6]}))
+    assert choose("m.json", budget_ms=6).notes == []
+    assert choose("a.json", budget_ms=6).notes == []  # a file that does not say what the model was made for
+    write_results("m.json", results(**made))
+    assert run_command(main, ["--input", "m.json", "--budget_ms", "6", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["notes"] == [note] and err.splitlines()[-1] == note
+
+
+def test_both_sizes_of_a_pair_are_looked_at():
+    write_results("pairs.json", pairs(shared_space="5ace", model_sizes="6:32", fitted_layers=[6]))
+    assert choose("pairs.json", budget_ms=3).notes[0].startswith("2:32 was neither trained nor fitted")
+
+
+def test_cutting_the_width_alone_is_recommended_where_the_figures_show_it():
+    write_results("deep.json", results(DEEP))
+    (note,) = choose("deep.json").notes
+    assert note == (
+        "cheap: 6:32, all layers and a cut width, keeps 98% of the nDCG@10 of 6:128 in 25% of its bytes; 3:32 keeps 50%"
+    )
+    assert choose("deep.json", bytes_per_passage=128).notes == [note]  # which chooses 6:32 itself
+    assert choose("deep.json", bytes_per_passage=32).notes == []  # too many bytes
+    assert choose("deep.json", budget_ms=5).notes == []  # six layers are too slow
+    assert choose("deep.json", min_quality=0.3, bytes_per_passage=32 * 4).notes[0].startswith("cheap: 6:32")
+    write_results("flat.json", results(DEEP | {(3, 32): 0.59}))
+    assert choose("flat.json").notes == []  # fewer layers keep as much
+    write_results("steep.json", results(DEEP | {(6, 32): 0.5, (6, 8): 0.1}))
+    assert choose("steep.json").notes == []  # the cut width does not keep it
+    write_results("one.json", results({place: value for place, value in DEEP.items() if place[0] == 6}))
+    assert choose("one.json").notes == []  # fewer layers were not measured
