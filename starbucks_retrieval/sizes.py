@@ -9,8 +9,10 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import shown
 
 SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
 
@@ -49,11 +51,18 @@ class Size:
         return f"{self.layer}:{self.dim}"
 
     @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let `parsing` read a size of a file as text."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(cls.parse, core_schema.str_schema(strict=True))
+
+    @classmethod
     def parse(cls, text: str) -> Size:
         """Read a size such as `6:128`. Raises UserError for any other text."""
-        match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text) if isinstance(text, str) else None
+        match = re.fullmatch(r"\s*(-?\d{1,9})\s*:\s*(-?\d{1,9})\s*", text) if isinstance(text, str) else None
         if match is None:
-            raise UserError(f"cannot read the size {text!r}", "write layer:dim, for example 6:128")
+            raise UserError(f"cannot read the size {shown(text)}", "write layer:dim, for example 6:128")
         return cls(int(match[1]), int(match[2]))
 
 

@@ -7,15 +7,17 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.locks import FolderLock
+from starbucks_retrieval.parsing import read_json
 
 log = logging.getLogger(__name__)
+_RECORD = ("figures", "seconds")
 
 
 class Steps:
@@ -87,7 +89,7 @@ class Steps:
         """
         log.info("\n%s", title)
         path, names = self._record(name), list(self.outputs)
-        record = _read(path)
+        record = _read(path, _RECORD)
         if record is None or not all((self.folder / output).exists() for output in self.outputs[name]):
             self._forget(names[names.index(name) + resumes :])
             path.unlink(missing_ok=True)
@@ -114,8 +116,10 @@ class Steps:
                 path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, keys: Iterable[str] = ()) -> dict[str, Any] | None:
+    """Return the content of a record, None where there is none that is whole."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(path)
+    except (OSError, UserError):
         return None
+    return found if all(key in found for key in keys) and isinstance(found.get("seconds", 0), int | float) else None

@@ -10,7 +10,6 @@ from starbucks_retrieval.cli.command import (
     run_command,
     setup_logging,
 )
-from starbucks_retrieval.cli.config import read_text
 from starbucks_retrieval.cli.flags import CommonArguments, as_flag_values, flag, parse_flags
 from starbucks_retrieval.lazy import public_names
 
@@ -24,7 +23,6 @@ __all__ = [
     "parse_flags",
     "progress",
     "quiet_unless_first",
-    "read_text",
     "readable",
     "run_command",
     "setup_logging",

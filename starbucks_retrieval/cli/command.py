@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from starbucks_retrieval.cli.flags import CommonArguments
 
 T = TypeVar("T")
+_LONGEST = 1000  # characters of a line of an error
 log = logging.getLogger("starbucks_retrieval")
 
-_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG)
+_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
@@ -75,10 +76,20 @@ def _disk_problem(error: OSError) -> tuple[str, str] | None:
 
 
 def _print_error(problem: str, hint: str) -> int:
-    print(f"error: {problem}", file=sys.stderr)
+    print(f"error: {_one_line(problem)}", file=sys.stderr)
     if hint:
-        print(f"  try: {hint}", file=sys.stderr)
+        print(f"  try: {_one_line(hint)}", file=sys.stderr)
     return 2
+
+
+def _one_line(text: str) -> str:
+    """Return a text without line breaks and other control characters, and without the middle of a long one.
+
+    Messages quote files, which can hold anything.
+    """
+    line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"
 
 
 def setup_logging(common: CommonArguments) -> None:

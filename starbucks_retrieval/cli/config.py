@@ -1,20 +1,20 @@
-"""Configuration files in YAML or JSON, and other small text files that users write."""
+"""Configuration files in YAML or JSON."""
 
 from __future__ import annotations
 
 import json
-import re
 import typing
-from pathlib import Path
 from typing import Any, Literal
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import read_text, shown
+from starbucks_retrieval.yaml_text import parse_yaml
 
 
 def load_config(path: str) -> dict[str, Any]:
     """Read a .yaml or .json mapping of flag names to values.
 
-    Sizes such as 2:32 are read as text, where YAML 1.1 would read a number to base 60.
+    Sizes such as 2:32 and dates are read as text, where YAML 1.1 would read a number to base 60 and a date.
 
     Args:
         path: The file. Its ending must be .yaml, .yml or .json.
@@ -29,20 +29,7 @@ def load_config(path: str) -> dict[str, Any]:
         raise UserError(
             f"unexpected argument {path!r}", "flags start with --, a configuration file ends in .yaml or .json"
         )
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """The safe loader without numbers to base 60."""
-
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, re.compile(f"(?!.*:)(?:{form.pattern})", re.X) if tag.endswith(("int", "float")) else form)
-                for tag, form in forms]
-        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }  # fmt: skip
-    try:
-        loaded = yaml.load(read_text(path), Loader)  # noqa: S506 - a subclass of SafeLoader; JSON is YAML
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}", "correct the file's syntax") from None
+    loaded = parse_yaml(read_text(path), path)
     if not isinstance(loaded, dict):
         raise UserError(f"{path} does not hold a mapping", "write one 'flag: value' per line")
     return loaded
@@ -74,37 +61,29 @@ def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
         elif typing.get_origin(scalar) is Literal:
             if item not in typing.get_args(scalar):
                 choices = ", ".join(map(str, typing.get_args(scalar)))
-                raise UserError(f"{name}: {item!r} is not one of {choices}", hint)
+                raise UserError(f"{name}: {shown(item)} is not one of {choices}", hint)
             converted.append(item)
         elif scalar is str and isinstance(item, dict):
             converted.append(json.dumps(item, ensure_ascii=False))  # for flags that take mappings, written as JSON
         elif scalar is bool and not isinstance(item, bool):
-            raise UserError(f"{name}: {item!r} is neither true nor false", hint)
+            raise UserError(f"{name}: {shown(item)} is neither true nor false", hint)
         else:
             try:
-                converted.append(scalar(item))
-            except (TypeError, ValueError):
-                raise UserError(f"{name}: {item!r} is not of type {scalar.__name__}", hint) from None
+                converted.append(_scalar(item, scalar))
+            except (TypeError, ValueError, OverflowError):
+                raise UserError(f"{name}: {shown(item)} is not of type {scalar.__name__}", hint) from None
     return converted if is_list else converted[0]
 
 
-def read_text(path: str | Path) -> str:
-    """Read a small UTF-8 file.
-
-    Args:
-        path: The file; it is read into memory as a whole.
-
-    Returns:
-        Its text.
-
-    Raises:
-        UserError: The file is missing, is a folder or is not UTF-8.
-    """
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}", "check the path") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, a file is needed", "check the path") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
+def _scalar(item: Any, scalar: Any) -> Any:
+    """Return a value as a str, int, float or bool. Raises ValueError or another error of conversion for other values."""
+    if isinstance(item, (list, dict)) or (isinstance(item, bool) and scalar in (int, float)):
+        raise TypeError
+    value = scalar(item)
+    if isinstance(item, float) and scalar is int and value != item:
+        raise ValueError
+    if isinstance(value, str):
+        value.encode()  # fails for half a surrogate pair
+        if "\0" in value:
+            raise ValueError
+    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.convert import ConvertArguments
 from starbucks_retrieval.convert.adapters import merge_adapters
 from starbucks_retrieval.convert.tokenizer import append_eos
@@ -22,11 +20,14 @@ from starbucks_retrieval.convert.weights import Weights, read_weights
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, umask_permissions
 from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
+from starbucks_retrieval.models.architectures import check_numbers
 from starbucks_retrieval.models.config import EncoderConfig, find_config, model_file
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.loading import explain_load_errors, quiet_transformers
+from starbucks_retrieval.models.modules_json import Module
 from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
+from starbucks_retrieval.parsing import read_json
 
 
 def convert(arguments: ConvertArguments) -> dict[str, Any]:
@@ -63,6 +64,7 @@ def _convert(arguments: ConvertArguments, output: Path, lock: OutputLock) -> dic
 
         subfolder = _transformer_folder(source)
         hf_config = AutoConfig.from_pretrained(source, subfolder=subfolder)
+        check_numbers(hf_config, source)
         tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder)
     if not getattr(tokenizer, "is_fast", False) or len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
         raise UserError(f"{source} has no tokenizer with a vocabulary", "copy the tokenizer's files into the folder")
@@ -109,13 +111,10 @@ def _transformer_folder(source: str) -> str:
     path = model_file(source, "modules.json")
     if path is None:
         return ""
-    try:
-        folder = next(
-            module["path"] for module in json.loads(read_text(path)) if module["type"].endswith("Transformer")
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        raise UserError(f"{path} names no Transformer module", "restore the file") from None
-    if not isinstance(folder, str) or Path(folder).is_absolute() or ".." in Path(folder).parts:
+    folder = next((module.path for module in read_json(path, list[Module]) if module.kind == "Transformer"), None)
+    if folder is None:
+        raise UserError(f"{path} names no Transformer module", "restore the file")
+    if Path(folder).is_absolute() or ".." in Path(folder).parts:
         raise UserError(f"{path} names the folder {folder!r}", "restore the file")
     return folder
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import model_file
+from starbucks_retrieval.models.damage import explain_damage
+from starbucks_retrieval.models.modules_json import listed_files
 
 Weights = dict[str, Tensor]
 
@@ -107,21 +106,14 @@ def _not_tensors(path: str, problem: str) -> UserError:
 
 
 def _read_safetensors(path: str) -> Weights:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with explain_damage(path, "download the file again"):
         return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__})", "download the file again") from None
 
 
 def _shards(index: str) -> list[str]:
     try:
-        names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        names = []
-    # A name with a folder could point anywhere.
-    if not names or any(type(name) is not str or Path(name).name != name for name in names):
-        raise UserError(f"{index} does not list the files of the weights", "download the checkpoint again")
-    return names
+        return listed_files(index)
+    except UserError as error:
+        raise UserError(f"{index} does not list the files of the weights: {error.what}", error.hint) from None

@@ -20,11 +20,13 @@ from starbucks_retrieval.data.records import Passage, Query, Read, Records
 from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import shown
 
 Qrels = dict[str, dict[str, int]]  # query id → docid → grade
 Judgement = tuple[int, str, str, int]  # line or row number, query id, docid, grade
 
 _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
+_DIGITS = 30  # characters of a grade, zeros and spaces around it included
 _TREC_ENDINGS = (".tsv", ".tsv.gz", ".txt", ".txt.gz", ".trec", ".trec.gz")  # in a folder, these come first
 _CORPUS_LAYOUTS = {2: ("docid", "text"), 3: ("docid", "title", "text")}
 _QUERY_LAYOUTS = {2: ("query_id", "query")}
@@ -235,7 +237,9 @@ def _from_lines(path: Path) -> Iterator[Judgement]:
 
 
 def _not_integer(grade: Any, source: str | Path, number: int) -> UserError:
-    return UserError(f"{source}:{number}: the grade {grade!r} is not an integer", "use whole grades")
+    return UserError(
+        f"{source}:{number}: the grade {shown(grade)} is not an integer of 32 bits", "use small whole grades"
+    )
 
 
 def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]:
@@ -251,16 +255,20 @@ def _header(cells: list[bytes], path: Path, number: int) -> tuple[int, int, int]
 
 def _integer(cell: bytes) -> int | None:
     # int() alone would also take 1_000 and the digits of other scripts.
-    return int(cell) if _INTEGER.fullmatch(cell) else None
+    return _bounded(int(cell)) if len(cell) < _DIGITS and _INTEGER.fullmatch(cell) else None
 
 
 def _whole_number(grade: Any) -> int | None:
     if isinstance(grade, str):
         return _integer(grade.encode())
     try:
-        return int(grade) if grade == int(grade) else None
-    except (TypeError, ValueError, OverflowError):
+        return _bounded(int(grade)) if grade == int(grade) else None
+    except (TypeError, ValueError, ArithmeticError):
         return None
+
+
+def _bounded(grade: int) -> int | None:
+    return grade if -(2**31) <= grade < 2**31 else None  # measures are computed with 32 bits
 
 
 def _judged_rows(read: Read, query_ids: frozenset[str], start: int, stop: int | None) -> NumberedRows:

@@ -23,6 +23,7 @@ from starbucks_retrieval.data.cache import cache_folder
 from starbucks_retrieval.data.formats import NumberedRows, jsonl, parquet, raw_lines
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
+from starbucks_retrieval.parsing import read_json
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +207,6 @@ def _record_path(name: str, part: str, config: str | None) -> Path:
 
 def _recorded(record: Path) -> dict[str, list[str]] | None:
     try:
-        return json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(record, dict[str, list[str]])
+    except (OSError, UserError):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import statistics
 from collections.abc import Sequence
@@ -11,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli import progress, read_text
+from starbucks_retrieval.cli import progress
 from starbucks_retrieval.cli.words import command
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import open_corpus
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import size_folder
 
@@ -42,7 +42,7 @@ class Backbone:
     @classmethod
     def open(cls, path: Path) -> Backbone:
         """Read the configuration of a model folder, but not its weights."""
-        config = json.loads(read_text(path / "config.json"))
+        config = read_json(path / "config.json")
         sizes = Sizes.default(config["num_hidden_layers"], config["hidden_size"])
         return cls(path, sizes, file_digest(path / "model.safetensors"))
 

@@ -31,6 +31,7 @@ from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.models.sentence_modules import module_files, remove_modules, save_modules
 from starbucks_retrieval.models.texts import mixed, token_rows
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -198,6 +199,11 @@ class _Checkpoint:
     arrays: dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    files: list[str]
+
+
 def _settings(arguments: FitArguments) -> dict[str, Any]:
     settings = dataclasses.asdict(arguments)
     return {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
@@ -266,8 +272,8 @@ def _remove_model(output: Path) -> None:
     (output / _CONFIG).unlink(missing_ok=True)
     remove_modules(output)
     try:
-        files = json.loads((output / RECORD).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError):
+        files = read_json(output / RECORD, _Files).files
+    except (OSError, UserError):  # there is no earlier fit that can be recognised
         files = []
     for name in [*files, RECORD]:
         if ".." not in Path(name).parts:

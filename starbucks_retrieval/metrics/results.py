@@ -12,10 +12,12 @@ from typing import Any, Literal, get_args
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
+from starbucks_retrieval.parsing import Count, parse_json, read_text
 from starbucks_retrieval.provenance import refuse_newer
 from starbucks_retrieval.sizes import Size
 
 FORMAT, VERSION = "starbucks-results", 1
+MAX_RESULTS = 1 << 30  # bytes of a result file, which can hold the figures of every query
 
 # CQADupStack, one set of BEIR, has twelve forums with their own queries and passages; its figure is their mean.
 _FORUM = re.compile(r"((?:.*/)?cqadupstack)[-_./:]([^/]+)")
@@ -65,20 +67,8 @@ class Cell:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Cell:
-        """Read what `to_json` returned. Raises KeyError, TypeError, ValueError or UserError for anything else."""
-        value, sizes = content["value"], [content.get(name) for name in ("size", "passage_size")]
-        size, passage_size = (Size.parse(text) if text is not None else None for text in sizes)
-        values, label = content.get("values"), content.get("label")
-        return cls(
-            str(content["dataset"]),
-            str(content["measure"]),
-            size,
-            math.nan if value is None else float(value),
-            int(content["count"]),
-            passage_size,
-            None if values is None else {str(key): float(one) for key, one in values.items()},
-            None if label is None else str(label),
-        )
+        """Read what `to_json` returned. Raises UserError for anything else."""
+        return _cell(parse_json(json.dumps(content), _WrittenCell, "the cell"))
 
 
 @dataclass(frozen=True)
@@ -203,24 +193,40 @@ def read_results(path: str | Path) -> Results:
         UserError: The file is missing, damaged, written by a newer version, or of another kind.
     """
     path = Path(path).expanduser()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"no file {path}", "name a file that evaluate, sts, transfer or grid wrote with --output"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}", "write it again") from None
+    if not path.exists():
+        raise UserError(f"no file {path}", "name a file that evaluate, sts, transfer or grid wrote with --output")
+    text = read_text(path, MAX_RESULTS)
+    content = parse_json(text, Any, path, "write it again", "cannot be read as JSON")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is not a result file", "name a file that evaluate, sts, transfer or grid wrote")
     refuse_newer(content.get("version"), VERSION, path, "measure again with this one")
-    try:
-        cells = [Cell.from_json(cell) for cell in content["cells"]]
-        fields = {"format", "version", "kind", "label", "layout", "cells"}
-        more = {name: content[name] for name in content.keys() - fields}
-        return Results(str(content["kind"]), str(content["label"]), cells, more, _layout_of(content))
-    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
-        raise UserError(f"{path} is damaged: {type(error).__name__}: {error}", "measure again") from None
+    written = parse_json(text, _Written, path, "measure again", "is damaged")
+    fields = {"format", "version", "kind", "label", "layout", "cells"}
+    more = {name: content[name] for name in content.keys() - fields}
+    return Results(written.kind, written.label, list(map(_cell, written.cells)), more, _layout_of(content))
+
+
+@dataclass(frozen=True)
+class _WrittenCell:
+    dataset: str
+    measure: str
+    value: float | None
+    count: Count
+    size: Size | None = None
+    passage_size: Size | None = None
+    values: dict[str, float] | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class _Written:
+    kind: str
+    label: str
+    cells: list[_WrittenCell]
+
+
+def _cell(written: _WrittenCell) -> Cell:
+    return Cell(**(vars(written) | {"value": math.nan if written.value is None else written.value}))
 
 
 def _layout_of(content: Mapping[str, Any]) -> Layout | None:

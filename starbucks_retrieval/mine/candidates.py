@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 from pathlib import Path
@@ -16,6 +15,7 @@ from starbucks_retrieval.data.run_reader import Run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, file_digest, write_json
 from starbucks_retrieval.mine.topics import Docids, Topics
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.provenance import describe
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,13 @@ def save_candidates(
     write_json(folder / _MANIFEST, content)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Written:
+    format: Any
+    identity: dict[str, Any]
+    arrays: dict[str, str]
+
+
 def load_candidates(folder: Path, identity: dict[str, Any]) -> Candidates | None:
     """Return the cached candidates of the same search, memory-mapped.
 
@@ -131,13 +138,12 @@ def load_candidates(folder: Path, identity: dict[str, Any]) -> Candidates | None
     Returns:
         The candidates; None if there are none, they are damaged, or they come from another search.
     """
-    try:
-        content = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        stored, digests = dict(content["identity"]), dict(content["arrays"])
-        same_format = content["format"] == FORMAT
-    except FileNotFoundError:
+    if not (folder / _MANIFEST).is_file():
         return None
-    except (ValueError, KeyError, TypeError):
+    try:
+        content = read_json(folder / _MANIFEST, _Written)
+        stored, digests, same_format = content.identity, content.arrays, content.format == FORMAT
+    except UserError:
         log.warning("%s is damaged: searching again", folder / _MANIFEST)
         return None
     other = sorted(key for key in stored.keys() | identity.keys() if stored.get(key) != identity.get(key))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import shown
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -126,6 +127,33 @@ def check_settings(config: Any, name: str) -> None:
             )
 
 
+# Settings that sizes of tensors and the number of modules follow from, and the most that a model can have.
+_LARGEST = {"num_hidden_layers": 1024} | dict.fromkeys(
+    ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings"), 2**24
+)
+
+
+def check_numbers(config: Any, name: str) -> None:
+    """Check that a Hugging Face configuration describes a model that can be made.
+
+    Args:
+        config: The configuration.
+        name: The model, for the message.
+
+    Raises:
+        UserError: A number of layers, heads, tokens or dimensions is missing, no integer, below 1 or too large.
+    """
+    for key, largest in _LARGEST.items():
+        value = getattr(config, key, None)
+        if value is None and key not in ("num_hidden_layers", "hidden_size"):
+            continue
+        if type(value) is not int or not 1 <= value <= largest:
+            raise UserError(
+                f"{name}: config.json has {key} {shown(value)}, expected an integer from 1 to {largest:,}",
+                "restore the file, or copy the model again",
+            )
+
+
 def cut_config(config: Any, layers: int) -> None:
     """Shorten a Hugging Face configuration to its first `layers` layers, in place.
 
@@ -187,6 +215,9 @@ def token_limit(config: Any, tokenizer: Any) -> int:
         config: The Hugging Face configuration; 8192 counts where `max_position_embeddings` is missing.
         tokenizer: The model's tokenizer, of which `model_max_length` is read.
 
+    Raises:
+        UserError: The tokenizer's limit is not a number, or below 1.
+
     Example:
         >>> from types import SimpleNamespace
         >>> roberta = SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=1)
@@ -196,7 +227,13 @@ def token_limit(config: Any, tokenizer: Any) -> int:
     limit = int(getattr(config, "max_position_embeddings", None) or 8192)
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         limit -= config.pad_token_id + 1  # their positions start after the padding token's id
-    return min(limit, tokenizer.model_max_length)
+    length = tokenizer.model_max_length
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
+        raise UserError(
+            f"tokenizer_config.json has model_max_length {shown(length)}, expected an integer from 1",
+            "restore the file, or copy the model again",
+        )
+    return int(min(limit, length))
 
 
 def shallow_copy(module: Module) -> Module:

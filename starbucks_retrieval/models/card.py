@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from starbucks_retrieval.data.sources import find_ir
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import model_file
+from starbucks_retrieval.parsing import read_text
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.yaml_text import parse_yaml
 
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 
@@ -200,9 +201,9 @@ def _entries(name_or_path: str) -> dict[str, Any]:
     if card is None:
         return {}
     try:
-        front = _FRONT_MATTER.match(Path(card).read_text(encoding="utf-8"))
-        content = yaml.safe_load(front[1]) if front else None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        front = _FRONT_MATTER.match(read_text(card))
+        content = parse_yaml(front[1], card) if front else None
+    except (OSError, UserError):
         return {}
     return content if isinstance(content, dict) else {}
 

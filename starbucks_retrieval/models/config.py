@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
+
+from annotated_types import Predicate
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
-from starbucks_retrieval.models.modules_json import model_file, read_head, read_json, read_modules
+from starbucks_retrieval.models.modules_json import model_file, read_head, read_modules
+from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"
@@ -156,32 +159,38 @@ class EncoderConfig:
         content = read_json(path)
         if content.pop("format", None) != FORMAT:
             raise UserError(f"{path} is of another format than {FORMAT}", "update starbucks_retrieval")
-        unknown = set(content) - {field.name for field in dataclasses.fields(cls)}
+        unknown = set(content) - set(_STORED)
         if unknown:
             raise UserError(f"{path} has the unknown key {sorted(unknown)[0]!r}", "update starbucks_retrieval")
-        content["sizes"] = Sizes.parse(content["sizes"]) if content.get("sizes") else None
-        content["passage_layers"] = _layer_pairs(content.get("passage_layers") or {}, path)
-        content["projected_layers"] = _layers(content.get("projected_layers") or [], path)
-        content["head"] = tuple(content.get("head", ()))
-        return cls(**content, source=FILE)
+        for name, value in content.items():
+            kind, hint = _STORED[name]
+            check_value(value, kind, f"{path}: {name}", hint)
+        pairs = content.get("passage_layers") or {}
+        try:
+            content["sizes"] = Sizes.parse(content["sizes"]) if content.get("sizes") else None
+            content["passage_layers"] = tuple(sorted((int(query), passage) for query, passage in pairs.items()))
+            content["projected_layers"] = tuple(sorted(content.get("projected_layers") or ()))
+            content["head"] = tuple(content.get("head", ()))
+            return cls(**content, source=FILE)
+        except UserError as error:
+            raise UserError(f"{path}: {error.what}", error.hint) from None
 
 
-def _layer_pairs(written: Any, path: str | Path) -> tuple[tuple[int, int], ...]:
-    try:
-        pairs = tuple(sorted((int(query), int(passage)) for query, passage in written.items()))
-        if any(query < 0 or passage < 1 for query, passage in pairs):
-            raise ValueError
-    except (AttributeError, TypeError, ValueError):
-        raise UserError(
-            f"{path}: passage_layers is {written!r}", 'write query layers and passage layers: {"2": 6, "4": 12}'
-        ) from None
-    return pairs
-
-
-def _layers(written: Any, path: str | Path) -> tuple[int, ...]:
-    if not isinstance(written, list) or not all(type(layer) is int and layer >= 0 for layer in written):
-        raise UserError(f"{path}: projected_layers is {written!r}", "write a list of layers: [0, 1, 2]")
-    return tuple(sorted(written))
+_RESTORE = "restore the file"
+_LAYER = Annotated[str, Predicate(lambda text: text.isascii() and text.isdigit() and len(text) < 9)]
+# What starbucks.json can hold, and the hint for other content.
+_STORED: dict[str, tuple[Any, str]] = {
+    "sizes": (str | None, "write sizes: 2:32,4:64"),
+    "pooling": (str, _RESTORE),
+    "normalize": (bool, _RESTORE),
+    "temperature": (Finite, _RESTORE),
+    **dict.fromkeys(("query_prefix", "passage_prefix", "passage_field_separator"), (str, _RESTORE)),
+    **dict.fromkeys(("query_max_len", "passage_max_len"), (Count | None, _RESTORE)),
+    "passage_layers": (dict[_LAYER, Positive] | None, 'write query layers and passage layers: {"2": 6, "4": 12}'),
+    "projected_layers": (list[Count] | None, "write a list of layers: [0, 1, 2]"),
+    "include_prompt": (bool, _RESTORE),
+    "head": (list[str], _RESTORE),
+}
 
 
 def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> EncoderConfig:
@@ -205,6 +214,22 @@ def find_config(name_or_path: str, num_layers: int, hidden_size: int) -> Encoder
     return EncoderConfig()
 
 
+@dataclasses.dataclass(frozen=True)
+class _TransformerFile:
+    """sentence_bert_config.json, as far as it counts."""
+
+    max_seq_length: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _SettingsFile:
+    """config_sentence_transformers.json, as far as it counts."""
+
+    prompts: dict[str, str | None] | None = None
+    truncate_dim: Positive | None = None
+    similarity_fn_name: str | None = None
+
+
 def _from_sentence_transformers(name_or_path: str, path: str, num_layers: int, hidden_size: int) -> EncoderConfig:
     """Map the module list of sentence-transformers to a configuration.
 
@@ -215,14 +240,14 @@ def _from_sentence_transformers(name_or_path: str, path: str, num_layers: int, h
     head = read_head(name_or_path, modules.head, hidden_size)
     length = None
     if found := model_file(name_or_path, "sentence_bert_config.json"):
-        length = read_json(found).get("max_seq_length")
+        length = read_json(found, _TransformerFile).max_seq_length
     found = model_file(name_or_path, "config_sentence_transformers.json")
-    settings = read_json(found) if found else {}
-    prompts = settings.get("prompts") or {}
+    settings = read_json(found, _SettingsFile) if found else _SettingsFile()
+    prompts = settings.prompts or {}
     width = head[-1].width if head else hidden_size
-    dim = settings.get("truncate_dim")
+    dim = settings.truncate_dim
     # Scores are dot products: a model made for cosines needs unit vectors, with or without a Normalize module.
-    cosine = modules.normalize or settings.get("similarity_fn_name") == "cosine"
+    cosine = modules.normalize or settings.similarity_fn_name == "cosine"
     return EncoderConfig(
         sizes=Sizes([Size(num_layers, min(dim, width))]) if dim else None,
         pooling=cast(Pooling, modules.pooling),
@@ -230,8 +255,8 @@ def _from_sentence_transformers(name_or_path: str, path: str, num_layers: int, h
         head=modules.head,
         normalize=cosine,
         temperature=0.05 if cosine else 1.0,
-        query_prefix=prompts.get("query", ""),
-        passage_prefix=prompts.get("document", prompts.get("passage", "")),
+        query_prefix=prompts.get("query") or "",
+        passage_prefix=prompts.get("document", prompts.get("passage")) or "",
         query_max_len=length,
         passage_max_len=length,
         source="modules.json",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, write_json
+from starbucks_retrieval.models.damage import explain_damage
 from starbucks_retrieval.models.modules_json import HeadModule, model_file, read_head
 
 _WEIGHTS = "model.safetensors"
@@ -151,7 +152,6 @@ def load_head(name_or_path: str, paths: Sequence[str], hidden_size: int) -> Head
 
 
 def _weights(name_or_path: str, module: HeadModule, expected: Mapping[str, Tensor]) -> dict[str, Any]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = model_file(name_or_path, f"{module.path}/{_WEIGHTS}")
@@ -160,10 +160,8 @@ def _weights(name_or_path: str, module: HeadModule, expected: Mapping[str, Tenso
             f"{name_or_path} lacks {module.path}/{_WEIGHTS}; pickled weights are not read",
             "run starbucks convert on the model",
         )
-    try:
+    with explain_damage(path, "copy the model again"):
         found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__})", "copy the model again") from None
     shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
     if {name: tuple(tensor.shape) for name, tensor in found.items()} != shapes:
         raise UserError(

@@ -14,7 +14,14 @@ from typing import Any
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.architectures import check_settings, cut_config, layers_of, layout_of, token_limit
+from starbucks_retrieval.models.architectures import (
+    check_numbers,
+    check_settings,
+    cut_config,
+    layers_of,
+    layout_of,
+    token_limit,
+)
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_inputs, map_shape, quiet_transformers
 from starbucks_retrieval.models.modules_json import HeadModule, read_head
@@ -204,6 +211,7 @@ def model_info(name_or_path: str) -> ModelInfo:
 
     with explain_load_errors(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path)
+        check_numbers(hf_config, name_or_path)
     layout = layout_of(hf_config)
     check_settings(hf_config, name_or_path)
     config = find_config(name_or_path, int(hf_config.num_hidden_layers), int(hf_config.hidden_size))
@@ -234,5 +242,5 @@ def _bare(hf_config: Any) -> Any:
     from transformers import AutoModel
 
     options = {"add_pooling_layer": False} if hf_config.model_type in NO_POOLER else {}
-    with quiet_transformers():
+    with explain_load_errors(hf_config.name_or_path), quiet_transformers():
         return AutoModel.from_config(hf_config, **options)

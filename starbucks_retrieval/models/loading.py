@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.errors import NO_SPACE, UserError
+from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models import projections
-from starbucks_retrieval.models.architectures import check_settings, cut_config, layout_of
+from starbucks_retrieval.models.architectures import check_numbers, check_settings, cut_config, layout_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.modules_json import model_file
+from starbucks_retrieval.models.damage import explain_damage
+from starbucks_retrieval.models.modules_json import listed_files, model_file
 from starbucks_retrieval.models.projections import Projections
+from starbucks_retrieval.parsing import Count, parse_json
 from starbucks_retrieval.sizes import Size, Sizes
 
 # Architectures with a pooler above the last layer, which retrieval does not use; a checkpoint may lack it.
@@ -62,6 +63,7 @@ def load_backbone(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     with explain_load_errors(name_or_path):
         hf_config = AutoConfig.from_pretrained(name_or_path, **options)
+        check_numbers(hf_config, name_or_path)
     layout = layout_of(hf_config)
     check_settings(hf_config, name_or_path)
     depth = int(hf_config.num_hidden_layers)
@@ -150,16 +152,13 @@ def map_shape(name_or_path: str, layer: int) -> tuple[int, int]:
     Raises:
         UserError: The file is missing or damaged.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     path = _projections_file(name_or_path)
     name = f"layer_{layer}" if layer else projections.TABLE
-    try:
-        with safe_open(path, framework="pt") as file:
-            rows, width = file.get_slice(f"{name}.weight" if layer else name).get_shape()
-            return rows, width + (f"{name}.bias" in set(file.keys()))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+    with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
+        rows, width = file.get_slice(f"{name}.weight" if layer else name).get_shape()
+        return rows, width + (f"{name}.bias" in set(file.keys()))
 
 
 def map_inputs(name_or_path: str, layer: int) -> tuple[int, ...]:
@@ -172,14 +171,11 @@ def map_inputs(name_or_path: str, layer: int) -> tuple[int, ...]:
     Raises:
         UserError: The file is missing or damaged.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     path = _projections_file(name_or_path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return tuple(map(int, json.loads(file.metadata()["inputs"])[str(layer)]))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
+    with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
+        return tuple(parse_json(file.metadata()["inputs"], dict[str, list[Count]], path)[str(layer)])
 
 
 def _projections_file(name_or_path: str) -> str:
@@ -221,7 +217,7 @@ def weight_files(name_or_path: str) -> list[str]:
     index = model_file(name_or_path, "model.safetensors.index.json")
     if index is None:
         raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
-    return sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    return listed_files(index)
 
 
 def _keep_reachable(config: EncoderConfig, layers: int) -> EncoderConfig:
@@ -237,7 +233,7 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         name_or_path: The model that is loaded in the `with` block, for the message.
 
     Raises:
-        UserError: The block raised an OSError, a ValueError, a TypeError or a StrictDataclassError.
+        UserError: The block raised any other exception.
 
     Example:
         >>> with explain_load_errors("./no-such-model"):
@@ -246,8 +242,6 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         starbucks_retrieval.errors.UserError: no such model folder: ./no-such-model
           check --model_name_or_path
     """
-    from huggingface_hub.errors import StrictDataclassError
-
     try:
         yield
     except OSError as error:
@@ -269,7 +263,11 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
             f"cannot load {name_or_path!r}: {_first_line(error)}",
             "name a local folder, or a hub model while online",
         ) from None
-    except (ValueError, TypeError, StrictDataclassError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # the libraries below raise dozens of types for damaged files
+        if (found := as_os_error(error)) is not None and found.errno in NO_SPACE:
+            raise
         if "trust_remote_code" in str(error):
             raise UserError(f"{name_or_path} needs code from its own repository, which is not run", _NEWER) from None
         if "does not recognize this architecture" in str(error):
@@ -278,7 +276,8 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    name = "" if isinstance(error, (OSError, ValueError, TypeError)) else type(error).__name__
+    return ": ".join(filter(None, (name, *str(error).strip().splitlines()[:1]))) or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli import read_text
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import FileName, Positive, check_value, read_json
 
 # The names of our poolings in sentence-transformers, in new versions and in old ones.
 _POOLING = {
@@ -83,6 +82,19 @@ class HeadModule:
 
 
 @dataclass(frozen=True)
+class Module:
+    """An entry of modules.json: the class of a module, and its folder."""
+
+    type: str
+    path: str
+
+    @property
+    def kind(self) -> str:
+        """The name of the class."""
+        return self.type.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True)
 class ModuleList:
     """What modules.json says about an encoder.
 
@@ -111,24 +123,24 @@ def read_modules(name_or_path: str, path: str | Path) -> ModuleList:
     """
     pooling, include_prompt, head, normalize = "cls", True, [], False
     pooled = False
-    for module in read_json(path):
-        kind = module["type"].rsplit(".", 1)[-1]
+    for module in read_json(path, list[Module]):
+        kind = module.kind
         if kind == "Pooling":
-            pooling, include_prompt = _pooling(name_or_path, module["path"])
+            pooling, include_prompt = _pooling(name_or_path, module.path)
             pooled = True
         elif kind == "Normalize":
             normalize = True
-        elif kind in ("Dense", "LayerNorm") and module["type"].startswith("sentence_transformers."):
+        elif kind in ("Dense", "LayerNorm") and module.type.startswith("sentence_transformers."):
             if normalize or not pooled:
                 where = "after Normalize" if normalize else "before the pooling"
                 raise UserError(
                     f"{path} has a {kind} module {where}",
                     "Dense and LayerNorm modules are supported between Pooling and Normalize",
                 )
-            head.append(module["path"])
+            head.append(module.path)
         elif kind != "Transformer":
             raise UserError(
-                f"{path} names a module of type {module['type']}, which is not supported",
+                f"{path} names a module of type {module.type}, which is not supported",
                 "supported: Transformer, Pooling, Dense, LayerNorm and Normalize of sentence-transformers",
             )
     return ModuleList(pooling, include_prompt, tuple(head), normalize)
@@ -161,11 +173,11 @@ def _check(module: HeadModule, width: int, file: str) -> None:
     """Raise UserError for settings that are not supported."""
     settings = module.settings
     keys = ("in_features", "out_features") if "out_features" in settings else ("dimension",)
-    if not all(type(settings.get(key)) is int and settings[key] > 0 for key in keys):
-        raise UserError(
-            f"{file} holds the settings of neither a Dense nor a LayerNorm module",
-            "save the model again with sentence-transformers",
-        )
+    for key in keys:
+        if key not in settings:
+            what = f"{file} holds the settings of neither a Dense nor a LayerNorm module"
+            raise UserError(what, "save the model again with sentence-transformers")
+        check_value(settings[key], Positive, f"{file}: {key}")
     if module.inputs != width:
         raise UserError(
             f"{file} is for {module.inputs} numbers, and the module before it gives {width}",
@@ -189,8 +201,8 @@ def _pooling(name_or_path: str, folder: str) -> tuple[str, bool]:
     """Return the pooling, and whether the tokens of prompts are part of it."""
     path = _module_file(name_or_path, folder)
     content = read_json(path)
-    named = content.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else list(named or [])
+    named = check_value(content.get("pooling_mode"), str | list[str] | None, f"{path}: pooling_mode")
+    modes = [named] if isinstance(named, str) else named or []
     modes = modes or [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
     if len(modes) != 1 or modes[0] not in _POOLING:
         raise UserError(
@@ -223,9 +235,15 @@ def model_file(name_or_path: str, filename: str) -> str | None:
     )
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file. Raises UserError with the line where it is malformed."""
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: malformed JSON ({error.msg})", "restore the file") from None
+@dataclass(frozen=True)
+class _WeightIndex:
+    weight_map: dict[str, FileName]
+
+
+def listed_files(index: str) -> list[str]:
+    """Return the names of the files that an index of weights lists. Raises UserError for another content."""
+    hint = "copy or download the whole model again"
+    names = sorted(set(read_json(index, _WeightIndex, hint).weight_map.values()))
+    if not names:
+        raise UserError(f"{index} lists no files", hint)
+    return names

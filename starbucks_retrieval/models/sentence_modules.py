@@ -7,7 +7,6 @@ older versions do not read the newer, longer module names.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +16,12 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, write_json
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.layer_maps import LayerMap
 from starbucks_retrieval.models.pooling import PooledBackbone
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.sizes import Size
 
 MODULES = "modules.json"
@@ -242,8 +243,8 @@ def remove_modules(folder: Path) -> None:
 
 def _module_folders(folder: Path) -> list[Path]:
     try:
-        paths = [module["path"] for module in json.loads((folder / MODULES).read_text(encoding="utf-8"))]
-    except (OSError, ValueError, KeyError, TypeError):
+        paths = [module.get("path") for module in read_json(folder / MODULES, list[dict[str, Any]])]
+    except (OSError, UserError):
         return []
     named = [folder / path for path in paths if isinstance(path, str) and _MODULE_FOLDER.fullmatch(path)]
     return [path for path in named if path.is_dir() and not path.is_symlink()]

@@ -71,8 +71,9 @@ class TokenEncoder(PooledBackbone):
 
     @property
     def pad_id(self) -> int:
-        """The token that fills rows up."""
-        return _first_not_none(self.tokenizer.pad_token_id, 0)
+        """The token that fills rows up, which is masked; 0 if the model has no vector for that of the tokenizer."""
+        found = _first_not_none(self.tokenizer.pad_token_id, 0)
+        return found if found < self._vocabulary else 0
 
     def fingerprint(self, layer: int) -> str:
         """Return a digest of the tokenizer, weights, settings, head and projections up to a layer.
@@ -142,7 +143,24 @@ class TokenEncoder(PooledBackbone):
             _refuse_surrogates(texts)
             raise
         filler = [_first_not_none(self.tokenizer.eos_token_id, self.tokenizer.unk_token_id, 0)]
-        return [row or filler for row in rows]
+        rows = [row or filler for row in rows]
+        if self._may_exceed_vocabulary and rows and (highest := max(map(max, rows))) >= self._vocabulary:
+            raise UserError(
+                f"{self.name}: its tokenizer gives token {highest}, the model has vectors for {self._vocabulary} tokens",
+                "the tokenizer belongs to another model; copy the whole model folder again",
+            )
+        return rows
+
+    @property
+    def _vocabulary(self) -> int:
+        return self.backbone.get_input_embeddings().num_embeddings
+
+    @cached_property
+    def _may_exceed_vocabulary(self) -> bool:
+        """Whether the tokenizer has tokens that the model lacks: in its vocabulary, or as special tokens around a text."""
+        vocabulary = self.tokenizer.get_vocab() if hasattr(self.tokenizer, "get_vocab") else {}
+        ids = [*vocabulary.values(), *self.tokenizer(["a"])["input_ids"][0]]
+        return max(ids, default=0) >= self._vocabulary
 
     def pooling_mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not."""

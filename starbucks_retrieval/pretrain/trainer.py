@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -19,8 +18,10 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, umask_permissions, write_json
 from starbucks_retrieval.models.loading import quiet_transformers
 from starbucks_retrieval.models.sentence_modules import remove_modules
+from starbucks_retrieval.parsing import Count, read_json
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.module import PretrainingModule
+from starbucks_retrieval.trainer.checkpoints import damaged_checkpoint
 from starbucks_retrieval.trainer.trainer import ModelCard, PartsTrainer
 
 if TYPE_CHECKING:
@@ -160,8 +161,7 @@ class PretrainingTrainer(PartsTrainer):
         if resume_from_checkpoint:
             position = read_text_position(Path(resume_from_checkpoint), self.args.process_index)
             self.data_state = position["state"]
-            # Checkpoints of version 0.1 have no counts.
-            self.tokens, self.skipper.skipped = position.get("tokens", 0), position.get("skipped", 0)
+            self.tokens, self.skipper.skipped = position["tokens"], position["skipped"]
         return super().train(resume_from_checkpoint, **kwargs)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
@@ -184,7 +184,8 @@ class PretrainingTrainer(PartsTrainer):
             save_backbone(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_backbone_and_decoder(self.model, Path(resume_from_checkpoint))
+        with damaged_checkpoint(resume_from_checkpoint):
+            load_backbone_and_decoder(self.model, Path(resume_from_checkpoint))
 
 
 def text_position_file(checkpoint: Path, process: int) -> Path:
@@ -205,7 +206,14 @@ def read_text_position(checkpoint: Path, process: int) -> dict[str, Any]:
     path = text_position_file(checkpoint, process)
     if not path.is_file():
         raise UserError(f"{checkpoint} lacks {path.name}", "resume with the same number of processes as at the start")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return vars(read_json(path, _TextPosition, "resume from an earlier checkpoint"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _TextPosition:
+    state: list[Count]
+    tokens: Count = 0  # checkpoints of version 0.1 have no counts
+    skipped: Count = 0
 
 
 class SkipNonFinite(TrainerCallback):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.report.columns import AVERAGE, Column, ColumnGroup, ReportSizes, dataset_key, measure_key
 from starbucks_retrieval.report.tables import TableCell, TableRow
 from starbucks_retrieval.sizes import Size
@@ -108,11 +108,12 @@ def read_published(path: str | Path) -> Published:
     Raises:
         UserError: There is no such file, or it has another content.
     """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise UserError(f"no such file: {path}", "name a reference_results.json with --published")
     try:
-        return _parse(json.loads(Path(path).expanduser().read_text(encoding="utf-8"))["starbucks"])
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}", "name a reference_results.json with --published") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+        return _parse(read_json(path)["starbucks"])
+    except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
         raise UserError(
             f"{path} does not hold published figures: {type(error).__name__}: {error}",
             "--published takes a reference_results.json, with the key starbucks",

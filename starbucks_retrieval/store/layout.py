@@ -17,19 +17,21 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import Count, FileName, Length, Positive, check_value, parse_json
 from starbucks_retrieval.provenance import DIGEST, digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.checksums import block_checksums, fits
 from starbucks_retrieval.store.spec import FORMAT, VERSION, StoreSpec
 
 MANIFEST = "manifest.json"
+_HINT = "delete the folder and encode again"
 _BLOCKS = "xxh3_64KiB"
 _ARRAYS = ("vectors", "ids")
 _SHARD_OF_0_1 = {"shard", "start", "rows", "largest_norm", *_ARRAYS}
@@ -50,8 +52,8 @@ class FileRecord:
         blocks: Of its blocks, from `block_checksums`; empty for a file of version 0.1.
     """
 
-    name: str
-    bytes: int
+    name: FileName
+    bytes: Count
     blake2b: str
     blocks: str = ""
 
@@ -60,10 +62,10 @@ class FileRecord:
 class ShardRecord:
     """A shard of `rows` rows from row `start` of its store; no vector is longer than `largest_norm`."""
 
-    shard: int
-    start: int
-    rows: int
-    largest_norm: float
+    shard: Count
+    start: Count
+    rows: Positive
+    largest_norm: Length
     vectors: FileRecord
     ids: FileRecord
 
@@ -80,14 +82,13 @@ class ShardRecord:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], blocks: Mapping[str, str]) -> ShardRecord:
-        """Read the results of `to_json` and `blocks`. Raises TypeError, KeyError or ValueError for anything else."""
-        files = {name: FileRecord(**values[name], blocks=blocks.get(name, "")) for name in _ARRAYS}
-        if not all(isinstance(file.bytes, int) and not isinstance(file.bytes, bool) for file in files.values()):
-            raise TypeError("a length is a whole number")
+    def from_json(cls, values: Any, blocks: Mapping[str, str], name: str | Path) -> ShardRecord:
+        """Read the results of `to_json` and `blocks`; `name` names the file. Raises UserError for anything else."""
+        record = parse_json(json.dumps(values), cls, name, _HINT, "is damaged", extra="forbid")
+        files = {one: replace(getattr(record, one), blocks=blocks.get(one, "")) for one in _ARRAYS}
         if not all(fits(file.blocks, file.bytes) for file in files.values() if file.blocks):
-            raise ValueError("checksums of blocks that the file does not have")
-        return cls(**(values | files))
+            raise UserError(f"{name} is damaged: it has checksums of blocks that the file does not have", _HINT)
+        return replace(record, **files)
 
     def problem(self, folder: Path, lengths: Mapping[str, int | None], checksums: bool = True) -> str | None:
         """Return a description of the damage to the shard's files, or None.
@@ -148,13 +149,18 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
     Raises:
         UserError: A remote folder cannot be reached.
     """
+    path = folder / shard_file(shard, "json")
     try:
-        content = json.loads(storage.read_text(folder / shard_file(shard, "json")))
+        text = storage.read_text(path)
+    except (OSError, UnicodeDecodeError):
+        return None
+    try:
+        content = parse_json(text, dict[str, Any], path)
         if not digest_matches(content, _SHARD_OF_0_1):
             return None
         values = {name: value for name, value in content.items() if name not in (_BLOCKS, DIGEST)}
-        return ShardRecord.from_json(values, content.get(_BLOCKS, {}))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ShardRecord.from_json(values, check_value(content.get(_BLOCKS, {}), dict[str, str], str(path)), path)
+    except UserError:
         return None
 
 
@@ -238,13 +244,14 @@ def read_manifest(folder: Path) -> Manifest:
         UserError: The manifest is missing, damaged or of a newer version, or a remote folder cannot be reached.
     """
     path = folder / MANIFEST
-    damaged = UserError(f"{path} is damaged", "delete the folder and encode again")
+    damaged = {"hint": _HINT, "problem": "is damaged"}
     try:
-        content = json.loads(storage.read_text(path))
+        text = storage.read_text(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise UserError(f"{folder} is not an embedding store: it has no {MANIFEST}", "check the path") from None
-    except ValueError:
-        raise damaged from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is damaged: it is not UTF-8", _HINT) from None
+    content = parse_json(text, Any, path, **damaged)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} is not the manifest of an embedding store", "check the path")
     refuse_newer(content.get("version"), VERSION, path, "encode again")
@@ -253,15 +260,22 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} is damaged, or was changed after it was written: its digest does not match",
             "copy it again, or delete the folder and encode again",
         )
-    try:
-        blocks = content.get(_BLOCKS) or [{}] * len(content["shards"])
-        shards = [ShardRecord.from_json(*values) for values in zip(content["shards"], blocks, strict=True)]
-        manifest = Manifest(StoreSpec.from_json(content["spec"], str(path)), shards, content["complete"] is True)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise damaged from None
-    if manifest.complete and len(shards) != manifest.spec.shards:
-        raise damaged  # before anything counts the shards one by one
+    written = parse_json(text, _Written, path, **damaged)
+    blocks = check_value(content.get(_BLOCKS) or [{}] * len(written.shards), list[dict[str, str]], f"{path} is damaged")
+    if len(blocks) != len(written.shards):
+        raise UserError(f"{path} is damaged: it has other blocks than shards", _HINT)
+    shards = [ShardRecord.from_json(values, found, path) for values, found in zip(written.shards, blocks)]
+    manifest = Manifest(StoreSpec.from_json(written.spec, str(path)), shards, written.complete)
+    if manifest.complete and len(shards) != manifest.spec.shards:  # before anything counts the shards one by one
+        raise UserError(f"{path} is damaged: {len(shards)} shards instead of {manifest.spec.shards}", _HINT)
     return manifest
+
+
+@dataclass(frozen=True)
+class _Written:
+    spec: dict[str, Any]
+    shards: list[dict[str, Any]]
+    complete: bool
 
 
 def largest_norm(vectors: np.ndarray) -> float:

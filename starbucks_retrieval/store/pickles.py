@@ -16,6 +16,7 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.data.records import repeated
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.parsing import shown
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import output_folder
@@ -160,7 +161,7 @@ def _text(docid: Any, path: Path) -> str:
     if isinstance(docid, bytes):
         docid = docid.decode("utf-8", "surrogateescape")
     if isinstance(docid, bool) or not isinstance(docid, (str, int)) or docid == "":
-        raise UserError(f"{path} has the id {docid!r}", "ids are strings or whole numbers")
+        raise UserError(f"{path} has the id {shown(docid)}", "ids are strings or whole numbers")
     return str(docid)
 
 

@@ -19,6 +19,7 @@ from starbucks_retrieval.store.shards import Shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
 
+_HINT = "run the same encode command again; it writes what is damaged or missing"
 _MAX_MAPPED = 256  # shards of a store that stay mapped at most
 
 
@@ -164,7 +165,7 @@ class EmbeddingStore:
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
         pieces = list(self._pieces(start, stop))
-        ids = [docid.decode() for shard, low, high in pieces for docid in shard.ids.rows(low, high).tolist()]
+        ids = _decoded(docid for shard, low, high in pieces for docid in shard.ids.rows(low, high).tolist())
         vectors = [shard.vectors.rows(low, high) for shard, low, high in pieces]
         return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
@@ -198,7 +199,7 @@ class EmbeddingStore:
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """Return the ids of the given rows, in their order."""
-        return [docid.decode() for docid in self.id_bytes(rows)]
+        return _decoded(self.id_bytes(rows))
 
     def keep_mapped(self) -> None:
         """Keep the vectors of up to 256 shards mapped after their first use, for callers that read rows repeatedly.
@@ -283,6 +284,13 @@ def _say_unchecked(folder: Path) -> None:
     log.debug("%s has no checksums of blocks: only `starbucks store verify` notices damage to its vectors", folder)
 
 
+def _decoded(ids: Iterable[bytes]) -> list[str]:
+    try:
+        return [docid.decode() for docid in ids]
+    except UnicodeDecodeError:
+        raise UserError("a stored id is not UTF-8: the store is damaged", _HINT) from None
+
+
 def _check(problem: str | None) -> None:
     if problem is not None:
-        raise UserError(problem, "run the same encode command again; it writes what is damaged or missing")
+        raise UserError(problem, _HINT)

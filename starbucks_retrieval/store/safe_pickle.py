@@ -8,11 +8,12 @@ state for a real dtype can make numpy interpret bytes as pointers.
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def load_arrays(path: Path) -> Any:
     """
     try:
         with open(path, "rb") as handle:
-            return _plain(_Unpickler(handle, str(path)).load())
+            return _plain(_Unpickler(_Bounded(handle), str(path)).load())
     except FileNotFoundError:
         raise UserError(f"no such file: {path}", "check the path") from None
     except IsADirectoryError:
@@ -180,10 +181,42 @@ for _package in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_package}.numeric", "_frombuffer"] = _Call(_from_buffer)
 
 
-class _Unpickler(pickle.Unpickler):
+class _Bounded:
+    """A file that refuses to read more than it has, where others would first take the memory for it."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self._left = os.fstat(handle.fileno()).st_size
+        self.readline = handle.readline
+
+    def read(self, count: int) -> bytes:
+        if count > self._left:
+            raise EOFError("it ends inside a value")
+        found = self._handle.read(count)
+        self._left -= len(found)
+        return found
+
+    def readinto(self, buffer: Any) -> int:
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+# The version in Python: that in C takes memory for 4 billion entries if a pickle of 8 bytes names so many. Most of the
+# time goes to the vectors, which are read as one piece.
+class _Unpickler(pickle._Unpickler):
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
     def __init__(self, handle: Any, name: str) -> None:
         super().__init__(handle)
         self._name = name
+
+    def _bytearray(self) -> None:
+        this: Any = self
+        length = int.from_bytes(this.read(8), "little")
+        this.append(bytearray(this.read(length)))
+
+    dispatch[pickle.BYTEARRAY8[0]] = _bytearray
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import Count, check_value
 from starbucks_retrieval.sizes import Size
 
 FORMAT = "starbucks_retrieval.store"
 VERSION = 2
-_COUNTS = ("max_length", "data_count", "shard_size", "parts", "part")
 _OPTIONAL = {"space", "lineage", "shared_space"}  # added by version 2
 
 # For information only; a path spelled in another way does not make it another job.
@@ -53,19 +54,19 @@ class StoreSpec:
     normalize: bool
     prefix: str
     separator: str
-    max_length: int
+    max_length: Count
     fingerprint: str
     compute_dtype: str
     store_dtype: str  # "float16" | "float32"
     data_digest: str
-    data_count: int
-    shard_size: int = 16384
-    parts: int = 1
-    part: int = 0
+    data_count: Count
+    shard_size: Count = 16384
+    parts: Count = 1
+    part: Count = 0
     model_name: str = ""
     data_name: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
-    space: int | None = None
+    space: Count | None = None
     lineage: tuple[str, ...] = ()
     shared_space: str = ""
 
@@ -129,14 +130,19 @@ class StoreSpec:
 
     @classmethod
     def from_json(cls, values: Any, name: str) -> StoreSpec:
-        """Read the result of `to_json`; `name` names the file in errors. Raises UserError or TypeError for anything else."""
+        """Read the result of `to_json`; `name` names the file in errors."""
+        hint = "delete the folder and encode again"
         fields = {entry.name for entry in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) | _OPTIONAL != fields:
-            raise UserError(f"{name} is damaged", "delete the folder and encode again")
-        if not all(type(values[count]) is int for count in _COUNTS):
-            raise TypeError(f"{name}: a count is not a whole number")
-        read = {"size": Size.parse(values["size"]), "lineage": tuple(values.get("lineage", ()))}
-        return cls(**(values | read))
+            raise UserError(f"{name} is damaged: its spec lacks a key, or has an unknown one", hint)
+        kinds = typing.get_type_hints(cls, include_extras=True) | {"size": str, "lineage": list[str]}
+        for key, value in values.items():
+            check_value(value, kinds[key], f"{name} is damaged: {key}", hint)
+        try:
+            read = {"size": Size.parse(values["size"]), "lineage": tuple(values.get("lineage", ()))}
+            return cls(**(values | read))
+        except UserError as error:
+            raise UserError(f"{name} is damaged: {error.what}", hint) from None
 
 
 def part_rows(count: int, parts: int, part: int) -> tuple[int, int]:

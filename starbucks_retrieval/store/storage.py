@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from starbucks_retrieval import files
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import MAX_BYTES
+from starbucks_retrieval.store.urls import file_system, open_url, unreachable
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 PathLike: TypeAlias = "str | os.PathLike[str] | UPath"
 
 CACHE_VARIABLE = "STARBUCKS_CACHE"
-
-# The package that each kind of URL needs; fsspec's own message serves for all others.
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
 def as_path(path: PathLike) -> Path:
@@ -41,11 +40,12 @@ def as_path(path: PathLike) -> Path:
         >>> as_path("emb/passages").name
         'passages'
     """
+    name = path
     if isinstance(path, str) and "://" in path:
-        path = _url(path)
+        path = open_url(path)
     if isinstance(path, (str, os.PathLike)):
         return Path(path)
-    _file_system(path)
+    file_system(path, name)
     return cast(Path, path)
 
 
@@ -138,9 +138,11 @@ def _objects(folder: Any) -> dict[str, int | None]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file. Raises OSError or UnicodeDecodeError as Path.read_text does."""
-    with _remote_errors(path):
-        content = path.read_bytes()
+    """Return the text of a small UTF-8 file. Raises OSError or UnicodeDecodeError, and UserError beyond 64 MB."""
+    with _remote_errors(path), path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path} has more than {MAX_BYTES >> 20} MB, which no such file needs", "write it again")
     return content.decode("utf-8")
 
 
@@ -255,30 +257,6 @@ def remove_temporaries(folder: Path, is_ours: Callable[[str], bool]) -> None:
                 (folder / name).unlink(missing_ok=True)
 
 
-def _url(text: str) -> Any:
-    try:
-        from upath import UPath
-    except ImportError:
-        raise UserError(f"{text} is a URL, which needs another package", "pip install universal_pathlib") from None
-    try:
-        return UPath(text)
-    except ValueError as error:
-        raise UserError(f"{text}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
-
-
-def _file_system(path: Any) -> Any:
-    try:
-        return path.fs
-    except AttributeError:
-        raise UserError(f"a path is needed, not something of type {type(path).__name__}", "name a folder") from None
-    except ImportError as error:
-        package = _PACKAGES.get(path.protocol)
-        hint = f"pip install {package}" if package else f"install the missing package: {error}"
-        raise UserError(f"{path} cannot be opened without another package", hint) from None
-    except ValueError as error:
-        raise UserError(f"{path}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
-
-
 @contextmanager
 def _remote_errors(path: Path) -> Iterator[None]:
     """Turn the errors of a remote file system into UserError, except for missing files and errors of the local disk."""
@@ -286,14 +264,11 @@ def _remote_errors(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        _file_system(path).invalidate_cache()  # other processes write there too
+        file_system(path).invalidate_cache()  # other processes write there too
         yield
     except (UserError, FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename:
             raise  # the local disk, during a copy
-        raise UserError(
-            f"{path} cannot be reached: {type(error).__name__}: {' '.join(str(error).split())}",
-            "check the address, the network and your credentials, then run the same command again",
-        ) from error
+        raise unreachable(path, error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import LOCK, FolderLock
+from starbucks_retrieval.parsing import parse_json
 from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.layout import (
     MANIFEST,
@@ -252,8 +252,12 @@ def _check_folder(folder: Path) -> None:
 
 def _is_our_manifest(path: Path) -> bool:
     try:
-        content: Any = json.loads(storage.read_text(path))
-    except (OSError, ValueError):
+        text = storage.read_text(path)  # a folder that cannot be reached raises a UserError
+    except (OSError, UnicodeDecodeError):
+        return False
+    try:
+        content = parse_json(text, Any, path)
+    except UserError:
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.models.config import model_file
 from starbucks_retrieval.models.fit_report import RECORD
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.options import own_in_batch
 from starbucks_retrieval.train.plan import TrainPlan, count_texts, open_collection, open_texts, texts_of_fit
@@ -51,7 +51,7 @@ def fit_record(arguments: TrainArguments, plan: TrainPlan, output: Path) -> dict
         record = model_file(arguments.model_name_or_path, RECORD)
     if record is None or not Path(record).is_file():
         return {}
-    found = json.loads(Path(record).read_text(encoding="utf-8"))
+    found = read_json(record)
     return {"fit": {name: found[name] for name in ("texts", "ridges") if name in found}}
 
 

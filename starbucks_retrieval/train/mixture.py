@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import parse_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +66,7 @@ class DataSet:
 
     @classmethod
     def _from_mapping(cls, text: str) -> DataSet:
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{text}: malformed JSON ({error.msg})", 'write {"name": "a.jsonl", "weight": 2}') from None
+        found = parse_json(text, dict[str, Any], "the data set", 'write {"name": "a.jsonl", "weight": 2}')
         hints = typing.get_type_hints(cls)
         for key, value in found.items():
             if key not in hints:

@@ -10,6 +10,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.train.arguments import TrainArguments, integers
+from starbucks_retrieval.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Options
@@ -126,14 +127,12 @@ def _value(flag: str, value: Any, num_layers: int) -> Any:
 
 def _other_option(word: str, options: type) -> dict[str, Any]:
     """Return `name=value` as an option with the right type. Raises UserError for an unknown name or a wrong value."""
-    import yaml
-
     name, equals, text = word.partition("=")
     hints = typing.get_type_hints(options)
     if name not in hints or not equals:
         hint = f"write name=value; the names are {', '.join(hints)}"
         raise UserError(f"--objective_options {word}: no such option", hint)
-    hint, value = hints[name], yaml.safe_load(text)
+    hint, value = hints[name], parse_yaml(text, f"--objective_options {name}", "write name=value")
     if isinstance(value, list):
         value = tuple(value)
     elif hint is float and type(value) is int:

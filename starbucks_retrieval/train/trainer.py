@@ -19,6 +19,7 @@ from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.sampler import Mixture, MixtureSampler
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer import complete_checkpoints
+from starbucks_retrieval.trainer.checkpoints import damaged_checkpoint
 from starbucks_retrieval.trainer.distributed import world
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 
@@ -210,7 +211,8 @@ class StarbucksTrainer(PartsTrainer):
             save_model(self.model, Path(output_dir or self.args.output_dir or ""), state_dict)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_model(self.model, Path(resume_from_checkpoint))
+        with damaged_checkpoint(resume_from_checkpoint):
+            load_model(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         assert self.state.best_model_checkpoint is not None

@@ -10,12 +10,14 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import temporaries, write_json
 from starbucks_retrieval.locks import FolderLock
+from starbucks_retrieval.parsing import Count, Finite, read_json
 from starbucks_retrieval.trainer.distributed import first_process
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def check_resume_config(output: Path, configuration: dict[str, Any], resumed: bo
     path = output / _RUN
     configuration = json.loads(json.dumps(configuration))
     if resumed and path.is_file() and not override:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path, hint="restore the file, or --override to continue without it")
         differing = [
             f"{name} {configuration.get(name)} (was {before.get(name)})"
             for name in sorted({*before, *configuration})
@@ -126,6 +128,24 @@ def check_resume_config(output: Path, configuration: dict[str, Any], resumed: bo
                 "use the same flags, or --override to continue with the new ones",
             )
     write_json(path, configuration)
+
+
+@dataclass(frozen=True)
+class _TrainerState:
+    """trainer_state.json of transformers, as far as it counts."""
+
+    global_step: Count
+    max_steps: Count = 0
+    epoch: Finite | None = None
+    num_train_epochs: Count = 0
+    train_batch_size: Count | None = None
+    num_input_tokens_seen: Count = 0
+    total_flos: Finite = 0
+    log_history: list[dict[str, Any]] | None = None
+    best_metric: float | None = None
+    best_global_step: Count | None = None
+    best_model_checkpoint: str | None = None
+    stateful_callbacks: dict[str, dict[str, Any] | list[dict[str, Any]]] | None = None
 
 
 def complete_checkpoints(output: Path) -> list[Path]:
@@ -141,6 +161,6 @@ def complete_checkpoints(output: Path) -> list[Path]:
     """
     checkpoints = []
     for path in output.glob("checkpoint-*/trainer_state.json"):
-        with contextlib.suppress(ValueError):
-            checkpoints.append((json.loads(path.read_text())["global_step"], path.parent))
+        with contextlib.suppress(UserError):
+            checkpoints.append((read_json(path, _TrainerState).global_step, path.parent))
     return [path for _, path in sorted(checkpoints)]

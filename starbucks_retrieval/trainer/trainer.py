@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -23,6 +23,7 @@ from starbucks_retrieval.models.card import CardScore, base_model_text, front_ma
 from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.trainer import NOT_UPLOADED
 from starbucks_retrieval.trainer.callbacks import Bar, Checkpoints, LogLines
+from starbucks_retrieval.trainer.checkpoints import CheckpointTrainer
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ Writer = Callable[[Any], None]
 _STATE = ("trainer_state", "text-position", "model.safetensors.index")  # of training, and of weights
 
 
-class PartsTrainer(Trainer):
+class PartsTrainer(CheckpointTrainer):
     """Trains a module that returns a loss and its parts, and logs the parts' means over steps and processes.
 
     The module's `step` is set to (seed, step, micro-step) before each forward pass. Random choices are seeded by it, so

@@ -74,11 +74,14 @@ CELL = {"dataset": "d", "measure": "m", "value": 1.0, "count": 2}
         ({**GOOD, "format": "starbucks-store"}, "is not a result file"),
         ({**GOOD, "version": 2}, "version 2"),
         ({**GOOD, "version": None}, "version None"),
-        ({"format": "starbucks-results", "version": 1}, "is damaged: KeyError"),
-        ({**GOOD, "cells": [{"dataset": "d"}]}, "is damaged: KeyError"),
-        ({**GOOD, "cells": [{**CELL, "value": "high"}]}, "is damaged: ValueError"),
-        ({**GOOD, "cells": [{**CELL, "size": "six"}]}, "is damaged: UserError"),
-        ({**GOOD, "cells": [{**CELL, "values": [1]}]}, "is damaged: AttributeError"),
+        ({"format": "starbucks-results", "version": 1}, "is damaged: kind is missing"),
+        ({**GOOD, "cells": [{"dataset": "d"}]}, r"is damaged: cells\[0\].measure is missing"),
+        (
+            {**GOOD, "cells": [{**CELL, "value": "high"}]},
+            r"is damaged: cells\[0\].value is 'high', expected a valid number",
+        ),
+        ({**GOOD, "cells": [{**CELL, "size": "six"}]}, "is damaged: cannot read the size 'six'"),
+        ({**GOOD, "cells": [{**CELL, "values": [1]}]}, r"cells\[0\].values is \[1\], expected an object"),
     ],
 )
 def test_what_is_no_result_file_is_refused(tmp_path, content, what):

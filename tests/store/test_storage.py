@@ -214,3 +214,9 @@ def test_local_stores_import_no_fsspec(tmp_path, make_spec, write_store):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_a_server_that_cannot_be_reached(tmp_path):
+    pytest.importorskip("upath")
+    with pytest.raises(UserError, match=r"ftp://127\.0\.0\.1:9/x cannot be reached: ConnectionRefusedError"):
+        storage.as_path("ftp://127.0.0.1:9/x")

@@ -6,10 +6,12 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import MAX_LINE
 from starbucks_retrieval.registry import Registry
 
 NumberedRows = Iterator[tuple[int, dict[str, Any]]]  # line or row number, column name → value
@@ -96,14 +98,18 @@ def all_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         An iterator over (line number from 1, bytes). Only `\\n` separates lines.
 
     Raises:
-        UserError: While iterating: the file is missing or a folder, or its gzip data are damaged.
+        UserError: While iterating: the file is missing or a folder, its gzip data are damaged, or a line has more than
+            64 MB.
     """
     number = 0
     # Local, because readers may outlive modules when the interpreter ends.
     damaged = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
         with open_bytes(path) as handle:
-            for number, line in enumerate(handle, 1):
+            for number, line in enumerate(iter(partial(handle.readline, MAX_LINE + 1), b""), 1):
+                if len(line) > MAX_LINE:
+                    what = f"{path}:{number}: a line of more than {MAX_LINE >> 20} MB"
+                    raise UserError(what, "end each record with a line break, or cut the text")
                 if number == 1 and line.startswith(_BOM):
                     line = line[len(_BOM) :]
                 yield number, line

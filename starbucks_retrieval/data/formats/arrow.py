@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli import read_text
-from starbucks_retrieval.data.fields import NEGATIVE_SCORES, POSITIVE_SCORES
+from starbucks_retrieval.data.fields import COLUMNS, NEGATIVE_SCORES, POSITIVE_SCORES
 from starbucks_retrieval.data.formats import Layouts, NumberedRows
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import FileName, check_value, read_json
 
 BATCH_ROWS = 1024  # converted to Python objects at a time
 
@@ -22,7 +21,7 @@ def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts |
 
 def folder_rows(folder: Path, start: int = 0, stop: int | None = None) -> NumberedRows:
     """Yield (row number from 1, column → value) of each row of one split written by save_to_disk."""
-    files = [folder / entry["filename"] for entry in _listed(folder / "state.json", "_data_files")]
+    files = [folder / entry["filename"] for entry in _listed(folder / "state.json", "_data_files", dict[str, FileName])]
     return _stream_rows(files, start, stop, folder)
 
 
@@ -48,7 +47,7 @@ def choose_split(path: Path, split: str | None, part: str) -> Path:
     """Return the folder of a split: `split` if given, else the only one, else the one called `part` or `train`."""
     if (path / "state.json").is_file():
         return path
-    names = _listed(path / "dataset_dict.json", "splits")
+    names = _listed(path / "dataset_dict.json", "splits", FileName)
     wanted = [split] if split else names if len(names) == 1 else [part, "train"]
     for name in wanted:
         if name in names:
@@ -57,9 +56,10 @@ def choose_split(path: Path, split: str | None, part: str) -> Path:
 
 
 def text_columns(schema: Any) -> list[str]:
-    """Return the names of all columns but vectors: an embedding stored beside a text costs more to read than the text.
+    """Return the names of the columns to read: all but vectors, and dates that no reader asks for.
 
-    A vector is a list of floats. The scores of a teacher have that type too, and are kept.
+    An embedding stored beside a text costs more to read than the text. A vector is a list of floats; the scores of a
+    teacher have that type too, and are kept. Tables can hold dates that Python has no type for.
 
     Args:
         schema: A pyarrow.Schema.
@@ -69,8 +69,15 @@ def text_columns(schema: Any) -> list[str]:
         >>> text_columns(pa.schema({"text": pa.string(), "embedding": pa.list_(pa.float32())}))
         ['text']
     """
+    import pyarrow.types as types
+
     scores = (POSITIVE_SCORES, NEGATIVE_SCORES)
-    return [field.name for field in schema if field.name in scores or not _is_vector(field.type)]
+    return [
+        field.name
+        for field in schema
+        if field.name in scores
+        or not (_is_vector(field.type) or (types.is_temporal(field.type) and field.name not in COLUMNS))
+    ]
 
 
 def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Path) -> NumberedRows:
@@ -102,6 +109,12 @@ def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Pat
             raise UserError(
                 f"{source}:{first + offset + 1}: not UTF-8 in this row or the {piece.num_rows - 1} after it",
                 "write the table again with its texts as UTF-8",
+            ) from None
+        except (ValueError, TypeError, KeyError, ArithmeticError, SystemError, MemoryError, RecursionError) as error:
+            raise UserError(  # dates that Python has no type for, unknown time zones, damaged files
+                f"{source}:{first + offset + 1}: a value that cannot be read in this row or the {piece.num_rows - 1} "
+                f"after it ({type(error).__name__}: {error})",
+                "write the table again, with dates as texts",
             ) from None
         yield from enumerate(found, first + offset + 1)
 
@@ -139,13 +152,15 @@ def _stream_rows(files: list[Path], start: int, stop: int | None, source: Path) 
             raise UserError(f"{path}: not an Arrow stream ({error})", "save the data set again") from None
 
 
-def _listed(path: Path, key: str) -> list[Any]:
+def _listed(path: Path, key: str, kind: Any) -> list[Any]:
+    """Return the items of a list in a file that save_to_disk wrote."""
+    name, hint = f"{path} does not list its {key.strip('_')}", "save the data set again"
     try:
-        found = json.loads(read_text(path))[key]
-    except (ValueError, KeyError, TypeError):
-        found = None
-    if not isinstance(found, list) or not found:
-        raise UserError(f"{path} does not list its {key.strip('_')}", "save the data set again")
+        found = check_value(read_json(path).get(key), list[kind], key)
+    except UserError as error:
+        raise UserError(f"{name} ({error.what})", hint) from None
+    if not found or any(isinstance(entry, dict) and "filename" not in entry for entry in found):
+        raise UserError(name, hint)
     return found
 
 

@@ -100,7 +100,7 @@ class GraphBackend(ABC):
         return results
 
     def _run_graph(self, run: GraphFunction, rows: TokenRows) -> dict[int, torch.Tensor]:
-        padded = pad(rows, self._encoder.tokenizer.pad_token_id or 0)
+        padded = pad(rows, self._encoder.pad_id)
         outputs = run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())
         return {layer: torch.from_numpy(output) for layer, output in zip(graph_layers(self._sizes), outputs)}
 

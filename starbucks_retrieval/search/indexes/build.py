@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, temporaries, write_json
 from starbucks_retrieval.locks import LOCK, FolderLock
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.indexes.manifest import (
@@ -242,8 +242,8 @@ def _existing(folder: Path, wanted: IndexManifest, overwrite: bool) -> IndexMani
 def _is_foreign(folder: Path) -> bool:
     """Return whether the manifest is of something else; a damaged one beside an index counts as that of the index."""
     try:
-        return not is_index_manifest(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return not is_index_manifest(read_json(folder / MANIFEST, Any))
+    except (OSError, UserError):
         return not (folder / INDEX).exists()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest, temporaries
+from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.provenance import digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.spec import agree
@@ -51,16 +51,16 @@ class IndexManifest:
     """
 
     factory: str
-    parameters: dict[str, float]
+    parameters: dict[str, Finite]
     seed: int
-    train_sample: int | None
-    trained_on: int
+    train_sample: Count | None
+    trained_on: Count
     store: dict[str, Any]
     model_name: str
     faiss: str
-    bytes: int
+    bytes: Count
     blake2b: str
-    calibration: list[float] = field(default_factory=list)
+    calibration: list[Finite] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -140,18 +140,15 @@ def read_manifest(folder: Path) -> IndexManifest:
             version of this package wrote it.
     """
     path = folder / MANIFEST
-    damaged = UserError(f"{path} is damaged", "build the index again with --overwrite")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    damaged = {"hint": "build the index again with --overwrite", "problem": "is damaged"}
+    if not path.exists():
         if (folder / INDEX).exists() or temporaries(folder / INDEX):
             raise UserError(
                 f"the index in {folder} is incomplete: building it was interrupted",
                 "run the command that builds it again",
-            ) from None
-        raise UserError(f"{folder} is not an index: it has no {MANIFEST}", "check the path, or build one") from None
-    except ValueError:
-        raise damaged from None
+            )
+        raise UserError(f"{folder} is not an index: it has no {MANIFEST}", "check the path, or build one")
+    content = read_json(path, Any, **damaged)
     if not is_index_manifest(content):
         raise UserError(f"{path} is not the manifest of an index", "name the folder that --save_index wrote")
     refuse_newer(content.get("version"), VERSION, path, "build the index again")
@@ -161,12 +158,9 @@ def read_manifest(folder: Path) -> IndexManifest:
             f"{path} is damaged, or was changed after it was written: its digest does not match",
             "copy it again, or build the index again with --overwrite",
         )
-    try:
-        manifest = IndexManifest(**{name: content[name] for name in names})
-        if not all(isinstance(number, int) for number in (manifest.count, manifest.dim, manifest.bytes)):
-            raise damaged
-    except (KeyError, TypeError):
-        raise damaged from None
+    manifest = read_json(path, IndexManifest, **damaged)
+    for name in ("count", "dim"):
+        check_value(manifest.store.get(name), Positive, f"{path} is damaged: store.{name}", damaged["hint"])
     return manifest
 
 

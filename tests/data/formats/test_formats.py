@@ -84,3 +84,31 @@ def test_judgements_in_every_format(tmp_path, ending):
     assert read_qrels(str(path)) == read_qrels(str(tmp_path)) == {"q": {"a": 2, "b": 0}}
     (path.parent / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tc\t1\n")
     assert read_qrels(str(tmp_path)) == {"q": {"c": 1}}  # BEIR's own layout comes first
+
+
+def _beyond_python(name: str):
+    import pyarrow as pa
+
+    return pa.table({"docid": ["d1"], "text": ["Hens"], name: pa.array([2**31 - 1], pa.int32()).cast(pa.date32())})
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_dates_beyond_the_range_of_python(tmp_path, suffix):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    from starbucks_retrieval.data import open_corpus
+    from starbucks_retrieval.errors import UserError
+
+    def write(table):
+        path = tmp_path / f"corpus.{suffix}"
+        if suffix == "parquet":
+            pyarrow.parquet.write_table(table, path)
+        else:
+            with pa.ipc.new_stream(str(path), table.schema) as writer:
+                writer.write_table(table)
+        return open_corpus(str(path))
+
+    assert [passage.text for passage in write(_beyond_python("published"))] == ["Hens"]  # no reader asks for it
+    with pytest.raises(UserError, match=r"corpus\.\w+:1: a value that cannot be read in this row"):
+        list(write(_beyond_python("title")))
