@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from logging.handlers import MemoryHandler
 
+from starbucks_retrieval.cli.words import flag_chunks
+
 log = logging.getLogger(__name__)
 _PACKAGE = logging.getLogger("starbucks_retrieval")
 _WIDTH = 110
@@ -65,18 +67,20 @@ class Story:
 
 
 def wrapped(line: str) -> str:
-    """Return a command line in several short lines that can be pasted into a shell.
+    """Return a command line in several short lines that can be pasted into a shell; values stay beside their flag.
 
     Example:
         >>> print(wrapped("starbucks encode " + "--flag value " * 10))
-        starbucks encode --flag value --flag value --flag value --flag value --flag value --flag value --flag \\
-              value --flag value --flag value --flag value
+        starbucks encode --flag value --flag value --flag value --flag value --flag value --flag value \\
+              --flag value --flag value --flag value --flag value
     """
     lines = [""]
-    for word in map(shlex.quote, shlex.split(line)):
-        if lines[-1] and len(lines[-1]) + len(word) >= _WIDTH - 8:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
+    for chunk in flag_chunks(shlex.split(line)):
+        whole = shlex.join(chunk)
+        for words in [whole] if len(whole) < _WIDTH - 8 else map(shlex.quote, chunk):
+            if lines[-1] and len(lines[-1]) + len(words) >= _WIDTH - 8:
+                lines.append("")
+            lines[-1] += (" " if lines[-1] else "") + words
     return " \\\n      ".join(lines)
 
 
