@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -102,5 +103,11 @@ def _examples(epilog: str) -> list[str]:
     """Return command lines as a block, any other epilogue as a paragraph."""
     lines = [" ".join(part.split()) for part in epilog.split("  |  ")]
     if all(line.startswith("starbucks ") for line in lines):
-        return ["```text", *lines, "```", ""]
+        return ["```bash", *map(_wrapped, lines), "```", ""]
     return [_cell(epilog), ""]
+
+
+def _wrapped(command: str) -> str:
+    """Return a command on as many lines as it needs in a page."""
+    lines = textwrap.wrap(command, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines)

@@ -101,6 +101,8 @@ def test_each_command_has_a_page_of_flags():
         for title, actions in command.groups:
             for action in actions:
                 assert (f"| `{action.option_strings[0]}` |" in page) == (title != COMMON), command.name
+        examples = re.findall(r"```bash\n(.*?)\n```", page, re.DOTALL)
+        assert all(len(line) <= 120 for text in examples for line in text.splitlines()), command.name
     for name in found:
         assert f"](flags/{name}.md)" in overview()
     assert "| `--seed` |" in overview()
