@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starbucks_retrieval.data import Query
     from starbucks_retrieval.search import Searcher
 
-_EPILOG = "starbucks quickstart docs.csv    |    starbucks quickstart docs.jsonl --queries queries.csv    |    starbucks quickstart my-folder --text_column body"
+_EPILOG = "starbucks quickstart docs.csv    |    starbucks quickstart my-folder    |    starbucks quickstart docs.jsonl --queries queries.csv    |    starbucks quickstart docs.csv --text_column body"
 
 
 def main(argv: Sequence[str]) -> None:
