@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.cli import exit_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
 
@@ -61,7 +60,7 @@ def stage_module(name: str) -> ModuleType:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run_command(_main))
+    exit_command(_main)
 
 
 if __name__ == "__main__":

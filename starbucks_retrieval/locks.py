@@ -183,6 +183,11 @@ def hold_until_exit() -> None:
         atexit.register(release_kept)
 
 
+def has_kept() -> bool:
+    """Return whether `hold_until_exit` keeps a lock."""
+    return bool(_kept)
+
+
 def release_kept(path: Path | None = None) -> None:
     """Release the locks that `hold_until_exit` kept: that of a lock file, or all."""
     for lock in [lock for lock in _kept if path is None or lock.path == path]:

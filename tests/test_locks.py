@@ -139,3 +139,32 @@ def test_an_output_is_known_as_that_of_a_killed_command_until_the_process_ends(t
         output.rename(tmp_path / "kept")
         output.write_text("put there by hand")
         assert not left_by_killed_run(output, lock_of(output))
+
+
+_COMMAND = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from starbucks_retrieval.cli import exit_command
+from starbucks_retrieval.locks import OutputLock
+class AtTheEnd:
+    def __del__(self, kill=os.kill, process=os.getpid()):
+        kill(process, signal.SIGKILL)  # while Python ends
+at_the_end = AtTheEnd()
+def main(argv):
+    output = Path(argv[0])
+    with OutputLock(output) as lock:
+        output.write_text("done")
+        if argv[1] == "announced":
+            lock.announce(output)
+    print("summary")
+exit_command(main)
+"""
+
+
+def test_a_command_with_an_output_ends_with_the_release_of_its_lock(tmp_path):
+    """Nothing of Python's ending, which can be killed, follows."""
+    for kind, status in (("announced", 0), ("other", -signal.SIGKILL)):
+        words = [sys.executable, "-c", _COMMAND, str(tmp_path / "x"), kind]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == status and names(tmp_path) == ["x"]
+        assert kind == "other" or done.stdout == "summary\n"

@@ -1,6 +1,7 @@
 """The command line: flags from dataclasses, configuration files, logging, progress, dry runs and exit codes."""
 
 from starbucks_retrieval.cli.command import (
+    exit_command,
     finish,
     format_number,
     log,
@@ -16,6 +17,7 @@ from starbucks_retrieval.lazy import public_names
 __all__ = [
     "CommonArguments",
     "as_flag_values",
+    "exit_command",
     "finish",
     "flag",
     "format_number",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import errno
@@ -11,10 +12,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
-from starbucks_retrieval.locks import hold_until_exit
+from starbucks_retrieval.locks import has_kept, hold_until_exit, release_kept
 
 if TYPE_CHECKING:
     from starbucks_retrieval.cli.flags import CommonArguments
@@ -73,6 +74,25 @@ def _disk_problem(error: OSError) -> tuple[str, str] | None:
     if error.errno in (errno.EIO, errno.ESTALE) or (name and error.errno in _PATHS):
         return f"{name or 'the output'}: {error.strerror}", "check the path and the file system it lies on"
     return None
+
+
+def exit_command(main: Callable[[Sequence[str]], None]) -> NoReturn:
+    """Run a command for the command line of this process, and end the process with its exit code.
+
+    A process that is killed while Python ends has done its work but has not told its caller, who runs the same command
+    again. So the locks by which the next run knows the output are released last, and Python's own ending, which takes a
+    tenth of a second with large libraries, is left out after them.
+    """
+    status = run_command(main)
+    if not has_kept():
+        sys.exit(status)
+    atexit.unregister(release_kept)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader left, or it is closed
+            stream.flush()
+    release_kept()
+    os._exit(status)
 
 
 def _print_error(problem: str, hint: str) -> int:

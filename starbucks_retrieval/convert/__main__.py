@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 from starbucks_retrieval.convert import ConvertArguments
 
 
@@ -32,4 +31,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.export import ExportArguments
 
@@ -37,4 +36,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

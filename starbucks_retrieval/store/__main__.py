@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, readable, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, readable, setup_logging
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 
@@ -220,4 +219,4 @@ def _named(argv: Sequence[str], has_output: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)
