@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli.training_flags import training_flags
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
 _EPILOG = (
@@ -59,7 +57,7 @@ def completion_script(shell: str) -> str:
         first = {"choices": get_args(Shell)} if words == ("completion",) else {"nargs": "*"}
         child.add_argument("first", help="a configuration file, or a word accepted before the flags", **first)
         if words[0] in ("train", "pretrain"):
-            for name in _training_flags():
+            for name in training_flags():
                 if f"--{name}" not in child._option_string_actions:
                     child.add_argument(f"--{name}", help="of transformers.TrainingArguments")
         for action in child._actions:
@@ -100,18 +98,6 @@ def _parser(main: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     finally:
         argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
     raise AssertionError(f"{main.__module__} parses no flags")
-
-
-def _training_flags() -> list[str]:
-    """Return the field names of transformers' TrainingArguments from its source; importing it takes seconds and torch."""
-    spec = importlib.util.find_spec("transformers")
-    source = Path(spec.origin).with_name("training_args.py") if spec and spec.origin else None
-    if source is None or not source.is_file():
-        return []
-    classes = (node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
-    body = next((node.body for node in classes if node.name == "TrainingArguments"), [])
-    fields = (line.target for line in body if isinstance(line, ast.AnnAssign))
-    return [target.id for target in fields if isinstance(target, ast.Name) and not target.id.startswith("_")]
 
 
 def main(argv: Sequence[str]) -> None:

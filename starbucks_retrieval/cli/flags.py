@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+from starbucks_retrieval.cli.checks import check_flag
 from starbucks_retrieval.cli.config import convert, load_config
 from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
 from starbucks_retrieval.errors import UserError
@@ -185,7 +186,7 @@ def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
         prog: The command, for the hint of an error.
 
     Raises:
-        UserError: A required flag is missing or empty.
+        UserError: A required flag is missing or empty, or a path does not exist.
 
     Example:
         >>> build(CommonArguments, {"seed": 7, "batch_size": 64}, "starbucks search")
@@ -195,6 +196,9 @@ def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
     for field in fields:
         if field.metadata.get("required") and values.get(field.name) in (None, "", []):
             raise UserError(f"--{field.name} is missing", f"see {prog} --help")
+    for field in fields:
+        if field.name in values:
+            check_flag(field.name, values[field.name])
     return cls(**{field.name: values[field.name] for field in fields if field.name in values})
 
 

@@ -26,11 +26,11 @@ from starbucks_retrieval.models.fit_report import RECORD, FitReport
 from starbucks_retrieval.models.fit_texts import CHUNK, chunks
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import unit
-from starbucks_retrieval.models.loading import copy_weights
 from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.models.sentence_modules import module_files, remove_modules, save_modules
 from starbucks_retrieval.models.texts import mixed, token_rows
+from starbucks_retrieval.models.weight_files import copy_weights
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes

@@ -16,7 +16,6 @@ from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.by_size import Embeddings
 from starbucks_retrieval.models.fingerprint import layer_digests
 from starbucks_retrieval.models.fit_report import FitReport
-from starbucks_retrieval.models.fit_texts import fit_texts
 from starbucks_retrieval.models.head import load_head
 from starbucks_retrieval.models.input_texts import checked_texts
 from starbucks_retrieval.models.loading import load_backbone, load_projections
@@ -77,6 +76,7 @@ class NestedEncoder(TokenEncoder):
         dropout: float | None = None,
         trust_remote_code: bool = False,
         weights_dtype: torch.dtype = torch.float32,
+        encode_only: bool = False,
     ) -> NestedEncoder:
         """Load a Hugging Face or sentence-transformers model, in evaluation mode.
 
@@ -92,6 +92,8 @@ class NestedEncoder(TokenEncoder):
             trust_remote_code: Run code from the model's repository.
             weights_dtype: The type of the backbone's weights in memory. torch.bfloat16 or torch.float16 takes half the
                 memory of float32, and embeddings are computed under autocast of that type. For encoding only.
+            encode_only: Load a BERT in half the time, without transformers' model code. Embeddings are the same, bit for
+                bit, but the encoder cannot be trained or saved. Other architectures load as usual.
 
         Returns:
             The encoder.
@@ -118,7 +120,8 @@ class NestedEncoder(TokenEncoder):
             attn_implementation=None if end_to_end else attn_implementation,
             dropout=dropout,
             trust_remote_code=trust_remote_code,
-            weights_dtype=weights_dtype,
+            weights_dtype=None if weights_dtype == torch.float32 else weights_dtype,
+            encode_only=encode_only and not end_to_end,
         )
         if end_to_end:
             unpadded.enable(backbone)
@@ -286,6 +289,8 @@ class NestedEncoder(TokenEncoder):
             encoder.save_pretrained("my-model-fitted")
             ```
         """
+        from starbucks_retrieval.models.fit_texts import fit_texts  # needs scipy, which encoding does not
+
         options: dict[str, Any] = {"concat_layers": concat_layers, "table_input": table_input}
         options |= {"max_tokens": max_tokens, "dtype": dtype, "label": label}
         projections, report = fit_texts(self, texts, queries, layers, **options)

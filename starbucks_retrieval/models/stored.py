@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from starbucks_retrieval.models.loading import load_backbone, weight_files
+from starbucks_retrieval.models.loading import load_backbone
 from starbucks_retrieval.models.modules_json import model_file
+from starbucks_retrieval.models.weight_files import weight_files
 
 
 class StoredWeights(Mapping[str, Tensor]):

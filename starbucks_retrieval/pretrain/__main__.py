@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import flag, run_command
+from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
+from starbucks_retrieval.cli.training_flags import check_training_flags
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES, PretrainOptions
 
@@ -179,6 +181,7 @@ def main(argv: Sequence[str]) -> None:
         "Pre-train a backbone so that its small sizes represent a text as well as possible.",
         _EPILOG,
     )
+    check_training_flags(parsed.rest, flag_types(PretrainArguments))
     from starbucks_retrieval.pretrain.api import DEFAULTS, plan_pretraining, pretrain, settings_of
     from starbucks_retrieval.trainer.settings import run_training
 

@@ -24,6 +24,7 @@ from starbucks_retrieval.search.dry_run import preview
 from starbucks_retrieval.search.estimate import estimate_searches
 from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
 from starbucks_retrieval.search.plan import check_flags, plan_searches
+from starbucks_retrieval.search.search_setup import check_hits
 from starbucks_retrieval.search.searcher import Hit, Searcher
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -77,6 +78,7 @@ def _answer(
         raise UserError("--funnel auto is chosen with stored queries", "choose it first, then name its steps here")
     if args.named_size is not None and funnel.funnel:
         raise UserError("--funnel and --size (or --layer, --dim) contradict each other", "give one of them")
+    check_hits(query_args.hits)
     searcher = Searcher(
         query_args.model_name_or_path,
         args.passage_reps,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starbucks_retrieval.cli.checks import check_model as check_model_name
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec
@@ -63,16 +64,29 @@ def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> No
 
 
 def check_model_type(model: Any) -> None:
-    """Raise UserError unless a model is a name or an encoder."""
+    """Raise UserError unless a model is a name or an encoder, or for a folder that does not exist."""
     if hasattr(model, "size_name"):
         raise UserError(
             f"{model!r} is an encoder at one size",
             f'give the encoder, and the size beside it: size="{model.size_name}"',
         )
-    if not isinstance(model, str | Path) and not hasattr(model, "fingerprint"):
+    if isinstance(model, str | Path):
+        check_model_name(model)
+    elif not hasattr(model, "fingerprint"):
         raise UserError(
             f"a model is a folder, a hub name or an encoder, not a {type(model).__name__}", "name the model"
         )
+
+
+def stored_config(model: str | Path | QueryEncoder) -> Any:
+    """Return the configuration of a model: for a name, what its starbucks.json says or the defaults. Loads no model."""
+    if not isinstance(model, str | Path):
+        return model.config
+    from starbucks_retrieval.models.config import FILE, EncoderConfig
+    from starbucks_retrieval.models.modules_json import model_file
+
+    path = model_file(str(model), FILE)
+    return EncoderConfig.load(path) if path else EncoderConfig()
 
 
 def sizes_and_settings(model: Any) -> Any:

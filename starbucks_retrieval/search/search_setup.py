@@ -60,27 +60,42 @@ def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: 
     return steps.with_queries_at(as_size(query_size) if query_size is not None else None)
 
 
-def set_up(
-    reps: PassageReps, steps: Funnel, encoder: QueryEncoder, max_memory: int, checksum: bool = True
-) -> SearchSetup:
-    """Open the stores that a search needs, and check that the model is the one behind them.
+def find_stores(reps: PassageReps, steps: Funnel, config: Any, checksum: bool = True) -> dict[Size, EmbeddingStore]:
+    """Open the stores that a search needs.
 
     Args:
         reps: Where the passages are stored.
         steps: The size or the funnel.
-        encoder: The model.
-        max_memory: Bytes for vectors and result lists.
+        config: The configuration of the model, which need not be loaded.
         checksum: Compare what is read with its checksums.
 
+    Returns:
+        The passages for each step.
+
     Raises:
-        UserError: A size is not stored, or queries and passages are not comparable.
+        UserError: There is no store, or a size is not stored.
     """
     named = steps.query_sizes
-    wanted = {step: step if step in named else encoder.config.passage_size(step) for step in steps.sizes}
+    wanted = {step: step if step in named else config.passage_size(step) for step in steps.sizes}
     opened = open_sizes(reps, dict.fromkeys(wanted.values()))
-    stores = {step: opened[other] for step, other in wanted.items()}
     if not checksum:
-        skip_checksums(stores)
+        skip_checksums(opened)
+    return {step: opened[other] for step, other in wanted.items()}
+
+
+def set_up(stores: Mapping[Size, EmbeddingStore], steps: Funnel, encoder: QueryEncoder, max_memory: int) -> SearchSetup:
+    """Check that the model is the one behind the stores, and prepare them for queries.
+
+    Args:
+        stores: The passages for each step, as `find_stores` returns them.
+        steps: The size or the funnel.
+        encoder: The model.
+        max_memory: Bytes for vectors and result lists.
+
+    Raises:
+        UserError: Queries and passages are not comparable.
+    """
+    named = steps.query_sizes
     for step, store in stores.items():
         check_model(store, encoder, named.get(step, step))
     first, scanned = None, stores[steps.sizes[0]]
@@ -110,6 +125,11 @@ def check_query(text: Any, k: Any) -> int:
         k = operator.index(k)
     except TypeError:
         raise UserError(f"k is {k!r}", "give a whole number from 1 on") from None
+    check_hits(k)
+    return k
+
+
+def check_hits(k: int) -> None:
+    """Raise UserError for a number of hits below 1."""
     if k < 1:
         raise UserError(f"--hits {k} is below 1", "give at least 1")
-    return k

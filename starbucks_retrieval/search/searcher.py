@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli.checks import check_collection
 from starbucks_retrieval.data.rows import Collection
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import parse_bytes
@@ -19,8 +20,8 @@ from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.hits import Hit, SearchResult
 from starbucks_retrieval.search.pairs import only_passage_size
 from starbucks_retrieval.search.passage_texts import PassageTexts
-from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model_type, sizes_and_settings
-from starbucks_retrieval.search.search_setup import as_funnel, check_query, set_up
+from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model_type, sizes_and_settings, stored_config
+from starbucks_retrieval.search.search_setup import as_funnel, check_query, find_stores, set_up
 from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes
 from starbucks_retrieval.search.text_list import TextList, sizes_to_encode
 from starbucks_retrieval.sizes import Size, Sizes, as_size, as_sizes
@@ -81,8 +82,9 @@ class Searcher:
         device: str | None = None,
         checksum: bool = True,
     ) -> None:
-        import_faiss()
         check_model_type(model)
+        if isinstance(corpus, str):
+            check_collection(corpus)
         if isinstance(passage_reps, list | tuple):
             raise UserError(
                 "passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)"
@@ -234,10 +236,14 @@ class Searcher:
             UserError: As of `Searcher`, or not exactly one of `size` and `funnel` is given; nothing changes.
         """
         steps = as_funnel(size, funnel, query_size)
-        stored_sizes(self._reps)  # raises for a wrong path before a model is loaded
+        config = stored_config(self._model) if self._loaded is None else self._loaded[1].config
+        stores = find_stores(
+            self._reps, steps, config, self._checksum
+        )  # raises before a model is loaded, which takes seconds
+        import_faiss()
         named = steps.query_sizes
         encoder = self._encoder(max(named.get(step, step).layer for step in steps.sizes))
-        self._setup = set_up(self._reps, steps, encoder, self.max_memory, self._checksum)
+        self._setup = set_up(stores, steps, encoder, self.max_memory)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
         """Return the best passages of one query, best first.
@@ -297,4 +303,4 @@ class Searcher:
 def _load(model: str | Path, layer: int, device: str | None) -> QueryEncoder:
     from starbucks_retrieval.models import NestedEncoder
 
-    return NestedEncoder.from_pretrained(model, layers=layer, device=device)
+    return NestedEncoder.from_pretrained(model, layers=layer, device=device, encode_only=True)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
+from starbucks_retrieval.cli.training_flags import check_training_flags
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.presets import PRESETS
 
@@ -29,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
         "Train one encoder whose embedding can be used at every size.",
         _EPILOG,
     )
+    check_training_flags(parsed.rest, flag_types(TrainArguments))
     from starbucks_retrieval.train.api import defaults_of, settings_of, train
     from starbucks_retrieval.train.dry_run import preview
     from starbucks_retrieval.trainer.settings import run_training
