@@ -117,10 +117,14 @@ def _npy(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
             handle.write("".join(f"{docid}\n" for docid in ids).encode())
     shape = (store.count, store.spec.size.dim)
     header = {"descr": np.lib.format.dtype_to_descr(store.dtype), "fortran_order": False, "shape": shape}
-    with atomic_writer(target / _VECTORS, before_rename=announce) as handle:
-        np.lib.format.write_array_header_1_0(handle, header)
-        for _, vectors in _blocks(store):
-            handle.write(np.ascontiguousarray(vectors).data)
+    try:
+        with atomic_writer(target / _VECTORS, before_rename=announce) as handle:
+            np.lib.format.write_array_header_1_0(handle, header)
+            for _, vectors in _blocks(store):
+                handle.write(np.ascontiguousarray(vectors).data)
+    except BaseException:
+        (target / _IDS).unlink()  # the same command would refuse an output that exists
+        raise
 
 
 _WRITERS: dict[str, Callable[[EmbeddingStore, Path, BeforeRename], None]] = {

@@ -1,4 +1,4 @@
-"""One small run of every command that writes files, on data made here, for tests that disturb those runs."""
+"""Small runs of every command that writes files, on data made here, for tests that disturb those runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import hashlib
 import importlib
 import itertools
 import json
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,24 @@ import numpy as np
 from starbucks_retrieval.cli import run_command
 
 NAMES = (
-    *("encode", "search", "index", "evaluate", "fit", "train", "pretrain", "mine", "grid", "sts", "transfer"),
-    *("report", "browse", "export", "convert"),
+    *(
+        "encode",
+        "search",
+        "index",
+        "evaluate",
+        "fit",
+        "train",
+        "pretrain",
+        "mine",
+        "mine-model",
+        "grid",
+        "sts",
+        "transfer",
+    ),
+    *("report", "browse", "export", "export-again", "convert", "store-npy", "store-parquet", "store-arrow"),
 )
+# In a run that went on these tell durations, and means of losses since the checkpoint.
+RECORDS = ("training.json", "trainer_state.json", "README.md")
 _TRAINING = "--max_steps 4 --save_steps 2 --per_device_train_batch_size 4 --logging_steps 4 --quiet"
 
 
@@ -27,21 +44,33 @@ class Run:
     Attributes:
         command: The module, without the package.
         words: The words, with {out} for the folder.
-        extra: Words of a rerun that should go on, where they are others.
+        rerun: More words of a rerun.
+        older: A folder that the output folder is a copy of before the first run.
     """
 
     command: str
     words: str
     rerun: str = ""
+    older: Path | None = None
 
     def argv(self, out: Path, rerun: bool = False) -> list[str]:
         """The words, with the folder filled in."""
         return f"{self.words} {self.rerun if rerun else ''}".replace("{out}", str(out)).split()
 
+    def prepare(self, out: Path) -> None:
+        """Make the output folder of a first run."""
+        out.mkdir(parents=True, exist_ok=True)
+        if self.older is not None:
+            shutil.copytree(self.older, out, dirs_exist_ok=True)
+
+    @property
+    def main(self) -> Callable[[Sequence[str]], None]:
+        """The command's main function."""
+        return importlib.import_module(f"starbucks_retrieval.{self.command}.__main__").main
+
     def __call__(self, out: Path, rerun: bool = False) -> int:
-        """Run the command in this process and return its exit code."""
-        main = importlib.import_module(f"starbucks_retrieval.{self.command}.__main__").main
-        return run_command(main, self.argv(out, rerun))
+        """Run the command and return its exit code."""
+        return run_command(self.main, self.argv(out, rerun))
 
 
 def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
@@ -57,6 +86,8 @@ def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
     for split, numbers in (("train", range(16)), ("test", range(16, 24))):
         judged = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
         (beir / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    ranked = "".join(f"q{i} Q0 d{k} {k + 1} {90 - k} x\n" for i in range(16) for k in range(20))
+    (folder / "train.trec").write_text(ranked)
     (folder / "text.txt").write_text("\n".join(texts) + "\n")
     scored = "".join(f"{i % 5}\t{one}\t{two}\n" for i, (one, two) in enumerate(itertools.pairwise(texts[:20])))
     (folder / "pairs.tsv").write_text(scored)
@@ -66,6 +97,8 @@ def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
     encode = f"--model_name_or_path {model} --dataset_path {beir} --sizes 2:8,4:32 --shard_size 20 --quiet"
     stores = f"--query_reps {folder}/q --passage_reps {folder}/p --size 4:32 --quiet"
     both = f"--model_name_or_path {model} --dataset_path {beir}"
+    mine = f"--dataset_path {beir} --output_path {{out}}/new/n.jsonl --num_negatives 4 --quiet"
+    export = f"--model_name_or_path {model} --to sentence-transformers --quiet"
     runs = {
         "encode": Run("encode", f"{encode} --encode_output_path {{out}}/p"),
         "search": Run("search", f"{stores} --save_ranking_to {{out}}/run.trec"),
@@ -82,7 +115,8 @@ def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
             f"--model_name_or_path {model} --dataset_path {folder}/text.txt --output_dir {{out}}/model {_TRAINING}",
             "--resume_from_checkpoint true",
         ),
-        "mine": Run("mine", f"{both} --output_path {{out}}/n.jsonl --size 4:32 --depth 20 --num_negatives 4 --quiet"),
+        "mine": Run("mine", f"{mine} --run {folder}/train.trec"),
+        "mine-model": Run("mine", f"{mine} --model_name_or_path {model} --size 4:32 --depth 20"),
         "grid": Run("grid", f"{both} --layers 2,4 --dims 8,32 --output {{out}}/grid.json --work_dir {{out}}/w --quiet"),
         "sts": Run("sts", f"--model_name_or_path {model} --data {folder}/pairs.tsv --output {{out}}/s.json --quiet"),
         "transfer": Run(
@@ -90,19 +124,21 @@ def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
         ),
         "report": Run("report", f"--input {folder}/scores.json --output_dir {{out}}/report --quiet"),
         "browse": Run("browse", f"{folder}/run.trec --corpus {beir} --output {{out}}/b.html --quiet"),
-        "export": Run(
-            "export",
-            f"--model_name_or_path {model} --size 2:8 --to sentence-transformers --output_dir {{out}}/e --quiet",
+        "export": Run("export", f"{export} --size 2:8 --output_dir {{out}}/e"),
+        "export-again": Run(
+            "export", f"{export} --size 2:8 --output_dir {{out}}/e --overwrite_output_dir", older=folder / "older"
         ),
         "convert": Run("convert", f"--model_name_or_path {model} --output_dir {{out}}/c --sizes 2:8,4:32 --quiet"),
-        "store": Run("store", f"export {folder}/p/L4-D32 {{out}}/npy --to npy --quiet"),
     }
+    for kind in ("npy", "parquet", "arrow"):
+        runs[f"store-{kind}"] = Run("store", f"export {folder}/p/L4-D32 {{out}}/{kind} --to {kind} --quiet")
     for words in (
         f"{encode} --encode_output_path {folder}/p",
         f"{encode} --encode_output_path {folder}/q --encode_is_query",
     ):
         assert Run("encode", words)(folder) == 0
     assert Run("search", f"{stores} --save_ranking_to {folder}/run.trec")(folder) == 0
+    assert Run("export", f"{export} --size 1:8 --output_dir {folder}/older/e")(folder) == 0
     assert Run("evaluate", f"--run {folder}/run.trec --qrels {beir} --output {folder}/scores.json --quiet")(folder) == 0
     return runs
 

@@ -14,9 +14,6 @@ import pytest
 
 from . import commands
 
-# Of a run that went on: durations, and means of losses since the checkpoint.
-RECORDS = ("training.json", "trainer_state.json", "README.md")
-
 if not hasattr(resource, "RLIMIT_FSIZE"):  # pragma: no cover
     pytest.skip("needs limits on the size of files", allow_module_level=True)
 
@@ -25,7 +22,7 @@ if not hasattr(resource, "RLIMIT_FSIZE"):  # pragma: no cover
 def clean(runs, name, tmp_path) -> Path:
     """The outputs of a run that nothing disturbs."""
     folder = tmp_path / "clean"
-    folder.mkdir()
+    runs[name].prepare(folder)
     assert runs[name](folder) == 0
     return folder
 
@@ -57,13 +54,14 @@ def refused(capsys) -> None:
 def goes_on(run, folder: Path, clean: Path) -> None:
     assert run(folder, rerun=True) == 0
     expected, found = (
-        {n: d for n, d in commands.digests(f).items() if Path(n).name not in RECORDS} for f in (clean, folder)
+        {n: d for n, d in commands.digests(f).items() if Path(n).name not in commands.RECORDS} for f in (clean, folder)
     )
     assert found == expected
 
 
 def limited(run, folder: Path, size: int) -> int:
     """Run where no file may be larger than `size` bytes; Python ignores the signal that the system sends."""
+    run.prepare(folder)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -100,7 +98,10 @@ def test_no_file_may_grow_any_more(runs, name, clean, tmp_path, capsys):
 def test_the_disk_is_full(runs, name, clean, small_disk, capsys):
     total = sum(path.stat().st_size for path in clean.rglob("*") if path.is_file())
     for share in (0, 10, 25, 40, 55, 70, 85, 95):
-        resize(small_disk, total * share // 100 // 4096 * 4096 + 4096)
+        resize(small_disk, 1 << 26)
+        runs[name].prepare(small_disk / "out")
+        older = sum(path.stat().st_size // 4096 + 2 for path in small_disk.rglob("*")) * 4096
+        resize(small_disk, older + total * share // 100 // 4096 * 4096 + 4096)
         capsys.readouterr()
         status = runs[name](small_disk / "out")
         assert status in (0, 2)

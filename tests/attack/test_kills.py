@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from attack.stages import STAGES
+from attack.commands import NAMES
 
-FAST = ("store-export-npy", "store-export-parquet", "mine")  # without torch
+FAST = ("store-npy", "store-parquet", "mine")
 
 
 def killed(stage: str, folder: Path, seed: int, wanted: str) -> dict:
@@ -32,7 +32,7 @@ def test_killed_at_every_operation(stage, tmp_path):
 
 @pytest.mark.attack
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", NAMES)
 def test_killed_twice(stage, seed, tmp_path):
     found = killed(stage, tmp_path, seed, "120")
     assert found["tried"] > 50 and found["problems"] == []
