@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from starbucks_retrieval.cli import exit_command
+from starbucks_retrieval.cli.help import terminal_width, wrap_command, wrap_item
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.version import __version__
 
@@ -35,13 +36,21 @@ STAGES = {
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }
 
+_EXAMPLES = (
+    "starbucks demo --short",
+    "starbucks fit --model_name_or_path sentence-transformers/all-MiniLM-L6-v2 --dataset_path corpus.jsonl --output_dir model",
+    "starbucks encode --model_name_or_path model --dataset_path corpus.jsonl --sizes 2:64 --encode_output_path passages",
+    "starbucks search --model_name_or_path model --passage_reps passages --corpus_path corpus.jsonl --interactive",
+)
+
 
 def _main(argv: Sequence[str]) -> None:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print("usage: starbucks <stage> [flags]   (the same as python -m starbucks_retrieval.<stage>)\n")
-        for name, line in STAGES.items():
-            print(f"  {name:10} {line}")
-        print("\nstarbucks <stage> --help lists a stage's flags.")
+        print("usage: starbucks <stage> [flags]\n       python -m starbucks_retrieval.<stage> [flags]\n\nExamples:")
+        print(*(wrap_command(example, terminal_width()) for example in _EXAMPLES), sep="\n")
+        print("\nStages, in the order of their use:")
+        print(*(wrap_item(name, line, terminal_width()) for name, line in STAGES.items()), sep="\n")
+        print("\nstarbucks <stage> --help has examples and the stage's flags.")
         return
     if argv[0] in ("-V", "--version"):
         print(__version__)

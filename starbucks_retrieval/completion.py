@@ -13,11 +13,11 @@ from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, 
 from starbucks_retrieval.cli.training_flags import training_flags
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
-_EPILOG = (
-    "starbucks completion bash > ~/.local/share/bash-completion/completions/starbucks    |    "
-    "starbucks completion zsh > ~/.zfunc/_starbucks, with fpath+=(~/.zfunc) before compinit in ~/.zshrc    |    "
-    "starbucks completion fish > ~/.config/fish/completions/starbucks.fish    |    "
-    "starbucks completion tcsh > ~/.starbucks.tcsh, with source ~/.starbucks.tcsh in ~/.tcshrc"
+_EXAMPLES = (
+    "starbucks completion bash > ~/.local/share/bash-completion/completions/starbucks",
+    "starbucks completion zsh > ~/.zfunc/_starbucks   # fpath+=(~/.zfunc) before compinit in ~/.zshrc",
+    "starbucks completion fish > ~/.config/fish/completions/starbucks.fish",
+    "starbucks completion tcsh > ~/.starbucks.tcsh   # source ~/.starbucks.tcsh in ~/.tcshrc",
 )
 # shtab's function for bash completes only files after a flag with several values, and splits names at spaces.
 _BASH_FILES = """_starbucks_files() {
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> None:
         words,
         "starbucks completion",
         "Print a script that lets a shell complete stages, flags and values. It is static: print it again after an upgrade.",
-        _EPILOG,
+        _EXAMPLES,
     )
     setup_logging(common)
     script = completion_script(arguments.shell)

@@ -20,6 +20,10 @@ SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
 _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
 
 
+# For help texts that name the aliases.
+ALIASES_HELP = f"The size aliases of a model with six sizes, from the smallest: {', '.join(SIZE_ALIASES)}"
+
+
 @dataclass(frozen=True, order=True)
 class Size:
     """One size of an embedding: the pooled output of transformer layer `layer`, cut to its first `dim` dimensions.

@@ -14,9 +14,9 @@ from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, 
 from starbucks_retrieval.errors import UserError
 
 HOST = "127.0.0.1"
-_EPILOG = (
-    "starbucks browse small.trec big.trec --corpus scifact    |    "
-    "starbucks browse run.trec --corpus corpus.jsonl --queries queries.tsv --qrels qrels.txt --serve"
+_EXAMPLES = (
+    "starbucks browse small.trec big.trec --corpus scifact",
+    "starbucks browse run.trec --corpus corpus.jsonl --queries queries.tsv --qrels qrels.txt --serve",
 )
 
 
@@ -35,13 +35,13 @@ class BrowseArguments:
     split: str = flag("test", "split of the judgements of a BEIR folder or short name")
     label: list[str] | None = flag(None, "a name for each run (default: the size in its tag, or its file name)")
     measure: str = flag("nDCG@10", "measure, by the name that ir-measures gives it")
-    relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)")
-    remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)")
+    relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)", rare=True)
+    remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)", rare=True)
     depth: int = flag(10, "passages shown of each run")
     max_queries: int = flag(200, "most queries on the page")
     pick: Pick = flag("changed", "queries to show if there are more: those that change most, the first, or random ones")
     max_text: int | None = flag(
-        None, "most characters of a passage (default: 1500, or fewer if the page would exceed 2 MB)"
+        None, "most characters of a passage (default: 1500, or fewer if the page would exceed 2 MB)", rare=True
     )
 
 
@@ -51,7 +51,7 @@ class PageArguments:
 
     output: str | None = flag(None, "file to write (default: browse.html, unless --serve)")
     serve: bool = flag(False, "serve the page on 127.0.0.1 until interrupted")
-    port: int = flag(0, "with --serve: the port (default: any free one)")
+    port: int = flag(0, "with --serve: the port (default: any free one)", rare=True)
     title: str | None = flag(None, "title of the page")
 
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
         _add_run_flag(argv),
         "starbucks browse",
         "A page of queries and what each run found for them, side by side.",
-        _EPILOG,
+        _EXAMPLES,
     )
     setup_logging(common)
     flags = asdict(shown)

@@ -30,8 +30,10 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks choose",
         "The best size within a budget, the Pareto front of quality and cost, and sizes for the next training.",
-        "starbucks choose --input grid.json --budget_ms 5 --bytes_per_passage 256    |    "
-        "starbucks choose --input scifact.json nfcorpus.json --measure nDCG@10 --auto_sizes 4",
+        (
+            "starbucks choose --input grid.json --budget_ms 5 --bytes_per_passage 256",
+            "starbucks choose --input scifact.json nfcorpus.json --measure nDCG@10 --auto_sizes 4",
+        ),
     )
     setup_logging(common)
     flags = dict(vars(arguments))

@@ -9,10 +9,12 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from starbucks_retrieval.cli.checks import check_flag
 from starbucks_retrieval.cli.config import convert, load_config
+from starbucks_retrieval.cli.help import RARE, FlagParser
 from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
@@ -27,8 +29,9 @@ def flag(default: Any = None, help: str = "", *, factory: Callable[[], Any] | No
         default: Its value when it is not given.
         help: One line for `--help`.
         factory: Makes the default of a flag that takes several values.
-        metadata: `required=True` refuses a command line without it; `choices` restricts the values to the names of an
-            iterable, such as a `Registry`, or of what a function returns, read when the parser is built.
+        metadata: `required=True` refuses a command line without it; `rare=True` shows it among the last in `--help`;
+            `choices` restricts the values to the names of an iterable, such as a `Registry`, or of what a function
+            returns, read when the parser is built.
 
     Example:
         >>> @dataclasses.dataclass
@@ -103,37 +106,59 @@ def flag_types(cls: type) -> dict[str, Any]:
     return hints
 
 
-def parser_for(classes: Sequence[type], prog: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+def parser_for(
+    classes: Sequence[type], prog: str, description: str, examples: Sequence[str] = (), notes: str = ""
+) -> FlagParser:
     """Return an argparse parser with one flag per dataclass field, spelled with underscores.
 
     Values that are not on the command line are absent from the namespace. The first line of a class' docstring is the
-    heading of its flags in `--help`. The parser raises UserError for a bad command line, where argparse would exit.
+    heading of its flags in `--help`, where required flags come first; flags with `rare=True` of all classes are together
+    under a heading of their own. The parser raises UserError for a bad command line, where argparse would exit.
 
     Args:
         classes: Dataclasses whose fields were made by `flag`.
         prog: The command, as `starbucks search`.
         description: One sentence for `--help`.
-        epilog: Text below the flags in `--help`.
+        examples: Command lines for `--help`.
+        notes: Text before the flags in `--help`.
     """
-    parser = _Parser(
-        prog=prog,
-        usage=f"{prog} [flags]",
-        description=description,
-        epilog=epilog,
-        allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=110),
-    )
+    parser = FlagParser(prog, description, examples, notes)
+    sections: dict[str, list[tuple[dataclasses.Field, Any]]] = {}
+    rare: list[tuple[dataclasses.Field, Any]] = []
     for cls in classes:
-        group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
-        hints = flag_types(cls)
-        for field in dataclasses.fields(cls):
-            if field.init:
-                _add_flag(group, field, hints[field.name])
+        title, hints = _title(cls), flag_types(cls)
+        fields = [(field, hints[field.name]) for field in dataclasses.fields(cls) if field.init]
+        rare += [(field, hint) for field, hint in fields if field.metadata.get("rare")]
+        common = [(field, hint) for field, hint in fields if not field.metadata.get("rare")]
+        sections[title] = sorted(common, key=partial(_need, cls))
+    every_command = sections.pop(_title(CommonArguments), None)
+    sections |= {RARE: rare} | ({} if every_command is None else {_title(CommonArguments): every_command})
+    for title, flags in sections.items():
+        group = parser.add_argument_group(title)
+        for field, hint in flags:
+            _add_flag(group, field, hint)
+    group.add_argument("-h", "--help", action="help", help="show this help message and exit")
     return parser
 
 
+def _need(cls: type, flag: tuple[dataclasses.Field, Any]) -> int:
+    """Return the rank of a flag in its section: required ones, those of the class itself, inherited ones."""
+    field, _ = flag
+    return 0 if field.metadata.get("required") else 1 if field.name in cls.__annotations__ else 2
+
+
+def _title(cls: type) -> str:
+    return (cls.__doc__ or cls.__name__).splitlines()[0].rstrip(".")
+
+
 def parse_flags(
-    classes: Sequence[type], argv: Sequence[str], prog: str, description: str, epilog: str = "", extra: bool = False
+    classes: Sequence[type],
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    examples: Sequence[str] = (),
+    notes: str = "",
+    extra: bool = False,
 ) -> tuple[list[Any], list[str]]:
     """Build one instance of each dataclass from flags, over values from an optional leading .yaml or .json file.
 
@@ -142,7 +167,8 @@ def parse_flags(
         argv: The words of the command line.
         prog: The command, as `starbucks search`.
         description: One sentence for `--help`.
-        epilog: Text below the flags in `--help`.
+        examples: Command lines for `--help`.
+        notes: Text before the flags in `--help`.
         extra: Return words and keys that no dataclass has, instead of refusing them.
 
     Returns:
@@ -151,7 +177,7 @@ def parse_flags(
     Raises:
         UserError: A flag is unknown, required and missing, or has a value of the wrong type.
     """
-    parser = parser_for(classes, prog, description, epilog)
+    parser = parser_for(classes, prog, description, examples, notes)
     argv = replace_flags(prog.split()[-1], [with_underscores(word) for word in argv])
     values: dict[str, Any] = {}
     leftover: list[str] = []
@@ -228,16 +254,14 @@ def with_underscores(word: str) -> str:
     return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> typing.NoReturn:
-        raise UserError(message, f"see {self.prog} --help")
-
-
 def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field, hint: Any) -> None:
     default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
     help_text = field.metadata.get("help", "")
     if default not in (None, dataclasses.MISSING, "", [], False):
-        help_text += f" (default: {default})"
+        shown = "true" if default is True else " ".join(default) if isinstance(default, list) else default
+        help_text += f" (default: {shown})"
+    if field.metadata.get("required"):
+        help_text += " (required)"
     options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
     scalar, is_list = _scalar_type(hint)
     if scalar is bool:
@@ -248,7 +272,8 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field, hint: An
         options.update(type=scalar, metavar=scalar.__name__.upper())
     if is_list:
         options.update(nargs="+", action="extend")  # --run a b and --run a --run b are the same
-    group.add_argument(f"--{field.name}", **options)
+    action = group.add_argument(f"--{field.name}", **options)
+    action.is_switch = scalar is bool and default is False  # type: ignore[attr-defined]
 
 
 def _scalar_type(hint: Any) -> tuple[Any, bool]:

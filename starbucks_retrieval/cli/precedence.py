@@ -72,7 +72,8 @@ def parse_training(
     argv: Sequence[str],
     prog: str,
     description: str,
-    epilog: str,
+    examples: Sequence[str] = (),
+    notes: str = "",
 ) -> ParsedTraining[T]:
     """Parse an optional leading .yaml or .json file and flags, over the preset that either of them names.
 
@@ -85,12 +86,13 @@ def parse_training(
         argv: The words of the command line.
         prog: The command, as `starbucks train`.
         description: One sentence for `--help`.
-        epilog: Text below the flags in `--help`.
+        examples: Command lines for `--help`.
+        notes: Text before the flags in `--help`.
 
     Raises:
         UserError: A value has the wrong type, or a required flag is missing.
     """
-    parser = parser_for([cls, CommonArguments], prog, description, epilog)
+    parser = parser_for([cls, CommonArguments], prog, description, examples, notes)
     hints = flag_types(cls) | flag_types(CommonArguments)
     words = replace_flags(prog.split()[-1], [with_underscores(word) for word in argv])
     layers: list[tuple[str, dict[str, Any]]] = []

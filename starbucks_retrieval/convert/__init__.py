@@ -39,8 +39,9 @@ class ConvertArguments:
     append_eos_token: bool = flag(
         False,
         "let the tokenizer end every text with its end-of-sequence token, as Tevatron's flag does; for pooling last",
+        rare=True,
     )
-    override: bool = flag(False, "let these flags contradict the settings that the checkpoint stores")
+    override: bool = flag(False, "let these flags contradict the settings that the checkpoint stores", rare=True)
     overwrite_output_dir: bool = flag(False, "replace an earlier model in the output folder")
 
 

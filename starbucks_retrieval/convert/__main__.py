@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 from starbucks_retrieval.convert import ConvertArguments
 
+_EXAMPLES = (
+    "starbucks convert --model_name_or_path checkpoint --output_dir model",
+    "starbucks convert --model_name_or_path base --lora_name_or_path adapters --output_dir model",
+)
+
 
 def main(argv: Sequence[str]) -> None:
     """Convert, and print a summary."""
@@ -16,6 +21,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks convert",
         "Convert a published checkpoint to a folder that every command reads: safetensors, tokenizer and configuration. "
         "Only tensors are read from pickles; no code of the checkpoint is run.",
+        _EXAMPLES,
     )
     setup_logging(common)
     from starbucks_retrieval.convert.api import convert

@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
 from starbucks_retrieval.demo import LONG, SHORT
 
+_EXAMPLES = (
+    "starbucks demo --short",
+    "starbucks demo --output demo-out",
+)
+
 
 @dataclasses.dataclass
 class DemoArguments:
@@ -27,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks demo",
         "The whole pipeline on the documentation of this machine's own Python, offline: encode at every size, train, "
         "and compare. A second call keeps what is finished.",
+        _EXAMPLES,
     )
     setup_logging(common)
     from starbucks_retrieval.demo.api import demo

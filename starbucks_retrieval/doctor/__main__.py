@@ -99,6 +99,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks doctor",
         "Report versions, devices, disk space and extras of this installation, and its problems with remedies.",
+        ("starbucks doctor", "starbucks doctor --online --thorough"),
     )
     setup_logging(common)
     report = examine(online=arguments.online, thorough=arguments.thorough)

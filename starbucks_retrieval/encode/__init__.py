@@ -12,7 +12,7 @@ from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.encode.api import encode
@@ -32,69 +32,77 @@ class EncodeArguments:
     encode_output_path: str = flag("", "folder for the embeddings, one sub-folder for each size", required=True)
     dataset_path: str | None = flag(None, "the texts to encode: a file, a BEIR folder, ir: or a short name")
     dataset_name: str | None = flag(None, "the same, a data set of the hub")
-    dataset_config: str | None = flag(None, "configuration of the hub data set")
-    dataset_split: str | None = flag(None, "split of the hub data set")
-    corpus_path: str | None = flag(None, "the same as --dataset_path")
-    corpus_name: str | None = flag(None, "the same as --dataset_name")
+    dataset_config: str | None = flag(None, "configuration of the hub data set", rare=True)
+    dataset_split: str | None = flag(None, "split of the hub data set", rare=True)
+    corpus_path: str | None = flag(None, "the same as --dataset_path", rare=True)
+    corpus_name: str | None = flag(None, "the same as --dataset_name", rare=True)
     encode_is_query: bool = flag(False, "the texts are queries")
 
     sizes: str | None = flag(
-        None, "sizes such as 2:32,6:128, size aliases (demi … trenta) or all (default: all sizes of the model)"
+        None, f"sizes such as 2:32,6:128; size aliases; or all (default: all sizes of the model). {ALIASES_HELP}"
     )
-    layer: int | None = flag(None, "one size: its layer (with --dim; default: the last)")
-    dim: int | None = flag(None, "one size: its dimensions (default: all)")
+    layer: int | None = flag(None, "one size: its layer (with --dim; default: the last)", rare=True)
+    dim: int | None = flag(None, "one size: its dimensions (default: all)", rare=True)
 
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
         "auto",
         "precision of the computation; auto: bf16 where this device computes it fast, else fp32; int8: with --backend openvino",
     )
     weights_dtype: Literal["float32", "bfloat16", "float16"] = flag(
-        "float32", "type of the weights in memory; 16 bits halve it, and embeddings are computed in that type"
+        "float32",
+        "type of the weights in memory; 16 bits halve it, and embeddings are computed in that type",
+        rare=True,
     )
     backend: str = flag(
         "torch",
         f"{BACKENDS.help_text()}; auto: the fastest on the first texts, which may differ from run to run",
         choices=lambda: (*BACKENDS, "auto"),
     )
-    torch_compile: bool = flag(False, "compile the layers (backend torch)")
+    torch_compile: bool = flag(False, "compile the layers (backend torch)", rare=True)
     store_dtype: Literal["float16", "float32"] = flag("float16", "type of the stored numbers")
     max_tokens_per_batch: int | None = flag(
-        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)"
+        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
     )
     per_device_eval_batch_size: int | None = flag(
-        None, "as in Tevatron: a batch has the tokens of this many texts of maximal length"
+        None, "as in Tevatron: a batch has the tokens of this many texts of maximal length", rare=True
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     attn_implementation: str | None = flag(
-        None, "an attention of transformers, or unpadded (default: sdpa where the model supports it)"
+        None, "an attention of transformers, or unpadded (default: sdpa where the model supports it)", rare=True
     )
 
     num_processes: int = flag(
         1, "processes on this machine that share the work, one for each GPU (several machines: torchrun)"
     )
     engine: Literal["local", "ray"] = flag(
-        "local", "ray: workers of Ray Data encode the shards; all must have access to the folders"
+        "local", "ray: workers of Ray Data encode the shards; all must have access to the folders", rare=True
     )
     ray_address: str | None = flag(
-        None, "address of a running Ray cluster (default: that of the environment, else a local one)"
+        None, "address of a running Ray cluster (default: that of the environment, else a local one)", rare=True
     )
-    ray_workers: int | None = flag(None, "workers that encode (default: the GPUs of the cluster, or one)")
-    shard_size: int = flag(16384, "rows of a shard, the unit of resuming")
-    dataset_number_of_shards: int = flag(1, "number of jobs that share the data")
-    dataset_shard_index: int = flag(0, "the number of this job among them, from 0")
+    ray_workers: int | None = flag(None, "workers that encode (default: the GPUs of the cluster, or one)", rare=True)
+    shard_size: int = flag(16384, "rows of a shard, the unit of resuming", rare=True)
+    dataset_number_of_shards: int = flag(1, "number of jobs that share the data", rare=True)
+    dataset_shard_index: int = flag(0, "the number of this job among them, from 0", rare=True)
     overwrite: bool = flag(False, "replace another store in the output folder")
 
-    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a backbone; a trained model stores this setting")
-    normalize: bool | None = flag(None, "likewise")
-    query_prefix: str | None = flag(None, "likewise")
-    passage_prefix: str | None = flag(None, "likewise")
-    passage_field_separator: str | None = flag(None, "likewise: the text between title and text of a passage")
-    query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
-    override: bool = flag(False, "let these flags contradict the stored settings of the model")
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "for a backbone; a trained model stores this setting", rare=True
+    )
+    normalize: bool | None = flag(None, "likewise", rare=True)
+    query_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_field_separator: str | None = flag(
+        None, "likewise: the text between title and text of a passage", rare=True
+    )
+    query_max_len: int | None = flag(None, "likewise: tokens of a query at most", rare=True)
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
+    override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
 
     # ielab/Starbucks
-    layers_to_save: str | None = flag(None, "as in ielab/Starbucks: layers to write at full width; the same as --sizes")
+    layers_to_save: str | None = flag(
+        None, "as in ielab/Starbucks: layers to write at full width; the same as --sizes", rare=True
+    )
 
     def __post_init__(self) -> None:
         as_flag_values(self)

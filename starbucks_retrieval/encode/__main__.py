@@ -20,6 +20,12 @@ from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.processes import PORT
 
+_EXAMPLES = (
+    "starbucks encode --model_name_or_path model --dataset_path corpus.jsonl --encode_output_path passages",
+    "starbucks encode --model_name_or_path model --dataset_path queries.jsonl --encode_is_query --encode_output_path queries",
+    "starbucks encode --model_name_or_path model --dataset_path scifact --sizes 2:32,6:128 --encode_output_path passages",
+)
+
 
 def main(argv: Sequence[str]) -> None:
     """Run the command, and print a summary."""
@@ -28,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks encode",
         "Write the embeddings of a corpus or of queries at all chosen sizes, in one pass; a rerun resumes.",
+        _EXAMPLES,
     )
     common = quiet_unless_first(common)
     setup_logging(common)

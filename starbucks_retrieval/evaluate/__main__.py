@@ -36,10 +36,10 @@ class EvaluateArguments:
     label: list[str] | None = flag(
         None, "name of the runs in tables: one for all or one for each (default: the file's name)"
     )
-    without: list[str] | None = flag(None, "sets to leave out of a further average")
+    without: list[str] | None = flag(None, "sets to leave out of a further average", rare=True)
     per_query: str | None = flag(None, "tsv to write: run, query_id, measure, value, set")
     output: str | None = flag(None, "result file to write (JSON): figures, findings, provenance; report reads it")
-    strict: bool = flag(False, "fail, and write nothing, if the preflight has a serious finding")
+    strict: bool = flag(False, "fail, and write nothing, if the preflight has a serious finding", rare=True)
 
 
 @dataclass
@@ -48,8 +48,8 @@ class ComparisonArguments:
 
     baseline: str | None = flag(None, "run or label that all others are tested against")
     test: Literal["t", "randomization", "bootstrap"] = flag("t", "paired, two-tailed test")
-    correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of one measure")
-    alpha: float = flag(0.05, "level of significance of the marks + and -")
+    correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of one measure", rare=True)
+    alpha: float = flag(0.05, "level of significance of the marks + and -", rare=True)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -58,8 +58,10 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks evaluate",
         "Score runs side by side, after a preflight.",
-        "starbucks evaluate --run bm25.trec ours.trec --qrels dl19 --baseline bm25 --output dl19.json    |    "
-        "starbucks evaluate --run scifact=a.trec fiqa=b.trec --qrels scifact=data/scifact fiqa=data/fiqa --label Ours",
+        (
+            "starbucks evaluate --run bm25.trec ours.trec --qrels dl19 --baseline bm25 --output dl19.json",
+            "starbucks evaluate --run scifact=a.trec fiqa=b.trec --qrels scifact=data/scifact fiqa=data/fiqa --label Ours",
+        ),
     )
     setup_logging(common)
     flags = asdict(arguments) | asdict(comparison) | {"seed": common.seed, "without": arguments.without or ()}

@@ -10,7 +10,7 @@ from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.registry import Registry
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +70,9 @@ class ExportArguments:
     output_dir: str = flag("", "folder to write, atomically", required=True)
     to: str = flag("", f"the tool that loads the folder; {TARGETS.help_text()}", required=True, choices=TARGETS)
 
-    size: str | None = flag(None, "the size, such as 6:128, or a size alias (demi … trenta)")
-    layer: int | None = flag(None, "instead of --size: its layer (with --dim; default: the last)")
-    dim: int | None = flag(None, "instead of --size: its dimensions (default: all)")
+    size: str | None = flag(None, f"the size, such as 6:128, or a size alias. {ALIASES_HELP}")
+    layer: int | None = flag(None, "instead of --size: its layer (with --dim; default: the last)", rare=True)
+    dim: int | None = flag(None, "instead of --size: its dimensions (default: all)", rare=True)
 
     int8: bool = flag(False, "openvino: 8-bit weights and activations, scaled on --calibration_path")
     calibration_path: str | None = flag(
@@ -82,7 +82,7 @@ class ExportArguments:
 
     push_to_hub: bool = flag(False, "upload the folder to the Hugging Face hub once it is written")
     hub_model_id: str | None = flag(None, "--push_to_hub: name of the repository, such as me/my-model")
-    hub_private: bool = flag(False, "--push_to_hub: a new repository is private")
+    hub_private: bool = flag(False, "--push_to_hub: a new repository is private", rare=True)
 
     def __post_init__(self) -> None:
         as_flag_values(self)

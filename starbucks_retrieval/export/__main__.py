@@ -8,6 +8,11 @@ from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.export import ExportArguments
 
+_EXAMPLES = (
+    "starbucks export --model_name_or_path model --size 2:32 --to sentence-transformers --output_dir small",
+    "starbucks export --model_name_or_path model --size 6:128 --to onnx --output_dir small-onnx",
+)
+
 
 def main(argv: Sequence[str]) -> None:
     """Run the command, and print a summary."""
@@ -16,6 +21,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks export",
         "Write one size of a model as a folder that sentence-transformers, transformers, ONNX Runtime or OpenVINO loads.",
+        _EXAMPLES,
     )
     setup_logging(common)
     from starbucks_retrieval.export.api import export, preview

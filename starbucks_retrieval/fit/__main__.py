@@ -9,6 +9,11 @@ from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.fit.arguments import FitArguments
 
+_EXAMPLES = (
+    "starbucks fit --model_name_or_path BAAI/bge-small-en-v1.5 --dataset_path corpus.jsonl --output_dir fitted",
+    "starbucks fit --model_name_or_path model --dataset_path corpus.jsonl --query_path queries.jsonl --output_dir fitted",
+)
+
 
 def main(argv: Sequence[str]) -> None:
     """Fit, then print the grid, the recommended sizes and the next command."""
@@ -17,6 +22,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks fit",
         "Make small sizes of any encoder good in minutes, from texts without labels; a rerun resumes.",
+        _EXAMPLES,
     )
     setup_logging(common)
     if dry_run_args.dry_run:

@@ -23,16 +23,21 @@ class FitArguments:
         help="passages: corpora, .txt files with one text a line, or data sets of the hub", factory=list
     )
     query_path: list[str] = flag(help="queries: files like queries.jsonl, or BEIR folders", factory=list)
-    query_split: str | None = flag(None, "of BEIR folders: only the queries that this split judges, such as train")
+    query_split: str | None = flag(
+        None, "of BEIR folders: only the queries that this split judges, such as train", rare=True
+    )
 
     layers: str | None = flag(None, "layers to fit, such as 0,2,4; 0 is a table of tokens (default: all)")
     concat_layers: bool = flag(
-        False, "fit each layer from all layers up to it: a little better at deep layers, cannot be exported as a folder"
+        False,
+        "fit each layer from all layers up to it: a little better at deep layers, cannot be exported as a folder",
+        rare=True,
     )
     table_input: bool = flag(
         True,
         "fit each layer from its own output and that of the table of tokens; without it, layers below the last are less "
         "good, but can be exported to sentence-transformers",
+        rare=True,
     )
     sizes: str | None = flag(None, "the sizes that the model stores (default: recommended from the measured grid)")
     max_texts: int | None = flag(
@@ -43,19 +48,23 @@ class FitArguments:
         "fp32", "precision of the forward pass; auto: bf16 where this device computes it fast"
     )
     max_tokens_per_batch: int | None = flag(
-        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)"
+        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     overwrite_output_dir: bool = flag(False, "replace an earlier fit in the output folder")
 
-    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a backbone; a trained model stores this setting")
-    normalize: bool | None = flag(None, "likewise: compare by cosine instead of dot product")
-    query_prefix: str | None = flag(None, "likewise")
-    passage_prefix: str | None = flag(None, "likewise")
-    passage_field_separator: str | None = flag(None, "likewise: the text between title and text of a passage")
-    query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
-    override: bool = flag(False, "let these flags contradict the stored settings of the model")
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "for a backbone; a trained model stores this setting", rare=True
+    )
+    normalize: bool | None = flag(None, "likewise: compare by cosine instead of dot product", rare=True)
+    query_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_field_separator: str | None = flag(
+        None, "likewise: the text between title and text of a passage", rare=True
+    )
+    query_max_len: int | None = flag(None, "likewise: tokens of a query at most", rare=True)
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
+    override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
 
     def __post_init__(self) -> None:
         as_flag_values(self)

@@ -38,8 +38,10 @@ class GridArguments:
         factory=list,
     )
     split: str = flag("test", "which judgements of a BEIR folder or short name, and which queries")
-    queries: str | None = flag(None, "queries, where they lie elsewhere")
-    qrels: str | None = flag(None, "judgements, where they lie elsewhere; queries they do not judge count for nothing")
+    queries: str | None = flag(None, "queries, where they lie elsewhere", rare=True)
+    qrels: str | None = flag(
+        None, "judgements, where they lie elsewhere; queries they do not judge count for nothing", rare=True
+    )
     layers: str | None = flag(None, "layers such as 2,4,6 (default: N·{1..6}/6 of the model's N)")
     dims: str | None = flag(None, "dims such as 32,128 (default: 8, 16, 32 … and the model's width)")
     measures: list[str] = flag(
@@ -52,15 +54,15 @@ class GridArguments:
     asymmetric: bool = flag(False, "queries at every layer against passages at every layer, at equal dims")
     remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
     measure_cost: bool = flag(False, "time the encoder cut at each layer on some of the texts, for choose and report")
-    keep_values: bool = flag(True, "keep the figure of each query, which tests of significance need")
+    keep_values: bool = flag(True, "keep the figure of each query, which tests of significance need", rare=True)
     output: str | None = flag(None, "result file to write (default: grid.json; deltas are written only if it is given)")
     label: str | None = flag(None, "how tables call the model (default: the last part of its name)")
-    work_dir: str | None = flag(None, "where the embeddings go (default: a folder beside --output)")
+    work_dir: str | None = flag(None, "where the embeddings go (default: a folder beside --output)", rare=True)
     keep_work_dir: bool | None = flag(
-        None, "keep the embeddings, of which another grid can be made (default: only in a --work_dir)"
+        None, "keep the embeddings, of which another grid can be made (default: only in a --work_dir)", rare=True
     )
     overwrite: bool = flag(False, "replace embeddings of another job in the work folder")
-    max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
+    max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results", rare=True)
 
     @property
     def target(self) -> Path:
@@ -113,18 +115,22 @@ class EncodingArguments:
         "fp32", "arithmetic; auto: bf16 where this device is fast in it, else fp32"
     )
     store_dtype: Literal["float32", "float16"] = flag(
-        "float32", "numbers on disk; float16 takes half the space and rounds before cutting"
+        "float32", "numbers on disk; float16 takes half the space and rounds before cutting", rare=True
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
-    attn_implementation: str | None = flag(None, "transformers' attention, or unpadded")
-    max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
+    attn_implementation: str | None = flag(None, "transformers' attention, or unpadded", rare=True)
+    max_tokens_per_batch: int | None = flag(
+        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
+    )
     num_processes: int = flag(1, "processes of this machine that share the encoding, one a GPU")
-    shard_size: int = flag(16384, "rows of a shard, the unit of resuming")
-    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a bare backbone (a trained model stores it)")
-    normalize: bool | None = flag(None, "likewise")
-    query_prefix: str | None = flag(None, "likewise")
-    passage_prefix: str | None = flag(None, "likewise")
-    passage_field_separator: str | None = flag(None, "likewise: between title and text")
-    query_max_len: int | None = flag(None, "likewise: tokens of a query")
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage")
-    override: bool = flag(False, "let these flags contradict what the model stores")
+    shard_size: int = flag(16384, "rows of a shard, the unit of resuming", rare=True)
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "for a bare backbone (a trained model stores it)", rare=True
+    )
+    normalize: bool | None = flag(None, "likewise", rare=True)
+    query_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_field_separator: str | None = flag(None, "likewise: between title and text", rare=True)
+    query_max_len: int | None = flag(None, "likewise: tokens of a query", rare=True)
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage", rare=True)
+    override: bool = flag(False, "let these flags contradict what the model stores", rare=True)

@@ -14,10 +14,10 @@ from starbucks_retrieval.grid import EncodingArguments, GridArguments
 from starbucks_retrieval.grid.tables import matrices
 from starbucks_retrieval.metrics.results import Results, read_results, write_results
 
-EPILOG = (
-    "starbucks grid --model_name_or_path model --dataset_path scifact --output model.json    |    "
-    "starbucks grid --task sts --model_name_or_path model --data stsb    |    "
-    "starbucks grid --input ours.json --minus theirs.json [--output deltas.json]"
+EXAMPLES = (
+    "starbucks grid --model_name_or_path model --dataset_path scifact --output model.json",
+    "starbucks grid --task sts --model_name_or_path model --data stsb",
+    "starbucks grid --input ours.json --minus theirs.json [--output deltas.json]",
 )
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks grid",
         "Measure a model at every layer and dim, from one encoding pass; or show the difference of two such grids.",
-        EPILOG,
+        EXAMPLES,
     )
     setup_logging(common)
     if comparison.input or comparison.minus:

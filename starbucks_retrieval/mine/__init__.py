@@ -28,10 +28,10 @@ class MineArguments:
 
     dataset_path: str | None = flag(None, "training groups: file, BEIR folder, ir: or short name")
     dataset_name: str | None = flag(None, "the same, from the hub")
-    dataset_config: str | None = flag(None, "configuration of the hub data set")
+    dataset_config: str | None = flag(None, "configuration of the hub data set", rare=True)
     dataset_split: str = flag("train", "split of the training groups")
     corpus_path: str | None = flag(None, "passages to take negatives from; a BEIR folder contains its corpus")
-    corpus_name: str | None = flag(None, "the same, from the hub")
+    corpus_name: str | None = flag(None, "the same as --corpus_path, from the hub", rare=True)
     output_path: str = flag("", "file for the training rows, .jsonl or .jsonl.gz", required=True)
     overwrite: bool = flag(False, "replace the output file; candidates that still fit are used again")
 
@@ -47,32 +47,40 @@ class MineArguments:
     range: str | None = flag(None, "ranks to take from, such as 10:200, counted without positives (default: all)")
     margin: float | None = flag(None, "keep scores up to the lowest positive's minus this")
     ratio: float | None = flag(None, "keep scores up to this times the lowest positive's, where that is above 0")
-    duplicate_threshold: float = flag(0.9, "skip texts that share this much of their words with a positive's (Jaccard)")
-    save_scores: bool = flag(False, "write positive_scores and negative_scores too, for distillation")
+    duplicate_threshold: float = flag(
+        0.9, "skip texts that share this much of their words with a positive's (Jaccard)", rare=True
+    )
+    save_scores: bool = flag(False, "write positive_scores and negative_scores too, for distillation", rare=True)
 
     teacher_name_or_path: str | None = flag(
         None,
         "save the scores of this cross-encoder (its logit) or bi-encoder (divided by its temperature) instead; "
         "implies --save_scores and does not change which negatives are chosen",
     )
-    teacher_size: str | None = flag(None, "of a bi-encoder, layer:dim (default: its full size)")
+    teacher_size: str | None = flag(None, "of a bi-encoder, layer:dim (default: its full size)", rare=True)
     teacher_max_len: int | None = flag(
-        None, "tokens of a cross-encoder's pair (default: 512, or the model's limit if lower)"
+        None, "tokens of a cross-encoder's pair (default: 512, or the model's limit if lower)", rare=True
     )
 
     size: str | None = flag(None, "of the model, layer:dim (default: its full size)")
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag("auto", "arithmetic; auto: bf16 where it is fast, else fp32")
-    weights_dtype: Literal["float32", "bfloat16", "float16"] = flag(
-        "float32", "type of the weights of models in memory; 16 bits halve it, and scores are computed in that type"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag(
+        "auto", "arithmetic; auto: bf16 where it is fast, else fp32", rare=True
     )
-    max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
+    weights_dtype: Literal["float32", "bfloat16", "float16"] = flag(
+        "float32",
+        "type of the weights of models in memory; 16 bits halve it, and scores are computed in that type",
+        rare=True,
+    )
+    max_tokens_per_batch: int | None = flag(
+        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
+    )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     bm25_backend: Literal["auto", "bm25s", "pyserini"] = flag(
-        "auto", "pyserini (Lucene, Porter stems, Java 21), bm25s (no stems); both drop English stop words"
+        "auto", "pyserini (Lucene, Porter stems, Java 21), bm25s (no stems); both drop English stop words", rare=True
     )
-    bm25_k1: float = flag(0.9, "saturation of term counts; Anserini's default")
-    bm25_b: float = flag(0.4, "weight of passage length; Anserini's default")
+    bm25_k1: float = flag(0.9, "saturation of term counts; Anserini's default", rare=True)
+    bm25_b: float = flag(0.4, "weight of passage length; Anserini's default", rare=True)
 
     def __post_init__(self) -> None:
         as_flag_values(self)

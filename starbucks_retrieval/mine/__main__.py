@@ -8,9 +8,9 @@ from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.mine import MineArguments
 
-_EPILOG = (
-    "starbucks mine --dataset_path groups.jsonl --corpus_path corpus.jsonl --bm25 --output_path negatives.jsonl    |    "
-    "starbucks mine --dataset_path scifact --model_name_or_path model --size 6:128 --ratio 0.95 --output_path n.jsonl.gz"
+_EXAMPLES = (
+    "starbucks mine --dataset_path groups.jsonl --corpus_path corpus.jsonl --bm25 --output_path negatives.jsonl",
+    "starbucks mine --dataset_path scifact --model_name_or_path model --size 6:128 --ratio 0.95 --output_path n.jsonl.gz",
 )
 
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks mine",
         "Give every training query hard negatives: passages that BM25, a model or a run ranks high but that are not positives.",
-        _EPILOG,
+        _EXAMPLES,
     )
     setup_logging(common)
     if dry_run.dry_run:

@@ -89,7 +89,7 @@ class BertBackbone(nn.Module):
         if not attention_mask.all():  # torch has faster kernels for attention without a mask
             mask = attention_mask.bool()[:, None, None, :].expand(batch, 1, tokens, tokens)
         hidden = self.embeddings(input_ids)
-        for layer in self.encoder["layer"]:  # type: ignore[union-attr]
+        for layer in self.encoder["layer"]:
             hidden = layer(hidden, mask)
         return SimpleNamespace(last_hidden_state=hidden)
 

@@ -63,54 +63,58 @@ class PretrainArguments:
         None, "text: .txt files (a document a line), jsonl, csv, parquet, BEIR or Arrow folders, ir: or short names"
     )
     dataset_name: str | None = flag(None, "text from the hub (or use --dataset_path)")
-    dataset_config: str | None = flag(None, "configuration of the hub data set")
-    dataset_split: str | None = flag(None, "its split (default: train)")
-    text_column: str | None = flag(None, "column that holds the text (default: text or contents)")
-    paragraphs: bool = flag(False, "documents of .txt files end at blank lines, not at every line")
+    dataset_config: str | None = flag(None, "configuration of the hub data set", rare=True)
+    dataset_split: str | None = flag(None, "its split (default: train)", rare=True)
+    text_column: str | None = flag(None, "column that holds the text (default: text or contents)", rare=True)
+    paragraphs: bool = flag(False, "documents of .txt files end at blank lines, not at every line", rare=True)
     preset: str | None = flag(None, f"a published recipe; flags override it. One of {', '.join(PRESETS)}")
 
     objective: str = flag("smae", f"the loss. {PRETRAIN_OBJECTIVES.help_text()}", choices=PRETRAIN_OBJECTIVES)
     variant: str = flag("starbucks", "smae: starbucks is the sum of both losses (paper), starbucks-released half of it")
     sizes: str | None = flag(None, "sizes such as 2:32,6:128,12:768 (default: six sizes in the paper's proportions)")
-    encoder_mlm_probability: float | None = flag(None, "masked for the encoder (default: 0.2; retromae 0.3)")
-    decoder_mlm_probability: float | None = flag(None, "masked for the decoder (default: 0.4; retromae 0.5)")
+    encoder_mlm_probability: float | None = flag(None, "masked for the encoder (default: 0.2; retromae 0.3)", rare=True)
+    decoder_mlm_probability: float | None = flag(None, "masked for the decoder (default: 0.4; retromae 0.5)", rare=True)
     masks: Literal["nested", "independent"] | None = flag(
-        None, "whether the encoder's masked words are among the decoder's (default: nested for smae, else independent)"
+        None,
+        "whether the encoder's masked words are among the decoder's (default: nested for smae, else independent)",
+        rare=True,
     )
     replace: Literal["80/10/10", "always_mask"] = flag(
         "80/10/10",
         "masked tokens become the mask token, a random token or stay, in these proportions; or always the mask token",
+        rare=True,
     )
     projection: Literal["transform", "linear"] | None = flag(
         None,
         "applied to a truncated state: the head's transform on its first inputs (default), or its matrix alone (eq. 7)",
+        rare=True,
     )
-    decoder_layers: int | None = flag(None, "layers of a basic decoder (default: 1)")
+    decoder_layers: int | None = flag(None, "layers of a basic decoder (default: 1)", rare=True)
     decoder_init: Literal["first", "random"] | None = flag(
-        None, "decoder from the backbone's first layers, or random (default: first; retromae random)"
+        None, "decoder from the backbone's first layers, or random (default: first; retromae random)", rare=True
     )
     decoder_token_fraction: float | None = flag(
-        None, "part of the decoder's targets that each size predicts (default: 1)"
+        None, "part of the decoder's targets that each size predicts (default: 1)", rare=True
     )
-    size_batch: int | None = flag(None, "sizes that the decoder runs at once (default: all)")
+    size_batch: int | None = flag(None, "sizes that the decoder runs at once (default: all)", rare=True)
     contrastive_weight: float | None = flag(
-        None, "weight of InfoNCE between two spans of a document; needs --mode spans"
+        None, "weight of InfoNCE between two spans of a document; needs --mode spans", rare=True
     )
-    contrastive_temperature: float | None = flag(None, "divides the scores of InfoNCE (default: 1)")
-    contrastive_normalize: bool | None = flag(None, "cosines instead of dot products")
+    contrastive_temperature: float | None = flag(None, "divides the scores of InfoNCE (default: 1)", rare=True)
+    contrastive_normalize: bool | None = flag(None, "cosines instead of dot products", rare=True)
 
     max_length: int = flag(512, "tokens of a sequence, special tokens included; at most the backbone's limit")
     mode: Literal["window", "blocks", "spans"] = flag(
         "window", "one random window of a long document; blocks of whole sentences; or two spans of each document"
     )
-    pack: bool = flag(False, "blocks continue into the next document")
-    shuffle: int = flag(10000, "documents that are shuffled together; 0 keeps the order of the files")
-    dropout: float | None = flag(None, "dropout probability of all layers (default: the backbone's)")
+    pack: bool = flag(False, "blocks continue into the next document", rare=True)
+    shuffle: int = flag(10000, "documents that are shuffled together; 0 keeps the order of the files", rare=True)
+    dropout: float | None = flag(None, "dropout probability of all layers (default: the backbone's)", rare=True)
     max_skipped_steps: int = flag(
-        100, "stop after this many steps with NaN or infinite gradients; each such step is skipped"
+        100, "stop after this many steps with NaN or infinite gradients; each such step is skipped", rare=True
     )
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
-    override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
+    override: bool = flag(False, "resume although the configuration differs from the checkpoint's", rare=True)
     dry_run: bool = flag(False, "write nothing; print the work and the bytes it would write")
     print_config: bool = flag(False, "train nothing; print every value and whether a flag, a file or a preset set it")
 
@@ -163,7 +167,11 @@ class PretrainArguments:
         )
 
 
-_EPILOG = """All flags of transformers' TrainingArguments work too: --output_dir and --max_steps (required),
+_EXAMPLES = (
+    "starbucks pretrain --model_name_or_path bert-base-uncased --dataset_path text.txt --output_dir backbone --max_steps 1000",
+    "starbucks pretrain --model_name_or_path bert-base-uncased --preset starbucks --dataset_path corpus.jsonl --output_dir backbone --max_steps 10000",
+)
+_NOTES = """All flags of transformers' TrainingArguments work too: --output_dir and --max_steps (required),
 --per_device_train_batch_size, --learning_rate, --lr_scheduler_type, --bf16, --gradient_checkpointing, --save_steps,
 --resume_from_checkpoint true, --dataloader_num_workers 1 ….
 Checkpoints: every --save_steps steps (500), and every 15 minutes of a slow run; a run of fewer steps leaves none.
@@ -179,7 +187,8 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks pretrain",
         "Pre-train a backbone so that its small sizes represent a text as well as possible.",
-        _EPILOG,
+        _EXAMPLES,
+        _NOTES,
     )
     check_training_flags(parsed.rest, flag_types(PretrainArguments))
     from starbucks_retrieval.pretrain.api import DEFAULTS, plan_pretraining, pretrain, settings_of

@@ -58,26 +58,28 @@ class SearchArguments:
     passage_reps: str | None = flag(None, "passages: the output of encode, or a quoted pattern of parts")
     query_reps: str | None = flag(None, "queries: the output of encode --encode_is_query")
     size: str | None = flag(None, "layer:dim, where several sizes are stored")
-    layer: int | None = flag(None, "layer of the size, with --dim instead of --size")
-    dim: int | None = flag(None, "dim of the size, with --layer instead of --size")
+    layer: int | None = flag(None, "layer of the size, with --dim instead of --size", rare=True)
+    dim: int | None = flag(None, "dim of the size, with --layer instead of --size", rare=True)
     query_size: str | None = flag(
         None,
         "layer:dim of the queries, where their layer differs from that of the passages (--size, --funnel): for a model "
         "that starbucks fit made",
+        rare=True,
     )
     sizes: str | None = flag(None, "several sizes, or all: one run for each in the folder --save_ranking_to")
     depth: int | None = flag(None, "passages per query in the run (default: 1000)")
     save_ranking_to: str | None = flag(None, "the run file; .gz compresses it")
-    save_format: Literal["trec", "msmarco", "tevatron"] = flag("trec", "columns of the run")
-    batch_size: int = flag(1024, "queries per pass over the passages; -1: as many as fit in memory")
+    save_format: Literal["trec", "msmarco", "tevatron"] = flag("trec", "columns of the run", rare=True)
+    batch_size: int = flag(1024, "queries per pass over the passages; -1: as many as fit in memory", rare=True)
     max_memory: str = flag("2GB", "memory for vectors and result lists; never changes results")
-    threads: int | None = flag(None, "CPU threads")
+    threads: int | None = flag(None, "CPU threads", rare=True)
     skip_checksum: bool = flag(
         False,
         "do not compare vectors, ids and the index with their checksums: damage may change results unnoticed. The tag of "
         "the run says so",
+        rare=True,
     )
-    override: bool = flag(False, "accept passages as queries and queries as passages: for symmetric tasks")
+    override: bool = flag(False, "accept passages as queries and queries as passages: for symmetric tasks", rare=True)
 
     engine: str = flag(
         "auto",
@@ -87,10 +89,14 @@ class SearchArguments:
     device: str | None = flag(
         None, "cpu, cuda … (torch: default a GPU where there is one; faiss: cuda where faiss-gpu is)"
     )
-    dtype: Literal["auto", "fp32", "bf16"] = flag("auto", "arithmetic of --engine torch; never changes results")
-    ray_workers: int | None = flag(None, "--engine ray: workers that share the passages (default: one a machine)")
+    dtype: Literal["auto", "fp32", "bf16"] = flag(
+        "auto", "arithmetic of --engine torch; never changes results", rare=True
+    )
+    ray_workers: int | None = flag(
+        None, "--engine ray: workers that share the passages (default: one a machine)", rare=True
+    )
     ray_address: str | None = flag(
-        None, "--engine ray: a running cluster (default: that of the environment, or a local one)"
+        None, "--engine ray: a running cluster (default: that of the environment, or a local one)", rare=True
     )
 
     def __post_init__(self) -> None:
@@ -148,15 +154,18 @@ class IndexArguments:
     )
     save_index: str | None = flag(None, "folder that keeps the index; built unless the same one exists there")
     load_index: str | None = flag(None, "folder of an index that --save_index wrote")
-    index_build: str | None = flag(None, "parameters of building: efConstruction=200,niter=20")
-    index_search: str | None = flag(None, "parameters of searching: nprobe=16, efSearch=64 (Milvus: ef=64)")
-    train_sample: int | None = flag(None, "passages the index is trained on (default: what the factory needs)")
+    index_build: str | None = flag(None, "parameters of building: efConstruction=200,niter=20", rare=True)
+    index_search: str | None = flag(None, "parameters of searching: nprobe=16, efSearch=64 (Milvus: ef=64)", rare=True)
+    train_sample: int | None = flag(
+        None, "passages the index is trained on (default: what the factory needs)", rare=True
+    )
     rescore: int = flag(
         4,
         "depth x this many rows are scored again, exactly, by the stored vectors; 0: the scores of the index. "
         "10 or more suits Binary and short codes",
+        rare=True,
     )
-    skip_index_checksum: bool = flag(False, "do not read the whole index before searching")
+    skip_index_checksum: bool = flag(False, "do not read the whole index before searching", rare=True)
     measure_recall: int | None = flag(None, "compare this many queries with exact search and print recall")
     overwrite: bool = flag(False, "replace another index in that folder")
 
@@ -184,8 +193,10 @@ class MilvusArguments:
 
     uri: str | None = flag(None, "--engine milvus: a file such as milvus.db (Milvus Lite), or http://host:19530")
     collection: str = flag("starbucks", "its collection; loaded from --passage_reps, an interrupted load resumes")
-    milvus_index: str = flag("FLAT", "index of its vector fields, as the server names it: FLAT, HNSW, IVF_FLAT …")
-    milvus_token: str | None = flag(None, "user:password (better: in a configuration file)")
+    milvus_index: str = flag(
+        "FLAT", "--engine milvus: index of the vector fields, as the server names it: FLAT, HNSW, IVF_FLAT …", rare=True
+    )
+    milvus_token: str | None = flag(None, "--engine milvus: user:password (better: in a configuration file)", rare=True)
 
 
 @dataclass
@@ -209,8 +220,8 @@ class PlanArguments:
         "--depth; approximate indexes are not estimated",
     )
     passages: float | None = flag(None, "--plan: how many, such as 1e9 (default: those of --passage_reps)")
-    plan_batch: int | None = flag(None, "--plan: queries at once (default: shown for 1 and for 64)")
-    store_dtype: Literal["float16", "float32"] = flag("float16", "--plan: type of the stored vectors")
+    plan_batch: int | None = flag(None, "--plan: queries at once (default: shown for 1 and for 64)", rare=True)
+    store_dtype: Literal["float16", "float32"] = flag("float16", "--plan: type of the stored vectors", rare=True)
 
     def __post_init__(self) -> None:
         if self.passages is not None and not 1 <= self.passages < math.inf:

@@ -29,10 +29,10 @@ from starbucks_retrieval.search.searcher import Hit, Searcher
 from starbucks_retrieval.sizes import Size, Sizes
 
 DESCRIPTION = "Find the nearest passages of every stored query and write a run; or answer a query given as text."
-EPILOG = (
-    "starbucks search --query_reps q --passage_reps p --size 6:128 --save_ranking_to run.trec    |    "
-    "starbucks search --query_reps q --passage_reps p --funnel 2:32@1000,12:768 --save_ranking_to run.trec    |    "
-    "starbucks search --model_name_or_path model --passage_reps p --size 6:128 --corpus_path corpus.jsonl --interactive"
+EXAMPLES = (
+    "starbucks search --query_reps q --passage_reps p --size 6:128 --save_ranking_to run.trec",
+    "starbucks search --query_reps q --passage_reps p --funnel 2:32@1000,12:768 --save_ranking_to run.trec",
+    "starbucks search --model_name_or_path model --passage_reps p --size 6:128 --corpus_path corpus.jsonl --interactive",
 )
 
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
     classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments]
     classes += [QueryArguments, PlanArguments, DryRunArguments, CommonArguments]
     (args, funnel, index, milvus, query_args, plan_args, dry_run_args, common), _ = parse_flags(
-        classes, argv, "starbucks search", DESCRIPTION, EPILOG
+        classes, argv, "starbucks search", DESCRIPTION, EXAMPLES
     )
     setup_logging(common)
     if plan_args.plan:

@@ -13,7 +13,7 @@ from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results
 from starbucks_retrieval.models.backends import BACKENDS
-from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig, NestedEncoder
@@ -31,22 +31,28 @@ class SentenceArguments:
     """A model and its sizes."""
 
     model_name_or_path: str = flag("", "model folder or hub name", required=True)
-    sizes: str | None = flag(None, "sizes such as 2:32,6:128, size aliases, or all (default: the sizes of the model)")
+    sizes: str | None = flag(
+        None, f"sizes such as 2:32,6:128; size aliases; or all (default: the sizes of the model). {ALIASES_HELP}"
+    )
     grid: bool = flag(False, "every pair of --layers (default: N·{1..6}/6) and --dims (default: 8,16,32,… and all)")
     layers: str | None = flag(None, "layers of a grid: 2,4,6")
     dims: str | None = flag(None, "dimensions of a grid: 32,64,128")
     label: str | None = flag(None, "name of the model in tables (default: its folder's name)")
 
-    encode_is_query: bool = flag(False, "use the model's query prefix and length, not those of passages")
-    max_length: int | None = flag(None, "tokens of a sentence (default: the length stored with the model)")
-    pooling: Literal["cls", "mean", "last"] | None = flag(None, "for a bare backbone (a trained model stores it)")
-    normalize: bool | None = flag(None, "for a bare backbone; cosines do not depend on it")
-    override: bool = flag(False, "allow these flags to contradict the model's stored settings")
-    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
-        "fp32", "precision of the encoder; published tables use fp32"
+    encode_is_query: bool = flag(False, "use the model's query prefix and length, not those of passages", rare=True)
+    max_length: int | None = flag(None, "tokens of a sentence (default: the length stored with the model)", rare=True)
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "for a bare backbone (a trained model stores it)", rare=True
     )
-    backend: str = flag("torch", BACKENDS.help_text(), choices=BACKENDS)
-    max_tokens_per_batch: int | None = flag(None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)")
+    normalize: bool | None = flag(None, "for a bare backbone; cosines do not depend on it", rare=True)
+    override: bool = flag(False, "allow these flags to contradict the model's stored settings", rare=True)
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = flag(
+        "fp32", "precision of the encoder; published tables use fp32", rare=True
+    )
+    backend: str = flag("torch", BACKENDS.help_text(), choices=BACKENDS, rare=True)
+    max_tokens_per_batch: int | None = flag(
+        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
+    )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     def __post_init__(self) -> None:

@@ -175,13 +175,32 @@ def _import(args: ImportArguments, common: CommonArguments) -> None:
 
 
 # name: (help, flags, leading words, function)
-COMMANDS: dict[str, tuple[str, type, str, Command]] = {
-    "verify": ("read every file and compare its checksum", PathArguments, "PATH…", _verify),
-    "info": ("describe stores, complete or not", PathArguments, "PATH…", _info),
-    "slice": ("write smaller dims of the same layer", SliceArguments, "PATH OUTPUT", _slice),
-    "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge),
-    "export": ("write a store as Parquet, Arrow or plain numpy", StoreExportArguments, "PATH OUTPUT", _export),
-    "import": ("make a store from pickles of Tevatron or ielab/Starbucks", ImportArguments, "FILE… OUTPUT", _import),
+# What it does, its flags, its words before the flags, the function, and an example of these words.
+COMMANDS: dict[str, tuple[str, type, str, Command, str]] = {
+    "verify": ("read every file and compare its checksum", PathArguments, "PATH…", _verify, "passages queries"),
+    "info": ("describe stores, complete or not", PathArguments, "PATH…", _info, "passages"),
+    "slice": (
+        "write smaller dims of the same layer",
+        SliceArguments,
+        "PATH OUTPUT",
+        _slice,
+        "passages/L12-D768 small --dims 32,128",
+    ),
+    "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge, "part-0 part-1 passages"),
+    "export": (
+        "write a store as Parquet, Arrow or plain numpy",
+        StoreExportArguments,
+        "PATH OUTPUT",
+        _export,
+        "passages passages.parquet --size 6:128",
+    ),
+    "import": (
+        "make a store from pickles of Tevatron or ielab/Starbucks",
+        ImportArguments,
+        "FILE… OUTPUT",
+        _import,
+        "corpus.0.pkl corpus.1.pkl passages --layer 12",
+    ),
 }
 
 
@@ -189,7 +208,7 @@ def main(argv: Sequence[str]) -> None:
     """Run a sub-command, and print a summary."""
     if argv and argv[0] in ("-h", "--help", "help"):
         print("usage: starbucks store <sub-command> PATH… [flags]\n")
-        for name, (line, _, words, _) in COMMANDS.items():
+        for name, (line, _, words, *_) in COMMANDS.items():
             print(f"  {name:7} {words:13} {line}")
         print(
             "\nPaths are local or URLs such as s3://bucket/folder. starbucks store <sub-command> --help lists its flags."
@@ -198,12 +217,13 @@ def main(argv: Sequence[str]) -> None:
     if not argv or argv[0] not in COMMANDS:
         what = f"store has no sub-command {argv[0]!r}" if argv else "store needs a sub-command"
         raise UserError(what, f"use one of {', '.join(COMMANDS)}; starbucks store --help describes them")
-    line, flags, words, command = COMMANDS[argv[0]]
+    line, flags, words, command, example = COMMANDS[argv[0]]
     (arguments, common), _ = parse_flags(
         [flags, CommonArguments],
         _named(argv[1:], "OUTPUT" in words),
         f"starbucks store {argv[0]} {words}",
         f"{line[0].upper()}{line[1:]}.",
+        (f"starbucks store {argv[0]} {example}",),
     )
     setup_logging(common)
     command(arguments, common)

@@ -9,6 +9,11 @@ from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, s
 from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.sts.api import StsArguments, difference_table, sts
 
+_EXAMPLES = (
+    "starbucks sts --model_name_or_path model --output sts.json",
+    "starbucks sts --model_name_or_path model --data pairs.tsv --grid",
+)
+
 
 def main(argv: Sequence[str]) -> None:
     """Parse, measure, print a table."""
@@ -17,6 +22,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks sts",
         "Correlate cosines of scored pairs with their scores, at every size from one encoding pass.",
+        _EXAMPLES,
     )
     setup_logging(common)
     results = sts(arguments, common.seed)

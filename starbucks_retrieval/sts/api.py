@@ -39,12 +39,14 @@ class StsArguments(SentenceArguments):
     split: str | None = flag(None, "split of the sets that have splits (default: test)")
     measure: Literal["spearman", "pearson"] = flag("spearman", "which correlation")
     output: str | None = flag(None, "JSON to write: figures and what made them")
-    keep_pairs: bool = flag(False, "write every pair's cosine and score, too, for paired tests of significance")
+    keep_pairs: bool = flag(
+        False, "write every pair's cosine and score, too, for paired tests of significance", rare=True
+    )
     baseline: str | None = flag(None, "result file of another model: adds a table of the differences from it")
     test: Test = flag(
         "auto", "against the baseline: auto is williams where both keep their pairs, else fisher (published)"
     )
-    correction: Correction = flag("none", "of p over all sets and sizes compared")
+    correction: Correction = flag("none", "of p over all sets and sizes compared", rare=True)
 
 
 def nested_cosines(

@@ -13,7 +13,12 @@ from starbucks_retrieval.cli.training_flags import check_training_flags
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.presets import PRESETS
 
-_EPILOG = """All flags of transformers' TrainingArguments work too: --output_dir (required), --max_steps,
+_EXAMPLES = (
+    "starbucks train --model_name_or_path bert-base-uncased --dataset_path groups.jsonl --output_dir model --max_steps 1000",
+    "starbucks train --model_name_or_path bert-base-uncased --dataset_path groups.jsonl --preset starbucks-msmarco --output_dir model",
+    "starbucks train --model_name_or_path fitted --objective distil --dataset_path corpus.jsonl --output_dir model --max_steps 500",
+)
+_NOTES = """All flags of transformers' TrainingArguments work too: --output_dir (required), --max_steps,
 --num_train_epochs, --per_device_train_batch_size, --learning_rate, --bf16, --gradient_checkpointing, --eval_steps,
 --save_steps, --resume_from_checkpoint true, --report_to, --deepspeed, --fsdp ….
 Checkpoints: every --save_steps steps (500), and every 15 minutes of a slow run; a run of fewer steps leaves none.
@@ -29,7 +34,8 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks train",
         "Train one encoder whose embedding can be used at every size.",
-        _EPILOG,
+        _EXAMPLES,
+        _NOTES,
     )
     check_training_flags(parsed.rest, flag_types(TrainArguments))
     from starbucks_retrieval.train.api import defaults_of, settings_of, train

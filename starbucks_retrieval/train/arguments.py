@@ -44,10 +44,10 @@ class TrainArguments(MixtureArguments, TextArguments):
         "training groups: files, BEIR folders, ir: or short names; several are mixed; name@2 is used twice as often",
     )
     dataset_name: str | None = flag(None, "training groups from the hub (or use --dataset_path)")
-    dataset_config: str | None = flag(None, "configuration of the hub data set")
+    dataset_config: str | None = flag(None, "configuration of the hub data set", rare=True)
     dataset_split: str | None = flag(None, "split of the training groups (default: train)")
     corpus_path: str | None = flag(None, "texts for groups that hold ids only; a BEIR folder contains its corpus")
-    corpus_name: str | None = flag(None, "the same, from the hub")
+    corpus_name: str | None = flag(None, "the same as --corpus_path, from the hub", rare=True)
     preset: str | None = flag(
         None,
         f"a published recipe: lengths, batch size, learning rate and objective; flags override it. One of {', '.join(PRESETS)}",
@@ -59,47 +59,68 @@ class TrainArguments(MixtureArguments, TextArguments):
         None, "size list such as 2:32,6:128,12:768 (default: six sizes in the paper's proportions)"
     )
     kl_weight: float | None = flag(None, "weight of the alignment with the full size (default: 1)")
-    kl_temperature: float | None = flag(None, "temperature inside the KL (default for srl: that of the scores)")
+    kl_temperature: float | None = flag(
+        None, "temperature inside the KL (default for srl: that of the scores)", rare=True
+    )
     loss_reduction: Literal["mean", "sum"] | None = flag(
-        None, "srl, mrl: reduction over the sizes (default: as published)"
+        None, "srl, mrl: reduction over the sizes (default: as published)", rare=True
     )
-    train_layers: str | None = flag(None, "2dmse: layers to sample, as 1,2,3; 2dmse-v2: layers to train, or last")
-    train_dims: str | None = flag(None, "mrl, 2dmse, 2dmse-v2: dims to train, as 32,64,128")
-    train_dim: bool | None = flag(None, "separate: compute the loss at the size's dim (default), or at full width")
+    train_layers: str | None = flag(
+        None, "2dmse: layers to sample, as 1,2,3; 2dmse-v2: layers to train, or last", rare=True
+    )
+    train_dims: str | None = flag(None, "mrl, 2dmse, 2dmse-v2: dims to train, as 32,64,128", rare=True)
+    train_dim: bool | None = flag(
+        None, "separate: compute the loss at the size's dim (default), or at full width", rare=True
+    )
     sub_model_sampling: bool | None = flag(
-        None, "srl: one layer of the size list and the last one per step, at every dim"
+        None, "srl: one layer of the size list and the last one per step, at every dim", rare=True
     )
-    score_align: bool | None = flag(None, "2dmse-v2: align scores instead of embeddings with their PCA target")
-    compare_to_last_layer: bool | None = flag(None, "2dmse-v2, with --score_align: scores of the last layer")
-    full_dim: bool | None = flag(None, "2dmse-v2: train the full width of every layer too")
-    pca: Literal["exact", "lowrank"] | None = flag(None, "2dmse-v2: computation of the PCA target (default: exact)")
+    score_align: bool | None = flag(
+        None, "2dmse-v2: align scores instead of embeddings with their PCA target", rare=True
+    )
+    compare_to_last_layer: bool | None = flag(None, "2dmse-v2, with --score_align: scores of the last layer", rare=True)
+    full_dim: bool | None = flag(None, "2dmse-v2: train the full width of every layer too", rare=True)
+    pca: Literal["exact", "lowrank"] | None = flag(
+        None, "2dmse-v2: computation of the PCA target (default: exact)", rare=True
+    )
     objective_options: list[str] | None = flag(
-        None, "any other option of the method's file in losses/, as kl_space=scores detach_teacher=false"
+        None, "any other option of the method's file in losses/, as kl_space=scores detach_teacher=false", rare=True
     )
     projections: Literal["fit", "random", "none"] | None = flag(
         None,
         "a linear map per layer, trained with the backbone: fitted on the training texts, or random (default: the model's "
         "own if starbucks fit made it, else none, for distil fit; none drops them)",
+        rare=True,
     )
-    projection_learning_rate: float = flag(3e-4, "learning rate of these maps; --learning_rate is that of the backbone")
+    projection_learning_rate: float = flag(
+        3e-4, "learning rate of these maps; --learning_rate is that of the backbone", rare=True
+    )
     passage_layers: str | None = flag(
         None, "encode passages at other layers than queries: last, or pairs such as 2:6,4:12"
     )
-    fix_doc: bool = flag(False, "the same as --passage_layers last")
+    fix_doc: bool = flag(False, "the same as --passage_layers last", rare=True)
     anchor_weight: float = flag(
-        0.0, "weight of 1 - cosine between the full size's embeddings of the model and of the backbone (0: off)"
+        0.0,
+        "weight of 1 - cosine between the full size's embeddings of the model and of the backbone (0: off)",
+        rare=True,
     )
 
-    contrastive_weight: float | None = flag(None, "weight of InfoNCE over positives and negatives (default: 1)")
-    angle_weight: float | None = flag(None, "weight of the angle loss over labelled pairs (default: 0)")
-    cosent_weight: float | None = flag(None, "weight of CoSENT over labelled pairs (default: 0; 1 for scored pairs)")
-    pair_temperature: float | None = flag(None, "temperature of the angle loss and CoSENT (default: 0.05)")
-    distil_weight: float | None = flag(
-        None, "weight of distillation from a teacher's scores in the training rows, at every size (default: 0)"
+    contrastive_weight: float | None = flag(
+        None, "weight of InfoNCE over positives and negatives (default: 1)", rare=True
     )
-    distil_temperature: float | None = flag(None, "divides the teacher's scores (default: 1)")
-    in_batch_negatives: bool | None = flag(None, "other queries' passages are negatives too (default: true)")
-    negatives_x_device: bool = flag(True, "the passages of other processes are negatives too")
+    angle_weight: float | None = flag(None, "weight of the angle loss over labelled pairs (default: 0)", rare=True)
+    cosent_weight: float | None = flag(
+        None, "weight of CoSENT over labelled pairs (default: 0; 1 for scored pairs)", rare=True
+    )
+    pair_temperature: float | None = flag(None, "temperature of the angle loss and CoSENT (default: 0.05)", rare=True)
+    distil_weight: float | None = flag(
+        None,
+        "weight of distillation from a teacher's scores in the training rows, at every size (default: 0)",
+        rare=True,
+    )
+    distil_temperature: float | None = flag(None, "divides the teacher's scores (default: 1)", rare=True)
+    in_batch_negatives: bool | None = flag(None, "other queries' passages are negatives too (default: true)", rare=True)
+    negatives_x_device: bool = flag(True, "the passages of other processes are negatives too", rare=True)
     temperature: float | None = flag(
         None, "divides scores (default: 0.05 for similarity and sentence-transformers models, else 1)"
     )
@@ -109,8 +130,10 @@ class TrainArguments(MixtureArguments, TextArguments):
     normalize: bool | None = flag(None, "cosine instead of dot product (default: the backbone's setting, else false)")
     query_prefix: str | None = flag(None, "text before every query (default: the backbone's)")
     passage_prefix: str | None = flag(None, "text before every passage (default: the backbone's)")
-    passage_field_separator: str | None = flag(None, "separator of title and text (default: a space)")
-    dropout: float | None = flag(None, "dropout everywhere in the backbone (default: the backbone's; 0: off)")
+    passage_field_separator: str | None = flag(None, "separator of title and text (default: a space)", rare=True)
+    dropout: float | None = flag(
+        None, "dropout everywhere in the backbone (default: the backbone's; 0: off)", rare=True
+    )
     query_max_len: int | None = flag(
         None, "tokens of a query, special ones included (default: 32; similarity, distil 128)"
     )
@@ -122,21 +145,23 @@ class TrainArguments(MixtureArguments, TextArguments):
         None, "passages per query: one positive, the rest hard negatives (default: 8; NLI triples 2, scored pairs 1)"
     )
     false_negatives: Literal["mask", "keep"] = flag(
-        "mask", "other known positives of a query in the batch: mask them, or keep them as negatives, as published"
+        "mask",
+        "other known positives of a query in the batch: mask them, or keep them as negatives, as published",
+        rare=True,
     )
     max_tokens_per_chunk: int | None = flag(
         None, "padded tokens per encoder call, texts sorted by length (default: 1024; on a GPU 16384)"
     )
     grad_cache: bool = flag(False, "keep the activations of one chunk only, so that any batch size fits into memory")
-    gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries per chunk at most")
-    gc_p_chunk_size: int | None = flag(None, "with --grad_cache: passages per chunk at most")
+    gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries per chunk at most", rare=True)
+    gc_p_chunk_size: int | None = flag(None, "with --grad_cache: passages per chunk at most", rare=True)
     lora: bool = flag(False, "train low-rank adapters instead of all weights; the saved model has them merged")
-    lora_r: int = flag(16, "rank of the adapters")
-    lora_alpha: int = flag(32, "scale of the adapters, times 1/rank")
-    lora_dropout: float = flag(0.0, "dropout before the adapters")
-    lora_target_modules: str = flag("all-linear", "names of the modules with an adapter, as query,value")
+    lora_r: int = flag(16, "rank of the adapters", rare=True)
+    lora_alpha: int = flag(32, "scale of the adapters, times 1/rank", rare=True)
+    lora_dropout: float = flag(0.0, "dropout before the adapters", rare=True)
+    lora_target_modules: str = flag("all-linear", "names of the modules with an adapter, as query,value", rare=True)
     overwrite_output_dir: bool = flag(False, "train into a folder that is not empty")
-    override: bool = flag(False, "resume although the configuration differs from the checkpoint's")
+    override: bool = flag(False, "resume although the configuration differs from the checkpoint's", rare=True)
     dry_run: bool = flag(False, "write nothing; print the work, the bytes it would write and the estimated time")
     print_config: bool = flag(False, "train nothing; print every value and its source: flag, file, preset or default")
 
@@ -144,19 +169,25 @@ class TrainArguments(MixtureArguments, TextArguments):
         None, "dev set scored at every size while training: a BEIR folder, or a file of scored pairs"
     )
     eval_dataset_split: str = flag("dev", "split of the dev set")
-    eval_max_passages: int | None = flag(None, "search the judged passages and random others up to this number")
+    eval_max_passages: int | None = flag(
+        None, "search the judged passages and random others up to this number", rare=True
+    )
     eval_measures: str | None = flag(
         None, "the first, averaged over the sizes, selects the best checkpoint (nDCG@10 RR@10; similarity spearman)"
     )
 
     # Flags of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, mapped to the flags above.
-    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the sizes, with --embedding_dim_list")
-    embedding_dim_list: str | None = flag(None, "ielab/Starbucks: dims of the sizes; 2DMSE-Reproduce: --train_dims")
-    kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight")
-    srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default")
-    passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc")
-    sub_layer_full_dim: bool = flag(False, "2DMSE-Reproduce: --full_dim")
-    warmup_ratio: float | None = flag(None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)")
+    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the sizes, with --embedding_dim_list", rare=True)
+    embedding_dim_list: str | None = flag(
+        None, "ielab/Starbucks: dims of the sizes; 2DMSE-Reproduce: --train_dims", rare=True
+    )
+    kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight", rare=True)
+    srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default", rare=True)
+    passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc", rare=True)
+    sub_layer_full_dim: bool = flag(False, "2DMSE-Reproduce: --full_dim", rare=True)
+    warmup_ratio: float | None = flag(
+        None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)", rare=True
+    )
 
     def __post_init__(self) -> None:
         as_flag_values(self)

@@ -108,20 +108,27 @@ class MixtureArguments:
     sampling: Literal["proportional", "uniform", "temperature"] = flag(
         "proportional",
         "share of a data set: as its rows, equal, or as rows^(1/--sampling_temperature); each times its weight (name@2)",
+        rare=True,
     )
     sampling_temperature: float | None = flag(
-        None, "with --sampling temperature: 1 is proportional, large values are uniform (default: 2)"
+        None, "with --sampling temperature: 1 is proportional, large values are uniform (default: 2)", rare=True
     )
-    same_source_batches: bool = flag(False, "all rows of a step come from one data set")
+    same_source_batches: bool = flag(False, "all rows of a step come from one data set", rare=True)
     false_negative_margin: float | None = flag(
-        None, "a negative that scores above the positive plus this number is left out (Qwen3-Embedding: 0.1)"
+        None, "a negative that scores above the positive plus this number is left out (Qwen3-Embedding: 0.1)", rare=True
     )
     guide_model_name_or_path: str | None = flag(
-        None, "an encoder whose scores decide that, in place of the model's own, as in GISTEmbed (margin 0 by default)"
+        None,
+        "an encoder whose scores decide that, in place of the model's own, as in GISTEmbed (margin 0 by default)",
+        rare=True,
     )
-    query_negatives: bool | None = flag(None, "other queries of the batch are negatives of a query (default: false)")
+    query_negatives: bool | None = flag(
+        None, "other queries of the batch are negatives of a query (default: false)", rare=True
+    )
     passage_negatives: bool | None = flag(
-        None, "other queries' positives are negatives of a positive, as its scores with them (default: false)"
+        None,
+        "other queries' positives are negatives of a positive, as its scores with them (default: false)",
+        rare=True,
     )
 
     @property

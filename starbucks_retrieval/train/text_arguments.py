@@ -19,6 +19,7 @@ class TextArguments:
     max_texts: int | None = flag(
         None,
         "distil: texts to read, an equal number from each source (default: as many as --max_steps needs, else all)",
+        rare=True,
     )
     teacher_model_name_or_path: str | None = flag(
         None,

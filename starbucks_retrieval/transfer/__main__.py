@@ -9,6 +9,8 @@ from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, s
 from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.transfer.api import TransferArguments, transfer
 
+_EXAMPLES = ("starbucks transfer --model_name_or_path model --data MR CR TREC --output transfer.json",)
+
 
 def main(argv: Sequence[str]) -> None:
     """Parse, measure, print a table."""
@@ -17,6 +19,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         "starbucks transfer",
         "Classify texts by logistic regression on frozen embeddings, at every size from one encoding pass.",
+        _EXAMPLES,
     )
     setup_logging(common)
     results = transfer(arguments, common.seed)

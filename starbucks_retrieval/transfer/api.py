@@ -39,11 +39,11 @@ class TransferArguments(SentenceArguments):
     data: list[str] = flag(
         help="tasks: their names, files, folders, hub names, or NAME=file", factory=lambda: list(TASKS)
     )
-    folds: int = flag(10, "folds of cross-validation, and of the choice of regularisation inside each")
+    folds: int = flag(10, "folds of cross-validation, and of the choice of regularisation inside each", rare=True)
     jobs: int = flag(1, "classifiers trained at a time (-1: one a core)")
     output: str | None = flag(None, "JSON to write: figures and what made them")
     keep_texts: bool = flag(
-        False, "also write for every text whether it was classified correctly, for paired significance tests"
+        False, "also write for every text whether it was classified correctly, for paired significance tests", rare=True
     )
 
     def __post_init__(self) -> None:
