@@ -37,7 +37,7 @@ STAGES = {
 }
 
 _EXAMPLES = (
-    "starbucks demo --short",
+    "starbucks quickstart docs.csv",
     "starbucks fit --model_name_or_path sentence-transformers/all-MiniLM-L6-v2 --dataset_path corpus.jsonl --output_dir model",
     "starbucks encode --model_name_or_path model --dataset_path corpus.jsonl --sizes 2:64 --encode_output_path passages",
     "starbucks search --model_name_or_path model --passage_reps passages --corpus_path corpus.jsonl --interactive",

@@ -15,13 +15,10 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import shown
 
 SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
+ALIASES_HELP = f"The size aliases of a model with six sizes, from the smallest: {', '.join(SIZE_ALIASES)}"
 
 # Dims of the paper's six sizes of a backbone with 12 layers and 768 dimensions, as fractions of the width.
 _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
-
-
-# For help texts that name the aliases.
-ALIASES_HELP = f"The size aliases of a model with six sizes, from the smallest: {', '.join(SIZE_ALIASES)}"
 
 
 @dataclass(frozen=True, order=True)

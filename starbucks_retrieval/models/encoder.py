@@ -92,8 +92,7 @@ class NestedEncoder(TokenEncoder):
             trust_remote_code: Run code from the model's repository.
             weights_dtype: The type of the backbone's weights in memory. torch.bfloat16 or torch.float16 takes half the
                 memory of float32, and embeddings are computed under autocast of that type. For encoding only.
-            encode_only: Load a BERT in half the time, without transformers' model code. Embeddings are the same, bit for
-                bit, but the encoder cannot be trained or saved. Other architectures load as usual.
+            encode_only: Load a BERT in half the time. It gives the same bits, but cannot be trained or saved.
 
         Returns:
             The encoder.

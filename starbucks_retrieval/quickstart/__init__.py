@@ -43,9 +43,11 @@ class QuickstartArguments:
     )
     title_column: str | None = flag(None, 'column of the titles, "" for none (default: guessed from names)')
     id_column: str | None = flag(None, 'column of the ids, "" for row numbers (default: guessed from names)')
-    encoding: str = flag("utf-8", "encoding of csv, tsv and text files, such as latin-1")
+    encoding: str = flag("utf-8", "encoding of csv, tsv and text files, such as latin-1", rare=True)
     passage_max_len: int | None = flag(
-        None, "tokens of a passage at most; longer documents are split (default: 256, or the model's limit if smaller)"
+        None,
+        "tokens of a passage at most; longer documents are split (default: 256, or the model's limit if smaller)",
+        rare=True,
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 

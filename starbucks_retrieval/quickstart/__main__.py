@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from starbucks_retrieval.data import Query
     from starbucks_retrieval.search import Searcher
 
-_EPILOG = "starbucks quickstart docs.csv    |    starbucks quickstart my-folder    |    starbucks quickstart docs.jsonl --queries queries.csv    |    starbucks quickstart docs.csv --text_column body"
+_EXAMPLES = (
+    "starbucks quickstart docs.csv",
+    "starbucks quickstart my-folder",
+    "starbucks quickstart docs.jsonl --queries queries.csv",
+    "starbucks quickstart docs.csv --text_column body",
+)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks quickstart",
         "Search your own documents in minutes: read and split them, fit small sizes, encode, and answer queries. A rerun "
         "of the same command keeps what is finished.",
-        _EPILOG,
+        _EXAMPLES,
     )
     setup_logging(common)
     from starbucks_retrieval.quickstart.documents import open_documents, read_queries

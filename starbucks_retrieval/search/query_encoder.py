@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starbucks_retrieval.cli.checks import check_collection
 from starbucks_retrieval.cli.checks import check_model as check_model_name
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
@@ -76,6 +77,13 @@ def check_model_type(model: Any) -> None:
         raise UserError(
             f"a model is a folder, a hub name or an encoder, not a {type(model).__name__}", "name the model"
         )
+
+
+def check_names(model: Any, corpus: Any = None) -> None:
+    """Raise UserError for a model of another type, or for a model or corpus that names a local path without a file."""
+    check_model_type(model)
+    if isinstance(corpus, str):
+        check_collection(corpus)
 
 
 def stored_config(model: str | Path | QueryEncoder) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.codes import code_shortlister
+from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_search import Shortlister
 from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model
@@ -73,13 +74,14 @@ def find_stores(reps: PassageReps, steps: Funnel, config: Any, checksum: bool = 
         The passages for each step.
 
     Raises:
-        UserError: There is no store, or a size is not stored.
+        UserError: There is no store, a size is not stored, or FAISS is missing.
     """
     named = steps.query_sizes
     wanted = {step: step if step in named else config.passage_size(step) for step in steps.sizes}
     opened = open_sizes(reps, dict.fromkeys(wanted.values()))
     if not checksum:
         skip_checksums(opened)
+    import_faiss()
     return {step: opened[other] for step, other in wanted.items()}
 
 

@@ -9,18 +9,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli.checks import check_collection
 from starbucks_retrieval.data.rows import Collection
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY
-from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.hits import Hit, SearchResult
 from starbucks_retrieval.search.pairs import only_passage_size
 from starbucks_retrieval.search.passage_texts import PassageTexts
-from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model_type, sizes_and_settings, stored_config
+from starbucks_retrieval.search.query_encoder import QueryEncoder, check_names, sizes_and_settings, stored_config
 from starbucks_retrieval.search.search_setup import as_funnel, check_query, find_stores, set_up
 from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes
 from starbucks_retrieval.search.text_list import TextList, sizes_to_encode
@@ -82,9 +80,7 @@ class Searcher:
         device: str | None = None,
         checksum: bool = True,
     ) -> None:
-        check_model_type(model)
-        if isinstance(corpus, str):
-            check_collection(corpus)
+        check_names(model, corpus)
         if isinstance(passage_reps, list | tuple):
             raise UserError(
                 "passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)"
@@ -142,7 +138,7 @@ class Searcher:
             searcher.use("4:128")
             ```
         """
-        check_model_type(model)
+        check_names(model)
         listed = TextList.of(texts, ids, titles)
         info = sizes_and_settings(model)
         wanted = None if sizes is None else as_sizes(sizes, info.sizes)
@@ -237,12 +233,8 @@ class Searcher:
         """
         steps = as_funnel(size, funnel, query_size)
         config = stored_config(self._model) if self._loaded is None else self._loaded[1].config
-        stores = find_stores(
-            self._reps, steps, config, self._checksum
-        )  # raises before a model is loaded, which takes seconds
-        import_faiss()
-        named = steps.query_sizes
-        encoder = self._encoder(max(named.get(step, step).layer for step in steps.sizes))
+        stores = find_stores(self._reps, steps, config, self._checksum)  # raises before a model is loaded
+        encoder = self._encoder(max(steps.query_sizes.get(step, step).layer for step in steps.sizes))
         self._setup = set_up(stores, steps, encoder, self.max_memory)
 
     def search(self, text: str, k: int = 10) -> list[Hit]:

@@ -13,6 +13,7 @@ from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.mixture import DataSet, MixtureArguments
 from starbucks_retrieval.train.presets import PRESETS, check_preset
+from starbucks_retrieval.train.project_arguments import ProjectArguments, integers
 from starbucks_retrieval.train.text_arguments import TextArguments
 
 if TYPE_CHECKING:
@@ -23,16 +24,10 @@ log = logging.getLogger(__name__)
 
 # Default lengths of queries and passages, in tokens.
 _LENGTHS = {"retrieval": (32, 196), "sts": (128, 128), "texts": (128, 128)}
-# Flags of other programs -> ours of the same meaning
-_RENAMED_FLAGS = {
-    "kl_divergence_weight": "kl_weight",
-    "passage_to_last_layer": "fix_doc",
-    "sub_layer_full_dim": "full_dim",
-}
 
 
 @dataclasses.dataclass
-class TrainArguments(MixtureArguments, TextArguments):
+class TrainArguments(MixtureArguments, TextArguments, ProjectArguments):
     """Training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
@@ -176,19 +171,6 @@ class TrainArguments(MixtureArguments, TextArguments):
         None, "the first, averaged over the sizes, selects the best checkpoint (nDCG@10 RR@10; similarity spearman)"
     )
 
-    # Flags of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, mapped to the flags above.
-    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the sizes, with --embedding_dim_list", rare=True)
-    embedding_dim_list: str | None = flag(
-        None, "ielab/Starbucks: dims of the sizes; 2DMSE-Reproduce: --train_dims", rare=True
-    )
-    kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight", rare=True)
-    srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default", rare=True)
-    passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc", rare=True)
-    sub_layer_full_dim: bool = flag(False, "2DMSE-Reproduce: --full_dim", rare=True)
-    warmup_ratio: float | None = flag(
-        None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)", rare=True
-    )
-
     def __post_init__(self) -> None:
         as_flag_values(self)
         store_collections(self)
@@ -205,35 +187,13 @@ class TrainArguments(MixtureArguments, TextArguments):
             raise UserError("--gc_q_chunk_size and --gc_p_chunk_size do nothing by themselves", "add --grad_cache true")
         if min(self.gc_q_chunk_size or 1, self.gc_p_chunk_size or 1, self.max_tokens_per_chunk or 1) < 1:
             raise UserError("a chunk holds at least one text", "use 1 or more")
-        self._map_other_flags()
+        self.map_other_flags()
         if self.fix_doc:
             if self.passage_layers not in (None, "last"):
                 raise UserError("--fix_doc and --passage_layers contradict each other", "give one of them")
             self.passage_layers = "last"
         if self.anchor_weight and self.passage_layers:
             raise UserError("--anchor_weight compares texts at the same layer", "drop it or --passage_layers")
-
-    def _map_other_flags(self) -> None:
-        if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
-            raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
-        if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
-            if self.sizes:
-                raise UserError("--sizes and --layer_list contradict each other", "give one of them")
-            layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
-            if len(layers) != len(dims):
-                problem = f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims"
-                raise UserError(problem, "give as many of each")
-            self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
-            log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
-        elif self.layer_list or self.embedding_dim_list:
-            self.train_layers = self.layer_list or self.train_layers
-            self.train_dims = self.embedding_dim_list or self.train_dims
-            log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
-        for old, name in _RENAMED_FLAGS.items():
-            value = getattr(self, old)
-            if value is not None and value is not False:
-                setattr(self, name, value)
-                log.info("--%s: read as --%s %s", old, name, str(value).lower())
 
     @property
     def data_sets(self) -> list[DataSet]:
@@ -314,16 +274,3 @@ class TrainArguments(MixtureArguments, TextArguments):
             ),
             **named,
         )
-
-
-def integers(text: str) -> list[int]:
-    """Read integers separated by commas. Raises UserError for any other text.
-
-    Example:
-        >>> integers("2,4,6")
-        [2, 4, 6]
-    """
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"cannot read the numbers in {text!r}", "write 2,4,6") from None

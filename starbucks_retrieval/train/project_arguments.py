@@ -1,0 +1,73 @@
+"""Flags of ielab/Starbucks, 2DMSE-Reproduce and Tevatron, which stand for flags of `train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from starbucks_retrieval.cli import flag
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.sizes import Size, Sizes
+
+log = logging.getLogger(__name__)
+
+# Flags of other programs -> ours of the same meaning
+_RENAMED_FLAGS = {
+    "kl_divergence_weight": "kl_weight",
+    "passage_to_last_layer": "fix_doc",
+    "sub_layer_full_dim": "full_dim",
+}
+
+
+@dataclasses.dataclass(kw_only=True)
+class ProjectArguments:
+    """Flags of other projects."""
+
+    layer_list: str | None = flag(None, "ielab/Starbucks: layers of the sizes, with --embedding_dim_list", rare=True)
+    embedding_dim_list: str | None = flag(
+        None, "ielab/Starbucks: dims of the sizes; 2DMSE-Reproduce: --train_dims", rare=True
+    )
+    kl_divergence_weight: float | None = flag(None, "ielab/Starbucks: --kl_weight", rare=True)
+    srl_training: bool = flag(False, "ielab/Starbucks: accepted, --objective srl is the default", rare=True)
+    passage_to_last_layer: bool = flag(False, "2DMSE-Reproduce: --fix_doc", rare=True)
+    sub_layer_full_dim: bool = flag(False, "2DMSE-Reproduce: --full_dim", rare=True)
+    warmup_ratio: float | None = flag(
+        None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)", rare=True
+    )
+
+    def map_other_flags(self: Any) -> None:
+        """Set the flags of `TrainArguments` that these stand for. Raises UserError for contradictions."""
+        if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
+            raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
+        if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
+            if self.sizes:
+                raise UserError("--sizes and --layer_list contradict each other", "give one of them")
+            layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
+            if len(layers) != len(dims):
+                problem = f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims"
+                raise UserError(problem, "give as many of each")
+            self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
+            log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
+        elif self.layer_list or self.embedding_dim_list:
+            self.train_layers = self.layer_list or self.train_layers
+            self.train_dims = self.embedding_dim_list or self.train_dims
+            log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
+        for old, name in _RENAMED_FLAGS.items():
+            value = getattr(self, old)
+            if value is not None and value is not False:
+                setattr(self, name, value)
+                log.info("--%s: read as --%s %s", old, name, str(value).lower())
+
+
+def integers(text: str) -> list[int]:
+    """Read integers separated by commas. Raises UserError for any other text.
+
+    Example:
+        >>> integers("2,4,6")
+        [2, 4, 6]
+    """
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"cannot read the numbers in {text!r}", "write 2,4,6") from None
