@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import as_flag_values, flag
@@ -13,14 +12,12 @@ from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.mixture import DataSet, MixtureArguments
 from starbucks_retrieval.train.presets import PRESETS, check_preset
-from starbucks_retrieval.train.project_arguments import ProjectArguments, integers
+from starbucks_retrieval.train.project_arguments import ProjectArguments, integers, map_project_flags
 from starbucks_retrieval.train.text_arguments import TextArguments
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Options
     from starbucks_retrieval.models import EncoderConfig
-
-log = logging.getLogger(__name__)
 
 # Default lengths of queries and passages, in tokens.
 _LENGTHS = {"retrieval": (32, 196), "sts": (128, 128), "texts": (128, 128)}
@@ -187,7 +184,7 @@ class TrainArguments(MixtureArguments, TextArguments, ProjectArguments):
             raise UserError("--gc_q_chunk_size and --gc_p_chunk_size do nothing by themselves", "add --grad_cache true")
         if min(self.gc_q_chunk_size or 1, self.gc_p_chunk_size or 1, self.max_tokens_per_chunk or 1) < 1:
             raise UserError("a chunk holds at least one text", "use 1 or more")
-        self.map_other_flags()
+        map_project_flags(self)
         if self.fix_doc:
             if self.passage_layers not in (None, "last"):
                 raise UserError("--fix_doc and --passage_layers contradict each other", "give one of them")

@@ -36,28 +36,29 @@ class ProjectArguments:
         None, "Tevatron: share of the steps (transformers 5: --warmup_steps 0.1)", rare=True
     )
 
-    def map_other_flags(self: Any) -> None:
-        """Set the flags of `TrainArguments` that these stand for. Raises UserError for contradictions."""
-        if self.objective == "srl" and (self.layer_list is None) != (self.embedding_dim_list is None):
-            raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
-        if self.objective == "srl" and self.layer_list and self.embedding_dim_list:
-            if self.sizes:
-                raise UserError("--sizes and --layer_list contradict each other", "give one of them")
-            layers, dims = (integers(text) for text in (self.layer_list, self.embedding_dim_list))
-            if len(layers) != len(dims):
-                problem = f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims"
-                raise UserError(problem, "give as many of each")
-            self.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
-            log.info("--layer_list, --embedding_dim_list: read as --sizes %s", self.sizes)
-        elif self.layer_list or self.embedding_dim_list:
-            self.train_layers = self.layer_list or self.train_layers
-            self.train_dims = self.embedding_dim_list or self.train_dims
-            log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
-        for old, name in _RENAMED_FLAGS.items():
-            value = getattr(self, old)
-            if value is not None and value is not False:
-                setattr(self, name, value)
-                log.info("--%s: read as --%s %s", old, name, str(value).lower())
+
+def map_project_flags(arguments: Any) -> None:
+    """Set the flags of a `TrainArguments` that those of other projects stand for. Raises UserError for contradictions."""
+    if arguments.objective == "srl" and (arguments.layer_list is None) != (arguments.embedding_dim_list is None):
+        raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
+    if arguments.objective == "srl" and arguments.layer_list and arguments.embedding_dim_list:
+        if arguments.sizes:
+            raise UserError("--sizes and --layer_list contradict each other", "give one of them")
+        layers, dims = (integers(text) for text in (arguments.layer_list, arguments.embedding_dim_list))
+        if len(layers) != len(dims):
+            problem = f"--layer_list has {len(layers)} layers and --embedding_dim_list {len(dims)} dims"
+            raise UserError(problem, "give as many of each")
+        arguments.sizes = str(Sizes([Size(layer, dim) for layer, dim in zip(layers, dims)]))
+        log.info("--layer_list, --embedding_dim_list: read as --sizes %s", arguments.sizes)
+    elif arguments.layer_list or arguments.embedding_dim_list:
+        arguments.train_layers = arguments.layer_list or arguments.train_layers
+        arguments.train_dims = arguments.embedding_dim_list or arguments.train_dims
+        log.info("--layer_list, --embedding_dim_list: read as --train_layers, --train_dims")
+    for old, name in _RENAMED_FLAGS.items():
+        value = getattr(arguments, old)
+        if value is not None and value is not False:
+            setattr(arguments, name, value)
+            log.info("--%s: read as --%s %s", old, name, str(value).lower())
 
 
 def integers(text: str) -> list[int]:
