@@ -222,10 +222,11 @@ def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
     for field in fields:
         if field.metadata.get("required") and values.get(field.name) in (None, "", []):
             raise UserError(f"--{field.name} is missing", f"see {prog} --help")
-    for field in fields:
-        if field.name in values:
-            check_flag(field.name, values[field.name])
-    return cls(**{field.name: values[field.name] for field in fields if field.name in values})
+    given = {field.name: values[field.name] for field in fields if field.name in values}
+    built = cls(**given)
+    for name, value in given.items():
+        check_flag(name, value)
+    return built
 
 
 def from_config(name: str, value: Any, hint: Any) -> Any:

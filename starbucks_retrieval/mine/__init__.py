@@ -118,6 +118,8 @@ class MineArguments:
             )
         if not self.output_path.endswith((".jsonl", ".jsonl.gz")):
             raise UserError(f"--output_path {self.output_path} is not a .jsonl file", "end it in .jsonl or .jsonl.gz")
+        if self.corpus_path and self.corpus_name:
+            raise UserError("--corpus_path and --corpus_name name two corpora", "give one of them")
         _ = self.collection, self.window, self.model_size, self.teacher_embedding_size
 
     @property
@@ -165,12 +167,10 @@ class MineArguments:
         return self.max_tokens_per_batch or (65536 if device == "cuda" else 4096)
 
     def open_data(self) -> tuple[Records[Group], Records[Passage]]:
-        """Open the training groups and the corpus. Raises UserError where there is no corpus, or two."""
+        """Open the training groups and the corpus. Raises UserError where there is no corpus."""
         name, split = self.collection, self.dataset_split
         groups = open_groups(name, config=self.dataset_config, split=split)
         named = [c for c in (self.corpus_path, self.corpus_name) if c]
-        if len(named) > 1:
-            raise UserError("--corpus_path and --corpus_name name two corpora", "give one of them")
         # A BEIR folder contains its corpus, and so does a data set of ir_datasets.
         if not named and (beir_folder(name) or find_ir(name, split)):
             named = [name]

@@ -89,12 +89,8 @@ class SearchArguments:
     device: str | None = flag(
         None, "cpu, cuda … (torch: default a GPU where there is one; faiss: cuda where faiss-gpu is)"
     )
-    dtype: Literal["auto", "fp32", "bf16"] = flag(
-        "auto", "arithmetic of --engine torch; never changes results", rare=True
-    )
-    ray_workers: int | None = flag(
-        None, "--engine ray: workers that share the passages (default: one a machine)", rare=True
-    )
+    dtype: Literal["auto", "fp32", "bf16"] = flag("auto", "arithmetic of --engine torch; never changes results")
+    ray_workers: int | None = flag(None, "--engine ray: workers for the passages (default: one a machine)", rare=True)
     ray_address: str | None = flag(
         None, "--engine ray: a running cluster (default: that of the environment, or a local one)", rare=True
     )
@@ -156,9 +152,7 @@ class IndexArguments:
     load_index: str | None = flag(None, "folder of an index that --save_index wrote")
     index_build: str | None = flag(None, "parameters of building: efConstruction=200,niter=20", rare=True)
     index_search: str | None = flag(None, "parameters of searching: nprobe=16, efSearch=64 (Milvus: ef=64)", rare=True)
-    train_sample: int | None = flag(
-        None, "passages the index is trained on (default: what the factory needs)", rare=True
-    )
+    train_sample: int | None = flag(None, "passages to train the index on (default: what the factory needs)", rare=True)
     rescore: int = flag(
         4,
         "depth x this many rows are scored again, exactly, by the stored vectors; 0: the scores of the index. "
@@ -193,9 +187,7 @@ class MilvusArguments:
 
     uri: str | None = flag(None, "--engine milvus: a file such as milvus.db (Milvus Lite), or http://host:19530")
     collection: str = flag("starbucks", "its collection; loaded from --passage_reps, an interrupted load resumes")
-    milvus_index: str = flag(
-        "FLAT", "--engine milvus: index of the vector fields, as the server names it: FLAT, HNSW, IVF_FLAT …", rare=True
-    )
+    milvus_index: str = flag("FLAT", "--engine milvus: index of its vector fields: FLAT, HNSW, IVF_FLAT …", rare=True)
     milvus_token: str | None = flag(None, "--engine milvus: user:password (better: in a configuration file)", rare=True)
 
 
