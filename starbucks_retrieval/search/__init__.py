@@ -62,8 +62,7 @@ class SearchArguments:
     dim: int | None = flag(None, "dim of the size, with --layer instead of --size", rare=True)
     query_size: str | None = flag(
         None,
-        "layer:dim of the queries, where their layer differs from that of the passages (--size, --funnel): for a model "
-        "that starbucks fit made",
+        "layer:dim of the queries, where they have another layer than the passages: for a model that starbucks fit made",
         rare=True,
     )
     sizes: str | None = flag(None, "several sizes, or all: one run for each in the folder --save_ranking_to")
@@ -75,8 +74,7 @@ class SearchArguments:
     threads: int | None = flag(None, "CPU threads", rare=True)
     skip_checksum: bool = flag(
         False,
-        "do not compare vectors, ids and the index with their checksums: damage may change results unnoticed. The tag of "
-        "the run says so",
+        "do not compare vectors, ids and index with their checksums: damage may go unnoticed; the run's tag says so",
         rare=True,
     )
     override: bool = flag(False, "accept passages as queries and queries as passages: for symmetric tasks", rare=True)
