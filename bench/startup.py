@@ -27,7 +27,7 @@ BY_TRANSFORMERS = """
 import sys
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.search import searcher
-searcher._load = lambda model, layer, device: NestedEncoder.from_pretrained(model, layers=layer, device=device)
+searcher._load = lambda model, layer, device, **options: NestedEncoder.from_pretrained(model, layers=layer, device=device)
 from starbucks_retrieval.__main__ import _main
 _main(sys.argv[1:])
 """

@@ -88,6 +88,7 @@ def _answer(
         query_size=args.named_query_size,
         max_memory=args.memory_bytes,
         device=args.device,
+        encode_only=True,
         checksum=not args.skip_checksum,
     )
     if query_args.query is not None:

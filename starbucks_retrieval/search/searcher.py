@@ -44,6 +44,7 @@ class Searcher:
         max_memory: Bytes for vectors and result lists, as a number or as "2GB".
         device: Where a model that is named is loaded.
         checksum: Compare vectors and ids with their checksums where they are read first.
+        encode_only: Load a BERT in half the time; `encoder` can then not be trained or saved.
 
     Raises:
         UserError: The model or the corpus is not the one behind the store, or a size is not stored.
@@ -79,6 +80,7 @@ class Searcher:
         max_memory: int | str = MAX_MEMORY,
         device: str | None = None,
         checksum: bool = True,
+        encode_only: bool = False,
     ) -> None:
         check_names(model, corpus)
         if isinstance(passage_reps, list | tuple):
@@ -87,14 +89,13 @@ class Searcher:
             )
         self.max_memory = parse_bytes(max_memory)
         self._model, self._reps, self._device, self._checksum = model, passage_reps, device, checksum
+        self._load_options = {"encode_only": True} if encode_only else {}
         self._encoding = threading.Lock()  # an encoder keeps the layers that it captures
         self._loaded: tuple[int, QueryEncoder] | None = None  # number of layers and the model
         if size is None and funnel is None:
             size = self._only_size() if query_size is None else only_passage_size(passage_reps, as_size(query_size))
         self.use(size, funnel, query_size)
-        self._texts: PassageTexts | TextList | None = None
-        if corpus is not None:
-            self._texts = PassageTexts(corpus, self.store)
+        self._texts: PassageTexts | TextList | None = None if corpus is None else PassageTexts(corpus, self.store)
 
     @classmethod
     def from_texts(
@@ -288,11 +289,11 @@ class Searcher:
         if not isinstance(self._model, str | Path):
             return self._model
         if self._loaded is None or self._loaded[0] < layer:
-            self._loaded = layer, _load(self._model, layer, self._device)
+            self._loaded = layer, _load(self._model, layer, self._device, **self._load_options)
         return self._loaded[1]
 
 
-def _load(model: str | Path, layer: int, device: str | None) -> QueryEncoder:
+def _load(model: str | Path, layer: int, device: str | None, **options: Any) -> QueryEncoder:
     from starbucks_retrieval.models import NestedEncoder
 
-    return NestedEncoder.from_pretrained(model, layers=layer, device=device, encode_only=True)
+    return NestedEncoder.from_pretrained(model, layers=layer, device=device, **options)
