@@ -41,9 +41,10 @@ def load_bert(name_or_path: str, files: list[str], config: Any) -> BertBackbone 
         config: Its Hugging Face configuration, with as many layers as are needed, for which `can_load` is true.
 
     Returns:
-        The backbone in evaluation mode; None if the files name or shape the weights otherwise than the modules.
+        The backbone in evaluation mode; None if the files are damaged, or name or shape the weights otherwise than the
+        modules.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     with torch.device("meta"):  # without memory, which the weights replace
         backbone = BertBackbone(config)
@@ -53,11 +54,14 @@ def load_bert(name_or_path: str, files: list[str], config: Any) -> BertBackbone 
         path = model_file(name_or_path, file)
         if path is None:
             return None
-        with safe_open(path, framework="pt") as opened:
-            for stored in opened.keys():  # noqa: SIM118
-                name = stored.removeprefix("bert.")
-                if name in expected:
-                    weights[name] = opened.get_tensor(stored).to(torch.float32)
+        try:
+            with safe_open(path, framework="pt") as opened:
+                for stored in opened.keys():  # noqa: SIM118
+                    name = stored.removeprefix("bert.")
+                    if name in expected:
+                        weights[name] = opened.get_tensor(stored).to(torch.float32)
+        except (SafetensorError, OSError):  # transformers has messages for it
+            return None
     if {name: tensor.shape for name, tensor in weights.items()} != expected:
         return None
     backbone.load_state_dict(weights, assign=True)
@@ -76,6 +80,10 @@ class BertBackbone(nn.Module):
         self.config = config
         self.embeddings = _Embeddings(config)
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embeddings of the tokens."""
+        return self.embeddings.word_embeddings
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
         """Return an object with `last_hidden_state` [batch, tokens, hidden].
