@@ -211,7 +211,7 @@ def read_text_position(checkpoint: Path, process: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _TextPosition:
-    state: list[Count]
+    state: list[int]
     tokens: Count = 0  # checkpoints of version 0.1 have no counts
     skipped: Count = 0
 

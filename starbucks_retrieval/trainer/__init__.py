@@ -137,7 +137,7 @@ class _TrainerState:
     global_step: Count
     max_steps: Count = 0
     epoch: Finite | None = None
-    num_train_epochs: Count = 0
+    num_train_epochs: int = 0  # sys.maxsize for a stream, as in pretrain
     train_batch_size: Count | None = None
     num_input_tokens_seen: Count = 0
     total_flos: Finite = 0
