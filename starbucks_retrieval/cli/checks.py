@@ -41,7 +41,7 @@ def check_collection(name: str, flag: str = "") -> None:
     from starbucks_retrieval.data.sources import find_ir, find_path
 
     collection, at, weight = name.rpartition("@")
-    if not at or Path(name).exists() or not weight.replace(".", "", 1).isdecimal():
+    if Path(name).exists() or not (at and (weight.replace(".", "", 1).isdecimal() or Path(collection).exists())):
         collection = name
     if not collection.lstrip().startswith("{") and find_ir(collection, None) is None:
         find_path(collection)

@@ -38,8 +38,6 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
         0 when done or when the reader of a pipe left, 2 for a user error or a full or unreadable disk, 130 when
         interrupted. Any other exception is a bug and is raised.
     """
-    if argv is None:
-        hold_until_exit()
     try:
         main(sys.argv[1:] if argv is None else argv)
         return 0
@@ -83,6 +81,7 @@ def exit_command(main: Callable[[Sequence[str]], None]) -> NoReturn:
     again. So the locks by which the next run knows the output are released last, and Python's own ending, which takes a
     tenth of a second with large libraries, is left out after them.
     """
+    hold_until_exit()
     status = run_command(main)
     if not has_kept():
         sys.exit(status)

@@ -135,7 +135,7 @@ class StoreSpec:
         fields = {entry.name for entry in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) | _OPTIONAL != fields:
             raise UserError(f"{name} is damaged: its spec lacks a key, or has an unknown one", hint)
-        kinds = typing.get_type_hints(cls, include_extras=True) | {"size": str, "lineage": list[str]}
+        kinds = typing.get_type_hints(cls, include_extras=True) | {"size": str, "lineage": list[str] | tuple[str, ...]}
         for key, value in values.items():
             check_value(value, kinds[key], f"{name} is damaged: {key}", hint)
         try:

@@ -18,7 +18,7 @@ from attack.killing import contents, problems
 from conftest import save_model
 
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.locks import release_kept
+from starbucks_retrieval.locks import hold_until_exit, release_kept
 
 
 def moments(seed: int, wanted: str) -> Callable[[int], list[tuple[int, ...]]]:
@@ -48,7 +48,8 @@ def main() -> None:
 
         def work() -> int:
             sys.argv[1:] = disturbed.argv(folder, rerun=True)
-            status = run_command(disturbed.main)  # which keeps its locks, as the command line does
+            hold_until_exit()  # as the command line does
+            status = run_command(disturbed.main)
             if status == 0:
                 release_kept()  # as at the end of a process
             return status

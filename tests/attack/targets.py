@@ -55,10 +55,10 @@ def _all(records: Iterable[Any]) -> None:
 
 
 # Configuration files.
-_ENCODE = "model_name_or_path: m\ndataset_path: q.jsonl\nencode_output_path: out\nsizes: 2:32,4:64\ndtype: fp32\nencode_is_query: true\nseed: 1\n"
+_ENCODE = "model_name_or_path: m\ndataset_path: org/q\nencode_output_path: out\nsizes: 2:32,4:64\ndtype: fp32\nencode_is_query: true\nseed: 1\n"
 _TRAIN = (
     "preset: starbucks-msmarco\nmodel_name_or_path: m\noutput_dir: out\nlearning_rate: 1e-4\nmax_steps: 2\nkl_weight: 1\n"
-    "sampling: temperature\ntrain_layers: 2,4\ndataset_path:\n  - {name: a.jsonl, weight: 2, query_prefix: 'q: '}\n  - b.jsonl@2\n"
+    "sampling: temperature\ntrain_layers: 2,4\ndataset_path:\n  - {name: org/a, weight: 2, query_prefix: 'q: '}\n  - org/b@2\n"
 )
 _CARD = "---\nbase_model: bert-base\nlicense: mit\ntags:\n  - a\n---\n# Model\n"
 

@@ -133,6 +133,8 @@ def test_bad_calibration_texts_write_nothing(tmp_path, capfd, content, message):
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, capfd, flags, absent, extra):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.jsonl").touch()
     base = ["--model_name_or_path", "anything", "--size", "2:8", "--output_dir", str(tmp_path / "out")]
     assert run_command(main, [*base, *flags]) == 2
     error = capfd.readouterr().err

@@ -260,4 +260,4 @@ def test_a_map_that_cannot_be_read(made, tmp_path, capsys):
     (tmp_path / "starbucks.json").write_text(json.dumps(content | {"passage_layers": {"2": "deep"}}))
     where = ["--model_name_or_path", tmp_path, "--dataset_path", made / "data", "--encode_output_path", tmp_path / "x"]
     assert run_command(encode, [*map(str, where)]) == 2
-    assert "passage_layers is {'2': 'deep'}" in capsys.readouterr().err
+    assert "passage_layers: 2 is 'deep'" in capsys.readouterr().err

@@ -72,14 +72,7 @@ def test_a_short_run_leaves_no_checkpoint(run, tmp_path):
 
 
 def test_a_slow_run_has_a_checkpoint_without_being_asked(run, tmp_path, monkeypatch):
-    class Clock:
-        seconds = 0.0
-
-        def perf_counter(self):
-            self.seconds += 1000.0
-            return self.seconds
-
-    monkeypatch.setattr(clock, "time", Clock())
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=iter(range(0, 10**9, 1000)).__next__))
     run("--max_steps", "11")
     assert checkpoints(tmp_path) == ["checkpoint-10"]
 
