@@ -205,7 +205,7 @@ def score(context: Context, model: Path, folder: Path) -> dict[str, dict[str, fl
     from starbucks_retrieval.sizes import Size
 
     layers, dim = context.full
-    if (model / "0_StaticEmbedding").is_dir():
+    if not (model / "config.json").is_file():  # a model of static token vectors
         return {Path(name).name: score_static(model, name, (128, dim)) for name in context.sets}
     own = json.loads((model / "config.json").read_text())["num_hidden_layers"]
     small = context.sizes.split(",")[:-1] if own == layers else [f"{own}:{dim // 3}"]
