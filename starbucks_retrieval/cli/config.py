@@ -32,6 +32,11 @@ def load_config(path: str) -> dict[str, Any]:
     loaded = parse_yaml(read_text(path), path)
     if not isinstance(loaded, dict):
         raise UserError(f"{path} does not hold a mapping", "write one 'flag: value' per line")
+    if str(loaded.get("format", "")).startswith("starbucks-"):
+        raise UserError(
+            f"{path} is a file that a command wrote, not a configuration",
+            "put the flag that takes it before it, such as --input",
+        )
     return loaded
 
 

@@ -88,6 +88,7 @@ def test_the_error_of_a_misspelt_flag_suggests_the_nearest(tmp_path):
     [
         ("[1, 2]", "mapping"),
         ("a: [", "config.yaml"),
+        ("format: starbucks-results", "that a command wrote"),
         ("name: x\nkind: z", "not one of"),
         ("name: x\nswitch: 3", "neither true nor false"),
         ("name: [x, y]", "one value"),
