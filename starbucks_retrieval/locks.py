@@ -178,9 +178,9 @@ def hold_until_exit() -> None:
     that it is done, and the caller runs the same command again.
     """
     global _keep
-    if not _keep:
-        _keep = True
-        atexit.register(release_kept)
+    _keep = True
+    atexit.unregister(release_kept)
+    atexit.register(release_kept)
 
 
 def has_kept() -> bool:
@@ -189,7 +189,9 @@ def has_kept() -> bool:
 
 
 def release_kept(path: Path | None = None) -> None:
-    """Release the locks that `hold_until_exit` kept: that of a lock file, or all."""
+    """Release the locks that `hold_until_exit` kept: that of a lock file, or all, after which none is kept any more."""
+    global _keep
+    _keep = _keep and path is not None
     for lock in [lock for lock in _kept if path is None or lock.path == path]:
         _kept.remove(lock)
         lock._remove()

@@ -84,6 +84,7 @@ def exit_command(main: Callable[[Sequence[str]], None]) -> NoReturn:
     hold_until_exit()
     status = run_command(main)
     if not has_kept():
+        release_kept()
         sys.exit(status)
     atexit.unregister(release_kept)
     atexit._run_exitfuncs()
