@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from attack.commands import NAMES
 
-FAST = ("store-npy", "store-parquet", "mine")
+FAST = ("store-npy", "mine")
 
 
 def killed(stage: str, folder: Path, seed: int, wanted: str) -> dict:

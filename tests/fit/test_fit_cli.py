@@ -116,6 +116,7 @@ print(step)
 """
 
 
+@pytest.mark.slow
 def test_killed_fits_continue_to_the_same_bytes_and_are_never_half_a_model(tiny_bert, corpus, tmp_path):
     command = [sys.executable, "-c", SCRIPT, str(tiny_bert), str(corpus), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
