@@ -61,7 +61,13 @@ def check_sizes(text: str, flag: str = "sizes") -> None:
 
 # By the name of the flag, which means the same in every stage.
 CHECKS: Mapping[str, Callable[[str, str], None]] = {
-    **dict.fromkeys(("model_name_or_path", "teacher_name_or_path", "lora_name_or_path"), check_model),
+    **dict.fromkeys(
+        (
+            *("model_name_or_path", "lora_name_or_path", "teacher_name_or_path"),
+            *("teacher_model_name_or_path", "guide_model_name_or_path"),
+        ),
+        check_model,
+    ),
     **dict.fromkeys(
         ("dataset_path", "corpus_path", "query_path", "calibration_path", "eval_dataset_path"), check_collection
     ),

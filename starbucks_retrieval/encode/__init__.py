@@ -12,6 +12,7 @@ from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
+from starbucks_retrieval.models.setting_flags import SettingFlags
 from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
-class EncodeArguments:
+class EncodeArguments(SettingFlags):
     """Encoding."""
 
     model_name_or_path: str = flag("", "model folder or hub name", required=True)
@@ -85,19 +86,6 @@ class EncodeArguments:
     dataset_number_of_shards: int = flag(1, "number of jobs that share the data", rare=True)
     dataset_shard_index: int = flag(0, "the number of this job among them, from 0", rare=True)
     overwrite: bool = flag(False, "replace another store in the output folder")
-
-    pooling: Literal["cls", "mean", "last"] | None = flag(
-        None, "for a backbone; a trained model stores this setting", rare=True
-    )
-    normalize: bool | None = flag(None, "likewise", rare=True)
-    query_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_field_separator: str | None = flag(
-        None, "likewise: the text between title and text of a passage", rare=True
-    )
-    query_max_len: int | None = flag(None, "likewise: tokens of a query at most", rare=True)
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
-    override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
 
     # ielab/Starbucks
     layers_to_save: str | None = flag(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.setting_flags import SettingFlags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import EncoderConfig
 
 
 @dataclasses.dataclass
-class FitArguments:
+class FitArguments(SettingFlags):
     """Fitting."""
 
     model_name_or_path: str = flag("", "model folder or hub name", required=True)
@@ -52,19 +53,6 @@ class FitArguments:
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     overwrite_output_dir: bool = flag(False, "replace an earlier fit in the output folder")
-
-    pooling: Literal["cls", "mean", "last"] | None = flag(
-        None, "for a backbone; a trained model stores this setting", rare=True
-    )
-    normalize: bool | None = flag(None, "likewise: compare by cosine instead of dot product", rare=True)
-    query_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_field_separator: str | None = flag(
-        None, "likewise: the text between title and text of a passage", rare=True
-    )
-    query_max_len: int | None = flag(None, "likewise: tokens of a query at most", rare=True)
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
-    override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
 
     def __post_init__(self) -> None:
         as_flag_values(self)

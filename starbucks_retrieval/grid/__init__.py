@@ -10,6 +10,7 @@ from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.metrics.measures import parse_measures
+from starbucks_retrieval.models.setting_flags import SettingFlags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.grid.all_dims import search_all_dims
@@ -108,7 +109,7 @@ class GridArguments:
 
 
 @dataclasses.dataclass
-class EncodingArguments:
+class EncodingArguments(SettingFlags):
     """Encoding, as the flags of encode."""
 
     dtype: Literal["fp32", "auto", "bf16", "fp16"] = flag(
@@ -124,13 +125,3 @@ class EncodingArguments:
     )
     num_processes: int = flag(1, "processes of this machine that share the encoding, one a GPU")
     shard_size: int = flag(16384, "rows of a shard, the unit of resuming", rare=True)
-    pooling: Literal["cls", "mean", "last"] | None = flag(
-        None, "for a bare backbone (a trained model stores it)", rare=True
-    )
-    normalize: bool | None = flag(None, "likewise", rare=True)
-    query_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_prefix: str | None = flag(None, "likewise", rare=True)
-    passage_field_separator: str | None = flag(None, "likewise: between title and text", rare=True)
-    query_max_len: int | None = flag(None, "likewise: tokens of a query", rare=True)
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage", rare=True)
-    override: bool = flag(False, "let these flags contradict what the model stores", rare=True)

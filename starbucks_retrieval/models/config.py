@@ -12,16 +12,13 @@ from annotated_types import Predicate
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.modules_json import model_file, read_head, read_modules
+from starbucks_retrieval.models.setting_flags import SettingFlags
 from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"
 FORMAT = 1
-# Settings that commands have flags for; a flag that contradicts what a model stores needs --override.
-_FLAGS = (
-    *("pooling", "normalize", "query_prefix", "passage_prefix", "passage_field_separator"),
-    *("query_max_len", "passage_max_len"),
-)
+_FLAGS = tuple(field.name for field in dataclasses.fields(SettingFlags) if field.name != "override")
 Pooling = Literal["cls", "mean", "last"]
 
 

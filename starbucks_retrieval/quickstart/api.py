@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,30 +85,25 @@ def _run(steps: Steps, plan: QuickstartPlan) -> dict[str, Any]:
         log.info("%d documents without text were left out", read["empty"])
     base = short_path(Path(plan.model.name)) if Path(plan.model.name).exists() else plan.model.name
     device = {"device": plan.arguments.device}
-    commands = []
+    commands: list[str] = []
+
+    def stage(name: str, title: str, flags: dict[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        commands.append(command(name, flags))
+        return steps.run(name, f"{title}\n$ {commands[-1]}", work, resumes=True)
+
     fitted = None
     if read["fit_texts"]:
         fit_flags: dict[str, Any] = {"model_name_or_path": base, "dataset_path": [corpus], "output_dir": model}
         fit_flags |= {"max_texts": read["fit_texts"], "dtype": "auto", "overwrite_output_dir": True, **device}
-        commands.append(command("fit", fit_flags))
-        fitted = steps.run(
-            "fit",
-            f"[2/3] fitting small sizes on {read['fit_texts']} passages\n$ {commands[-1]}",
-            lambda: fit(FitArguments(**fit_flags)),
-            resumes=True,
-        )
+        title = f"[2/3] fitting small sizes on {read['fit_texts']} passages"
+        fitted = stage("fit", title, fit_flags, lambda: fit(FitArguments(**fit_flags)))
     else:
         log.info("\n[2/3] no small sizes are fitted: %s", read["reason"])
         model = base
     encode_flags: dict[str, Any] = {"model_name_or_path": model, "dataset_path": corpus, "encode_output_path": reps}
     encode_flags |= {"shard_size": _SHARD, **device}
-    commands.append(command("encode", encode_flags))
-    encoded = steps.run(
-        "encode",
-        f"[3/3] encoding {read['passages']} passages\n$ {commands[-1]}",
-        lambda: encode(EncodeArguments(**encode_flags)),
-        resumes=True,
-    )
+    title = f"[3/3] encoding {read['passages']} passages"
+    encoded = stage("encode", title, encode_flags, lambda: encode(EncodeArguments(**encode_flags)))
     sizes = [str(size) for size in sorted(map(Size.parse, encoded["sizes"]))]
     figures = {
         "output": str(folder),

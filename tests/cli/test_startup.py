@@ -45,6 +45,14 @@ WRONG = [
     ("train", ["--model_name_or_path", "{model}", "--dataset_path", "{data}"], "--output_dir is missing"),
     ("train", ["--model_name_or_path", "{model}", "--dataset_path", "{data}", *OUT, "--sizes", "2-32"], "'2-32'"),
     ("train", ["--model_name_or_path", "{model}", "--dataset_path", "{data}", *OUT, "--bff16", "true"], "--bff16"),
+    *(
+        (
+            "train",
+            ["--model_name_or_path", "{model}", "--dataset_path", "{data}", *OUT, f"--{name}", "./none"],
+            "./none",
+        )
+        for name in ("teacher_model_name_or_path", "guide_model_name_or_path")
+    ),
     ("encode", [*MODEL, "--dataset_path", "{data}", "--encode_output_path", "o"], "./missing"),
     ("encode", ["--model_name_or_path", "{model}", *DATA, "--encode_output_path", "o"], "missing.jsonl"),
     ("encode", ["--model_name_or_path", "{model}", "--encode_output_path", "o", "--sizes", "6"], "'6'"),
