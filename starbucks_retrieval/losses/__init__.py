@@ -28,7 +28,7 @@ LOSSES: Registry[Method] = Registry(
         "mrl": ("starbucks_retrieval.losses.mrl:METHOD", "several dims of the last layer"),
         "2dmse": (
             "starbucks_retrieval.losses.two_dmse:METHOD",
-            "the full size and one sampled size a step (variants v1-paper, st-3.2, angle-0223)",
+            "the full size and one sampled size a step (variants v1-paper, st-3.2, angle-0223, russian-doll)",
         ),
         "2dmse-v2": (
             "starbucks_retrieval.losses.two_dmse_v2:METHOD",

@@ -25,7 +25,10 @@ class TwoDMSEOptions(Options):
     Args:
         layers: The layers to sample from; None: all but the last.
         dims: The dims to sample from; None: 8, 16, 32, … below the width.
+        term_weights: λ1 to λ4 of eq. 7, of the losses at (N, D), (n, D), (N, d) and (n, d); λ5 is kl_weight. A term with
+            the weight 0 is not computed: [0, 1, 1, 1] is the paper's ablation without L_N^D.
         layer_weight: Weight of the losses of a sampled layer n: 1, "linear" 1/n or "log" 1/(1 + ln n).
+        weigh_by: n in that weight is the layer's number, or its position from 1 among the layers to sample from.
         shared_dim: Sample one dim a step for both layers; if False, one for each.
         always_full: Train the full width in every step too; if False, only when it is sampled.
         kl_space: "coords" aligns the coordinates of embeddings, "scores" the scores.
@@ -37,7 +40,9 @@ class TwoDMSEOptions(Options):
 
     layers: tuple[int, ...] | None = None
     dims: tuple[int, ...] | None = None
+    term_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     layer_weight: Literal["one", "linear", "log"] = "one"
+    weigh_by: Literal["layer", "position"] = "layer"
     shared_dim: bool = True
     always_full: bool = True
     kl_space: Literal["scores", "coords"] = "coords"
@@ -51,6 +56,15 @@ class TwoDMSEOptions(Options):
         check_temperatures(self.kl_temperature)
         if self.always_full and not self.shared_dim:
             raise UserError("two dims a step belong to losses at these two sizes alone", "add --always_full false")
+        weights = self.term_weights
+        numbers = all(isinstance(weight, int | float) and 0 <= weight < math.inf for weight in weights)
+        if len(weights) != 4 or not numbers or not any(weights):
+            raise UserError(
+                f"term_weights {list(weights)} are not λ1 to λ4 of 2dmse",
+                "give four weights, not all 0, for (N, D), (n, D), (N, d), (n, d): term_weights=[0,1,1,1]",
+            )
+        if not self.always_full and not any(weights[2:]):
+            raise UserError("always_full=false leaves the last two terms, and their term_weights are 0", "raise one")
 
     @property
     def by_query(self) -> bool:
@@ -73,6 +87,10 @@ VARIANTS: dict[str, TwoDMSEOptions] = {
     ),
     # AnglE as of 2024-02-23
     "angle-0223": TwoDMSEOptions(kl_dims="full", detach_teacher=False),
+    # Dense2DRussianDollModel, the first version in the retrieval code of arXiv 2411.17299
+    "russian-doll": TwoDMSEOptions(
+        layer_weight="linear", weigh_by="position", kl_temperature=0.3, detach_teacher=False
+    ),
 }
 
 
@@ -85,9 +103,9 @@ class Draw(NamedTuple):
 
 
 class TwoDMSE(Objective[TwoDMSEOptions]):
-    """L = CE(N, D) + w CE(n, D) + CE(N, d) + w CE(n, d) + KL(last ‖ sampled), with (n, d) sampled each step.
+    """L = λ1 CE(N, D) + λ2 w CE(n, D) + λ3 CE(N, d) + λ4 w CE(n, d) + λ5 KL(last ‖ sampled), (n, d) sampled each step.
 
-    N is the last layer and D the full width. Without `always_full`: CE(N, d) + w CE(n, d') + KL.
+    N is the last layer and D the full width. Without `always_full`: λ3 CE(N, d) + λ4 w CE(n, d') + λ5 KL.
     Source: arXiv 2402.14776v1, eq. 2-7; sentence-transformers 3.2.
 
     Raises:
@@ -138,9 +156,12 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         options = self.options
         parts: dict[str, Tensor] = {}
         total = views.queries(Size(self.full.layer, 1)).new_zeros(())
-        for size in self.visited(drawn):
+        sizes = self.visited(drawn)
+        for size, weight in zip(sizes, options.term_weights[-len(sizes) :]):
+            if not weight:
+                continue
             ce = size_loss(views, size, options)
-            total = total + (1.0 if size.layer == self.full.layer else self.layer_weight(size.layer)) * ce
+            total = total + weight * (1.0 if size.layer == self.full.layer else self.layer_weight(size.layer)) * ce
             parts[f"ce/{'last' if size.layer == self.full.layer else 'sampled'}"] = ce.detach()
         if options.kl_weight > 0:
             dims = (self.full.dim, drawn.layer_dim) if options.kl_dims == "both" else (self.full.dim,)
@@ -151,7 +172,8 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
 
     def layer_weight(self, layer: int) -> float:
         """Return the weight of the losses of a sampled layer."""
-        return {"one": 1.0, "linear": 1 / layer, "log": 1 / (1 + math.log(layer))}[self.options.layer_weight]
+        n = layer if self.options.weigh_by == "layer" else self._layers.index(layer) + 1
+        return {"one": 1.0, "linear": 1 / n, "log": 1 / (1 + math.log(n))}[self.options.layer_weight]
 
     def _alignment(self, views: BatchViews, layer: int, dim: int) -> Tensor:
         options = self.options

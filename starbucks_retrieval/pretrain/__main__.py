@@ -47,6 +47,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # its repository: half of each loss, another weight decay
     "starbucks-released": _SMAE
     | {"variant": "starbucks-released", "weight_decay": 0.001, "gradient_accumulation_steps": 2},
+    # Its ablations in Table 3: "- MAE" has no decoder, "- Starbucks" no sizes either
+    "starbucks-without-mae": _SMAE | {"objective": "mlm-sizes", "weight_decay": 0.05, "gradient_accumulation_steps": 2},
+    "starbucks-without-sizes": _SMAE | {"objective": "mlm", "weight_decay": 0.05, "gradient_accumulation_steps": 2},
     # RetroMAE on general text, 32 on each of 8 GPUs, then on a domain's passages, 128 on each: the two stages of
     # arXiv 2208.00231, in the figures of RetroMAE's repository
     "retromae-stage1": _RETROMAE | {"mode": "blocks", "max_length": 512, "per_device_train_batch_size": 32},

@@ -137,12 +137,21 @@ def _other_option(word: str, options: type) -> dict[str, Any]:
         value = tuple(value)
     elif hint is float and type(value) is int:
         value = float(value)
-    kinds = typing.get_args(hint) or (hint,)
-    is_literal = typing.get_origin(hint) is typing.Literal
-    fits = value in kinds if is_literal else any(isinstance(value, typing.get_origin(kind) or kind) for kind in kinds)
-    if not fits:
+    if not _fits(value, hint):
         raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hint}")
     return {name: value}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value of a YAML text has the type of an option."""
+    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in kinds
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(one, kinds[0]) for one in value)
+    if kinds:
+        return any(_fits(value, kind) for kind in kinds)
+    return isinstance(value, (int, float) if hint is float else hint)
 
 
 def _layer_pairs(text: str, num_layers: int) -> tuple[tuple[int, int], ...]:

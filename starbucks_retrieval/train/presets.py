@@ -61,6 +61,8 @@ _ANGLE = _REPRODUCED_NLI | {
     "contrastive_weight": 30.0,
     "angle_weight": 1.0,
 }
+# Single models: BERT (full), and BERT-S, one model a size (separate: add --sizes 6:128)
+_SINGLE = ("full", "separate")
 _SRL_MSMARCO = _MSMARCO | {"kl_weight": 1.0, "bf16": True, "gradient_checkpointing": True}
 _V2_MSMARCO = _MSMARCO | {"objective": "2dmse-v2", "gradient_checkpointing": True, "save_steps": 500}
 _ALL_DIMS = "8,16,32,64,128,256,512,768"
@@ -83,6 +85,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "starbucks-msmarco": _SRL_MSMARCO,
     # The released code sums over the sizes.
     "starbucks-msmarco-released": _SRL_MSMARCO | {"variant": "starbucks-released"},
+    # Table 2, without the KL term
+    "starbucks-msmarco-without-kl": _SRL_MSMARCO | {"kl_weight": 0.0},
+    # Its BERT-2DMSE, for which no command was released: the settings of Table 6, which hold for all methods
+    "2dmse-msmarco": _SRL_MSMARCO | {"objective": "2dmse", "variant": "v1-paper"},
+    # The first version in the retrieval code of arXiv 2411.17299
+    "2dmse-msmarco-reproduced": _MSMARCO | {"objective": "2dmse", "variant": "russian-doll"},
     # arXiv 2411.17299, eq. 12, all layers at 128 dims, with its retrieval settings; the command there is fp32
     "2dmse-v2-msmarco": _V2_MSMARCO | {"variant": "eq12"},
     # Its code aligns queries and passages apart, and weighs that by the number of rows once more.
@@ -93,6 +101,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mrl-msmarco-released": _MSMARCO | {"objective": "2dmse-v2", "variant": "retrieval", "train_layers": "last"},
     # The same paper's single models: add --sizes 6:128
     "separate-msmarco": _MSMARCO | {"objective": "separate", "bf16": True, "save_steps": 10000},
+    "full-msmarco": _MSMARCO | {"objective": "full", "bf16": True, "save_steps": 10000},
     # RetroMAE's fine-tuning: 16 queries on each of 8 GPUs
     "retromae-msmarco": _MSMARCO
     | {
@@ -119,6 +128,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # arXiv 2410.13230, eq. 4-5 with Table 5, on NLI triples
     "starbucks-sts": _NLI | {"kl_weight": 1.0, "kl_temperature": 0.3},
+    # Table 2, without the KL term
+    "starbucks-sts-without-kl": _NLI | {"kl_weight": 0.0},
     # Its code: a sum over the sizes, and 0.3 times another KL, between coordinates, with a gradient into the teacher
     "starbucks-sts-released": _NLI | {"variant": "starbucks-sts-released"},
     # The low-resource option of that code: STS-B's scored pairs
@@ -134,18 +145,28 @@ PRESETS: dict[str, dict[str, Any]] = {
     # arXiv 2402.14776, and the loss of sentence-transformers 3.2 that its successors ran
     "2dmse-sts": _NLI | {"objective": "2dmse", "variant": "v1-paper"},
     "2dmse-sts-released": _NLI | {"objective": "2dmse", "variant": "st-3.2"},
+    # The first paper's own experiments: AnglE's losses and its settings for NLI, and AnglE's code of that month
+    "2dmse-sts-angle": _ANGLE | {"objective": "2dmse", "variant": "v1-paper"},
+    "2dmse-sts-angle-released": _ANGLE | {"objective": "2dmse", "variant": "angle-0223"},
+    "mrl-sts-angle": _ANGLE | {"objective": "mrl", "train_dims": _ALL_DIMS},
     # A model for each size: add --sizes 6:128. The released code cuts the layers, and trains at full width whatever the dim.
     "separate-sts": _NLI | {"objective": "separate"},
     "separate-sts-full-width": _NLI | {"objective": "separate", "variant": "separate-sts-released"},
+    "full-sts": _NLI | {"objective": "full"},
     "mrl-sts": _NLI | {"objective": "mrl"},
     # The NLI runs of arXiv 2411.17299 with sentence-transformers
     "mrl-sts-reproduced": _REPRODUCED_NLI | {"objective": "mrl", "train_dims": _ALL_DIMS},
+    **{f"{name}-sts-reproduced": _REPRODUCED_NLI | {"objective": name} for name in _SINGLE},
+    "separate-sts-reproduced-full-width": _REPRODUCED_NLI
+    | {"objective": "separate", "variant": "separate-sts-released"},
     "2dmse-sts-reproduced": _REPRODUCED_NLI | {"objective": "2dmse", "variant": "st-3.2", "train_dims": _ALL_DIMS},
     # Its eq. 12 with AnglE's losses; "MSE": at the last layer alone. AnglE's code takes other layers and averages them.
     "2dmse-v2-sts": _ANGLE | {"variant": "eq12"},
     "2dmse-v2-sts-released": _ANGLE | {"variant": "angle"},
     "mrl-v2-sts": _ANGLE | {"variant": "eq12", "train_layers": "last"},
     "mrl-v2-sts-released": _ANGLE | {"variant": "angle", "train_layers": "last"},
+    **{f"{name}-v2-sts": _ANGLE | {"objective": name} for name in _SINGLE},
+    "separate-v2-sts-full-width": _ANGLE | {"objective": "separate", "variant": "separate-sts-released"},
 }
 
 # Names of version 0.1, or likely guesses -> current names

@@ -15,6 +15,7 @@ from starbucks_retrieval import Size, Sizes, UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.losses.batch import Batch, BatchViews
 from starbucks_retrieval.losses.pairs import cosent
+from starbucks_retrieval.losses.two_dmse import Draw
 
 FULL = Size(4, 32)
 SIZES = Sizes.parse("1:8,2:16,4:32")
@@ -105,6 +106,43 @@ def test_the_published_dims():
     assert v2.layers(None)[0] == tuple(range(1, 13))
 
 
+def test_the_lambdas_of_eq_7_and_the_ablation_without_the_full_size():
+    rng = torch.Generator().manual_seed(0)
+    queries, passages = (
+        {n: torch.randn(count, 32, generator=rng, dtype=torch.float64) for n in (2, 4)} for count in (3, 6)
+    )
+    drawn = Draw(2, 8, 8)
+
+    def ce(layer, dim):
+        scores = queries[layer][:, :dim] @ passages[layer][:, :dim].T
+        return -scores.log_softmax(1)[range(3), [0, 2, 4]].mean()
+
+    terms = [ce(4, 32), ce(2, 32), ce(4, 8), ce(2, 8)]
+    for weights in ((1.0, 0.5, 2.0, 3.0), (0.0, 1.0, 1.0, 1.0)):
+        loss = build("2dmse", kl_weight=0.0, term_weights=weights)(Batch(queries, passages), drawn)
+        torch.testing.assert_close(loss.total, sum(weight * term for weight, term in zip(weights, terms)))
+
+
+def test_the_russian_doll_of_the_retrieval_code():
+    """Its loss as that code writes it: layers 2 and 3 of a list, the second one drawn, dim 8."""
+    rng = torch.Generator().manual_seed(0)
+    queries, passages = (
+        {n: torch.randn(count, 32, generator=rng, dtype=torch.float64) for n in (3, 4)} for count in (3, 6)
+    )
+    targets, expected = torch.tensor([0, 2, 4]), torch.zeros((), dtype=torch.float64)
+    for layer, weight in ((4, 1.0), (3, 1 / 2)):
+        for dim in (32, 8):
+            scores = torch.einsum("qh,ph->qp", queries[layer][:, :dim], passages[layer][:, :dim])
+            expected += weight * torch.nn.functional.cross_entropy(scores, targets)
+    for dim in (32, 8):
+        student, teacher = (torch.cat([queries[n], passages[n]])[:, :dim] / 0.3 for n in (3, 4))
+        expected += torch.nn.functional.kl_div(
+            student.log_softmax(1), teacher.softmax(1), reduction="batchmean"
+        )  # not weighted by the position of the layer
+    method = build("2dmse", "russian-doll", layers=(2, 3))
+    torch.testing.assert_close(method(Batch(queries, passages), Draw(3, 8, 8)).total, expected)
+
+
 def test_sampled_srl_takes_one_layer_and_the_last():
     objective = build("srl", "starbucks-sampled")
     seen = {objective.draw(np.random.default_rng(i)).layers for i in range(20)}
@@ -187,6 +225,10 @@ def test_an_odd_dim_has_no_angle(method, changes):
         ("2dmse", {"layers": (4,)}, "from 1 to 3"),
         ("2dmse", {"dims": (64,)}, "up to 32"),
         ("2dmse", {"shared_dim": False}, "two dims"),
+        ("2dmse", {"term_weights": (1.0, 1.0)}, "λ1 to λ4"),
+        ("2dmse", {"term_weights": (1.0, 1.0, 1.0, -1.0)}, "λ1 to λ4"),
+        ("2dmse", {"term_weights": (0.0, 0.0, 0.0, 0.0)}, "λ1 to λ4"),
+        ("2dmse", {"term_weights": (1.0, 1.0, 0.0, 0.0), "always_full": False}, "last two terms"),
         ("2dmse-v2", {"layers": (5,)}, "below 4"),
         ("2dmse-v2", {"dims": (33,)}, "32 wide"),
         ("2dmse-v2", {"align_with_last": True}, "compares scores"),

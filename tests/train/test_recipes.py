@@ -7,6 +7,7 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES, srl
+from starbucks_retrieval.pretrain.__main__ import PRESETS as PRETRAIN
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.options import build_options
@@ -40,6 +41,37 @@ def test_a_plain_preset_follows_the_paper_and_released_the_code(task):
 def test_a_separate_model_trains_at_its_dim_unless_its_name_says_otherwise():
     assert options("separate-sts").train_dim and options("separate-msmarco").train_dim
     assert not options("separate-sts-full-width").train_dim
+
+
+def test_single_models_have_the_settings_of_the_nested_ones_beside_them():
+    """BERT and BERT-S of both versions on NLI: the recipe of their 2DMSE, with a loss at one size."""
+    for single, nested in (
+        *((f"{name}-sts-reproduced", "2dmse-sts-reproduced") for name in ("full", "separate")),
+        *((f"{name}-v2-sts", "2dmse-v2-sts") for name in ("full", "separate")),
+        ("full-sts", "2dmse-sts"),
+        *((f"{name}-msmarco", "mrl-msmarco") for name in ("full", "separate")),
+    ):
+        of_loss = {"objective", "variant", "train_dims", "bf16", "save_steps"}
+        single, nested = ({k: v for k, v in PRESETS[name].items() if k not in of_loss} for name in (single, nested))
+        assert single == nested
+    assert options("full-v2-sts").contrastive_weight == 30 and options("separate-v2-sts").angle_weight == 1
+    assert not options("separate-v2-sts-full-width").train_dim and options("separate-sts-reproduced").train_dim
+
+
+def test_2dmse_with_angles_recipe_has_its_losses():
+    paper, code = options("2dmse-sts-angle"), options("2dmse-sts-angle-released")
+    assert (paper.contrastive_weight, paper.angle_weight) == (code.contrastive_weight, code.angle_weight) == (30, 1)
+    assert (paper.kl_dims, code.kl_dims) == ("both", "full")
+
+
+def test_ablations_differ_from_their_method_in_one_thing():
+    for task in ("msmarco", "sts"):
+        assert {**PRESETS[f"starbucks-{task}"], "kl_weight": 0.0} | {"kl_temperature": None} == {
+            **PRESETS[f"starbucks-{task}-without-kl"],
+            "kl_temperature": None,
+        }
+    for name, objective in (("starbucks-without-mae", "mlm-sizes"), ("starbucks-without-sizes", "mlm")):
+        assert PRETRAIN[name] == PRETRAIN["starbucks"] | {"objective": objective}
 
 
 @pytest.mark.parametrize("name", RENAMED)

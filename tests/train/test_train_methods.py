@@ -253,6 +253,8 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
         ("--preset nonsense", "no preset nonsense"),
         ("--objective_options kl_space=coords", "cannot be compared"),
         ("--objective_options nonsense=1", "no such option"),
+        ("--objective 2dmse --objective_options term_weights=0,1,1,1", "does not fit"),
+        ("--objective 2dmse --objective_options term_weights=[0,1,1]", "λ1 to λ4"),
         ("--objective_options reduction=median", "does not fit"),
         ("--objective_options detach_teacher=3", "does not fit"),
         ("--objective_options kl_multiplier=much", "does not fit"),
