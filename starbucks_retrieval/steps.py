@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.parsing import read_json
+from starbucks_retrieval.provenance import digest_matches, with_digest
 
 log = logging.getLogger(__name__)
 _RECORD = ("figures", "seconds")
@@ -95,7 +96,7 @@ class Steps:
             path.unlink(missing_ok=True)
             began = time.monotonic()
             record = {"figures": json.loads(json.dumps(work())), "seconds": round(time.monotonic() - began, 1)}
-            write_json(path, record)
+            write_json(path, with_digest(record))
         else:
             log.info("kept from an earlier run, which took %.0f s", record["seconds"])
             self.kept.add(name)
@@ -117,9 +118,9 @@ class Steps:
 
 
 def _read(path: Path, keys: Iterable[str] = ()) -> dict[str, Any] | None:
-    """Return the content of a record, None where there is none that is whole."""
+    """Return the content of a record, None where there is none that is as it was written."""
     try:
         found = read_json(path)
     except (OSError, UserError):
         return None
-    return found if all(key in found for key in keys) and isinstance(found.get("seconds", 0), int | float) else None
+    return found if all(key in found for key in keys) and (not keys or digest_matches(found, set(keys))) else None

@@ -116,3 +116,15 @@ def test_other_inputs_are_told(tmp_path, caplog):
         assert "starting over" not in caplog.text
         run_both(tmp_path, {"x": 2}, "two", [])
     assert "starting over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text.replace('"two"', '["two"]'), lambda text: text[:-9], lambda text: "[]"]
+)
+def test_a_step_with_a_damaged_record_runs_again(tmp_path, damage):
+    calls: list[str] = []
+    run_both(tmp_path, {}, "two", calls)
+    record = tmp_path / ".starbucks-x" / "top.json"
+    record.write_text(damage(record.read_text()))
+    assert run_both(tmp_path, {}, "three", calls)[1] == {"text": "three"}
+    assert calls == ["two", "two", "three"]

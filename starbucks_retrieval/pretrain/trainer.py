@@ -7,9 +7,10 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from transformers import TrainerCallback
 
@@ -201,17 +202,21 @@ def read_text_position(checkpoint: Path, process: int) -> dict[str, Any]:
         process: The number of the process, from 0; each process reads its own part of the text.
 
     Raises:
-        UserError: The checkpoint has no position of this process.
+        UserError: The checkpoint has no position of this process, or its file is damaged.
     """
     path = text_position_file(checkpoint, process)
     if not path.is_file():
         raise UserError(f"{checkpoint} lacks {path.name}", "resume with the same number of processes as at the start")
-    return vars(read_json(path, _TextPosition, "resume from an earlier checkpoint"))
+    hint = "resume from an earlier checkpoint"
+    found = read_json(path, _TextPosition, hint)
+    if len(found.state) < 3 or min(found.state[:3]) < 0:
+        raise UserError(f"{path} has no position", hint)
+    return vars(found)
 
 
 @dataclasses.dataclass(frozen=True)
 class _TextPosition:
-    state: list[int]
+    state: list[Annotated[int, Interval(ge=-1, le=2**48)]]
     tokens: Count = 0  # checkpoints of version 0.1 have no counts
     skipped: Count = 0
 

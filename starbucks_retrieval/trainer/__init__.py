@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import temporaries, write_json
 from starbucks_retrieval.locks import FolderLock
-from starbucks_retrieval.parsing import Count, Finite, read_json
+from starbucks_retrieval.parsing import Count, Finite, Positive, read_json
 from starbucks_retrieval.trainer.distributed import first_process
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ START = "_start"  # folder with the projections that a run started from
 _OLD_NAMES = ("data-cache-", ".lock")  # of version 0.1
 NOT_UPLOADED = ("checkpoint-*", "_*", *(f"{name}*" for name in _OLD_NAMES))
 _RUN = "run.json"
+STATE = "trainer_state.json"  # of a checkpoint, by transformers; its last file
 # Checkpoints are this many steps apart by default, and not longer than this in a slow run.
 SAVE_STEPS = 500
 SAVE_SECONDS = 900.0
@@ -136,6 +137,9 @@ class _TrainerState:
 
     global_step: Count
     max_steps: Count = 0
+    logging_steps: Positive = 1
+    eval_steps: Count = 0
+    save_steps: Count = 0
     epoch: Finite | None = None
     num_train_epochs: int = 0  # sys.maxsize for a stream, as in pretrain
     train_batch_size: Count | None = None
@@ -146,6 +150,19 @@ class _TrainerState:
     best_global_step: Count | None = None
     best_model_checkpoint: str | None = None
     stateful_callbacks: dict[str, dict[str, Any] | list[dict[str, Any]]] | None = None
+
+
+def check_state(checkpoint: Path) -> int:
+    """Return the step of a checkpoint.
+
+    Args:
+        checkpoint: The folder.
+
+    Raises:
+        UserError: The trainer's state cannot be read, or has values that transformers would fail on.
+    """
+    hint = "delete this checkpoint, and resume from an earlier one"
+    return read_json(checkpoint / STATE, _TrainerState, hint, problem="is damaged").global_step
 
 
 def complete_checkpoints(output: Path) -> list[Path]:
@@ -160,7 +177,7 @@ def complete_checkpoints(output: Path) -> list[Path]:
         Their folders, the newest last; [] if there are none.
     """
     checkpoints = []
-    for path in output.glob("checkpoint-*/trainer_state.json"):
+    for path in output.glob(f"checkpoint-*/{STATE}"):
         with contextlib.suppress(UserError):
-            checkpoints.append((read_json(path, _TrainerState).global_step, path.parent))
+            checkpoints.append((check_state(path.parent), path.parent))
     return [path for _, path in sorted(checkpoints)]

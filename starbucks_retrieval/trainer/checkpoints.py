@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from transformers import Trainer
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
 from starbucks_retrieval.models.damage import explain_damage
+from starbucks_retrieval.trainer import STATE, check_state
 
 
 def damaged_checkpoint(checkpoint: str | None) -> contextlib.AbstractContextManager[None]:
@@ -24,8 +24,9 @@ class CheckpointTrainer(Trainer):
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train. Raises UserError for a checkpoint whose state cannot be read."""
         if isinstance(resume_from_checkpoint, str):
+            check_state(Path(resume_from_checkpoint))
             with damaged_checkpoint(resume_from_checkpoint):
-                TrainerState.load_from_json(str(Path(resume_from_checkpoint) / TRAINER_STATE_NAME))
+                TrainerState.load_from_json(str(Path(resume_from_checkpoint) / STATE))
         return super().train(resume_from_checkpoint, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

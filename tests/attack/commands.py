@@ -8,8 +8,10 @@ import importlib
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +34,10 @@ NAMES = (
     ),
     *("report", "browse", "export", "export-again", "convert", "store-npy", "store-parquet", "store-arrow"),
 )
-# In a run that went on these tell durations, and means of losses since the checkpoint.
+PAIRS = ("encode-two", "train-two", "pretrain-two")  # of two processes
+# In a run that went on these tell durations; `trajectory` returns what else the first two hold.
 RECORDS = ("training.json", "trainer_state.json", "README.md")
-_TRAINING = "--max_steps 4 --save_steps 2 --per_device_train_batch_size 4 --logging_steps 4 --quiet"
+_TRAINING = "--max_steps 4 --save_steps 2 --per_device_train_batch_size 4 --logging_steps 1 --quiet"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +49,14 @@ class Run:
         words: The words, with {out} for the folder.
         rerun: More words of a rerun.
         older: A folder that the output folder is a copy of before the first run.
+        launcher: Words between Python and the module, for several processes.
     """
 
     command: str
     words: str
     rerun: str = ""
     older: Path | None = None
+    launcher: str = ""
 
     def argv(self, out: Path, rerun: bool = False) -> list[str]:
         """The words, with the folder filled in."""
@@ -67,6 +72,11 @@ class Run:
     def main(self) -> Callable[[Sequence[str]], None]:
         """The command's main function."""
         return importlib.import_module(f"starbucks_retrieval.{self.command}.__main__").main
+
+    def job(self, out: Path) -> list[str]:
+        """The words of a process of its own that runs the command, and of a rerun."""
+        words = f"{self.launcher} -m starbucks_retrieval.{self.command}".split()
+        return [sys.executable, *words, *self.argv(out, rerun=True)]
 
     def __call__(self, out: Path, rerun: bool = False) -> int:
         """Run the command and return its exit code."""
@@ -130,6 +140,9 @@ def make_inputs(folder: Path, model: Path) -> dict[str, Run]:
         ),
         "convert": Run("convert", f"--model_name_or_path {model} --output_dir {{out}}/c --sizes 2:8,4:32 --quiet"),
     }
+    runs["encode-two"] = dataclasses.replace(runs["encode"], words=f"{runs['encode'].words} --num_processes 2")
+    two = "-m torch.distributed.run --standalone --nproc_per_node 2"
+    runs |= {f"{name}-two": dataclasses.replace(runs[name], launcher=two) for name in ("train", "pretrain")}
     for kind in ("npy", "parquet", "arrow"):
         runs[f"store-{kind}"] = Run("store", f"export {folder}/p/L4-D32 {{out}}/{kind} --to {kind} --quiet")
     for words in (
@@ -147,3 +160,11 @@ def digests(folder: Path) -> dict[str, str]:
     """Return {path: SHA-256} of all files in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def trajectory(path: Path) -> list[dict[str, Any]]:
+    """Return the logged values of each step of a run, without durations, from one of its RECORDS in JSON."""
+    content = json.loads(path.read_text())
+    history = content.get("history") or content.get("log_history")
+    timed = ("runtime", "per_second", "seconds")
+    return [{name: value for name, value in entry.items() if not name.endswith(timed)} for entry in history]

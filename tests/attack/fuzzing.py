@@ -1,4 +1,4 @@
-"""Damage files, read them, and count what happens; run it to see a table: `python tests/attack/fuzzing.py --cases 100`.
+"""Damage files, read them, and count what happens; run it to see failures: `python tests/attack/fuzzing.py --cases 100`.
 
 A case passes if its reader succeeds or refuses in two lines with exit code 2. Everything else is a failure: a traceback,
 a longer message, a process that ends (crash), or one that takes longer than 20 seconds (hang).
@@ -21,6 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,8 +32,10 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     os.environ["HF_HUB_OFFLINE"] = "1"
 
+from attack.faults import record  # noqa: E402
+from attack.further_targets import TARGETS  # noqa: E402
 from attack.mutations import damage  # noqa: E402
-from attack.targets import TARGETS, Target  # noqa: E402
+from attack.targets import Target  # noqa: E402
 
 from starbucks_retrieval.cli import run_command  # noqa: E402
 
@@ -143,6 +146,18 @@ def seeds_of(target: Target, position: int, cases: int, seed: int) -> list[str]:
     return [f"{seed}/{position}/{target.name}/{case}" for case in range(cases)]
 
 
+def run_and_record(prepared: Prepared, position: int, cases: int, seed: int) -> list[tuple[str, str, str]]:
+    """Run cases of a target and add their counts to the record; return those that failed."""
+    target, counts, failed = prepared.target, collections.Counter[str](), []
+    for case in run_isolated(prepared, seeds_of(target, position, cases, seed)):
+        counts[case[1]] += 1
+        if case[1] not in PASSED:
+            failed.append(case)
+    lost = [f"{outcome} {of}: {description}" for of, outcome, description in failed]
+    record("files", f"{target.name} ({target.read.__name__.strip('_')})", seed, counts.total(), lost, **counts)
+    return failed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=50, help="of each target")
@@ -152,14 +167,12 @@ def main() -> int:
     parser.add_argument("--one", help="the seed of one case to run with its traceback")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    failures: dict[str, list[str]] = collections.defaultdict(list)
+    failures = collections.defaultdict[str, list[str]](list)
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["STARBUCKS_CACHE"] = f"{temporary}/cache"
         for position, target in enumerate(TARGETS):
-            if not re.search(options.only, target.name):
+            if not re.search(options.only, f"{target.name} {target.read.__name__}"):
                 continue
-            seeds = seeds_of(target, position, options.cases, options.seed)
             if options.one:
                 if options.one not in seeds_of(target, position, 10**5, options.seed):
                     continue
@@ -168,19 +181,19 @@ def main() -> int:
                 print((prepared._case / target.file).read_bytes()[:3000])
                 return run_command(lambda _: target.read(prepared._case), [])  # noqa: B023
             prepared = Prepared(target, Path(temporary) / str(position))
-            if (found := prepared.outcome())[0] != "read":
-                print(f"{target.name}: the valid input is not read: {found}", flush=True)
-            for seed, outcome, description in run_isolated(prepared, seeds):
-                counts[target.area][outcome] += 1
-                if outcome not in PASSED:
-                    failures[f"{outcome} [{target.area}: {target.read.__name__}] {description}"].append(seed)
-            print(f"{target.name} {target.read.__name__}: {dict(counts[target.area])}", file=sys.stderr, flush=True)
+            if (whole := prepared.outcome())[0] != "read":
+                print(f"{target.name}: the valid input is not read: {whole}", flush=True)
+            began = time.monotonic()
+            found = run_and_record(prepared, position, options.cases, options.seed)
+            rate = options.cases / (time.monotonic() - began)
+            print(
+                f"{target.name} {target.read.__name__}: {options.cases} cases, {rate:.0f}/s, {len(found)} failed",
+                flush=True,
+            )
+            for seed, outcome, description in found:
+                failures[f"{outcome} [{target.area}: {target.read.__name__}] {description}"].append(seed)
     for name, found in sorted(failures.items(), key=lambda item: -len(item[1]))[: options.show]:
         print(f"{len(found):5d} {name}   e.g. {found[0]}")
-    columns = ("read", "refused", "traceback", "long", "crash", "hang")
-    print("| area | cases | " + " | ".join(columns) + " |")
-    for area, of_area in counts.items():
-        print(f"| {area} | {sum(of_area.values())} | " + " | ".join(str(of_area[name]) for name in columns) + " |")
     return 0
 
 

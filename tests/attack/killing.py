@@ -53,33 +53,42 @@ def run(work: Callable[[], int], root: Path, kill_at: int = 0, log: Path | None 
 
 
 def _counted(work: Callable[[], int], root: Path, kill_at: int, writing: int) -> int:
-    count, prefix, owner = 0, os.path.realpath(root) + os.sep, os.getpid()
+    count = 0
 
-    def step(path: object) -> None:
+    def step() -> None:
         nonlocal count
-        if os.getpid() != owner or not isinstance(path, (str, bytes, os.PathLike)):
-            return
-        if not os.path.abspath(os.fsdecode(path)).startswith(prefix):
-            return
         count += 1
         if count == kill_at:
-            os.kill(owner, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    before_operations(root, step)
+    status = work()
+    os.write(writing, count.to_bytes(4, "big"))
+    return status
+
+
+def before_operations(root: Path, step: Callable[[], None]) -> None:
+    """Call `step` before each operation of this process on files below a folder, from now on."""
+    prefix, owner = os.path.realpath(root) + os.sep, os.getpid()
+
+    def named(path: object) -> None:
+        if os.getpid() != owner or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        if os.path.abspath(os.fsdecode(path)).startswith(prefix):
+            step()
 
     def hook(event: str, arguments: tuple) -> None:
         if (event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING) or event in _EVENTS:
-            step(arguments[0])
+            named(arguments[0])
 
     fsync = os.fsync
 
     def counted_fsync(descriptor: int) -> None:
-        step(os.readlink(f"/proc/self/fd/{descriptor}"))
+        named(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
     os.fsync = counted_fsync
     sys.addaudithook(hook)
-    status = work()
-    os.write(writing, count.to_bytes(4, "big"))
-    return status
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from attack.commands import RECORDS, make_inputs
+from attack import process_kills
+from attack.commands import PAIRS, RECORDS, make_inputs, trajectory
 from attack.killing import contents, problems
 from conftest import save_model
 
@@ -36,11 +37,42 @@ def moments(seed: int, wanted: str) -> Callable[[int], list[tuple[int, ...]]]:
     return draw
 
 
+def moments_of_two(seed: int, wanted: str) -> Callable[[Sequence[int]], list[tuple[int, int, str]]]:
+    """Return the same for the processes of a job: which one kills at which of its operations, and whom."""
+
+    def draw(counts: Sequence[int]) -> list[tuple[int, int, str]]:
+        rng = np.random.default_rng(seed)
+        ranks = rng.choice([rank for rank, count in enumerate(counts) if count], int(wanted))
+        return [
+            (int(rank), int(rng.integers(1, counts[rank] + 1)), process_kills.VICTIMS[number % 3])
+            for number, rank in enumerate(ranks)
+        ]
+
+    return draw
+
+
+def compared(folder: Path) -> dict[str, object]:
+    """Return what of the folder of a training run must be equal: all files, of records the trajectory."""
+    found: dict[str, object] = {}
+    for path, digest in contents(folder).items():
+        if Path(path).name not in RECORDS:
+            found[path] = digest
+        elif path.endswith(".json"):
+            found[path] = trajectory(folder / path)
+    return found
+
+
 def main() -> None:
     """Kill one command."""
     name, root, seed, wanted = sys.argv[1:]
     logging.disable(logging.WARNING)
     disturbed = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"))[name]
+    compare = compared if disturbed.command in ("train", "pretrain") else contents
+    if name in PAIRS:
+        draw = moments_of_two(int(seed), wanted)
+        tried, found = process_kills.problems(disturbed.job, Path(root) / "runs", draw, compare)
+        print(json.dumps({"tried": tried, "problems": found}))
+        return
 
     def command(folder: Path) -> Callable[[], int]:
         if not any(folder.iterdir()):
@@ -56,11 +88,7 @@ def main() -> None:
 
         return work
 
-    def compared(folder: Path) -> dict[str, str]:
-        return {path: digest for path, digest in contents(folder).items() if Path(path).name not in RECORDS}
-
-    trained = name in ("train", "pretrain")
-    tried, found = problems(command, Path(root) / "runs", moments(int(seed), wanted), compared if trained else contents)
+    tried, found = problems(command, Path(root) / "runs", moments(int(seed), wanted), compare)
     print(json.dumps({"tried": tried, "problems": found}))
 
 

@@ -17,7 +17,7 @@ from small_stores import write_store
 
 from starbucks_retrieval.sizes import Size
 
-LOADED = ("models", "checkpoints", "convert")  # areas that load torch and transformers
+LOADED = ("models", "checkpoints", "convert", "quickstart states")  # areas that load torch and transformers
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,16 @@ def test_adapters_are_merged(pickled, tmp_path):
     other = save_model(tmp_path / "other", "llama", num_hidden_layers=2)
     with pytest.raises(UserError, match="do not fit the model"):
         main([*map(str, ("--model_name_or_path", other, *words[2:], "--output_dir", tmp_path / "two"))])
+    settings = json.loads((adapters / "adapter_config.json").read_text())
+    for values in (
+        {"rank_pattern": "x"},
+        {"alora_invocation_tokens": [1]},
+        {"eva_config": 1.5, "init_lora_weights": "eva"},
+    ):
+        (adapters / "adapter_config.json").write_text(json.dumps(settings | values))
+        with pytest.raises(UserError, match=r"adapter_config.json is damaged|cannot add the adapters"):
+            main([*map(str, (*words, "--output_dir", tmp_path / "two"))])
+    (adapters / "adapter_config.json").write_text(json.dumps(settings))
     save_file({"x": torch.zeros(1)}, adapters / "adapter_model.safetensors")
     with pytest.raises(UserError, match="do not fit the model"):
         main([*map(str, (*words, "--output_dir", tmp_path / "two"))])

@@ -1,5 +1,6 @@
 """Against Milvus Lite where it is installed, and against the server that STARBUCKS_MILVUS_URI names."""
 
+import json
 import os
 import sys
 
@@ -300,3 +301,21 @@ def test_pymilvus_missing(stores, monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(UserError, match="needs pymilvus"):
         load_stores(stores[0], "milvus.db", "c")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"fields": [1]},
+        {"fields": {"6:8": {"fingerprint": 3, "largest_norm": 1.0}}},
+        {"count": 2**40, "chunk": 1},
+        {"chunk": 0},
+        {"pooling": None},
+        {"new": 1},
+    ],
+)
+def test_damaged_metadata_is_refused(stores, values):
+    written = json.loads(CollectionMetadata.of(stores[0]).dumps()) | values
+    for properties in ({"starbucks": written}, {"starbucks": json.dumps(written)}, {"starbucks": "[" * 10**5}):
+        with pytest.raises(UserError, match="x was not loaded by this version"):
+            CollectionMetadata.loads(properties, "x")

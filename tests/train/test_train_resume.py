@@ -14,8 +14,9 @@ from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.pretrain.__main__ import main as pretrain_main
+from starbucks_retrieval.pretrain.trainer import read_text_position
 from starbucks_retrieval.train.__main__ import main as train_main
-from starbucks_retrieval.trainer import CACHE, LOCK
+from starbucks_retrieval.trainer import CACHE, LOCK, check_state, complete_checkpoints
 
 
 @pytest.fixture(params=["train", "pretrain"])
@@ -110,3 +111,25 @@ def test_the_folder_is_locked_during_a_run(stage, tmp_path, monkeypatch):
     monkeypatch.setattr(DefaultFlowCallback, "on_train_end", second, raising=False)
     assert stage(tmp_path / "m") == 0
     assert held == [True, True]
+
+
+@pytest.mark.parametrize("values", [{"save_steps": "2"}, {"logging_steps": 0}, {"global_step": -1}])
+def test_a_checkpoint_whose_state_transformers_would_fail_on_is_none(tmp_path, values):
+    checkpoint = tmp_path / "checkpoint-1"
+    checkpoint.mkdir()
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 1, "logging_steps": 5}))
+    assert check_state(checkpoint) == 1 and complete_checkpoints(tmp_path) == [checkpoint]
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 1} | values))
+    with pytest.raises(UserError, match=r"trainer_state.json is damaged: (save_steps|logging_steps|global_step) is"):
+        check_state(checkpoint)
+    assert complete_checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize("state", [[1, 2], [-1, 0, 0, -1], [1, 0, 2**63, 4], ["a", 1, 2]])
+def test_a_damaged_position_in_the_text_is_refused(tmp_path, state):
+    path = tmp_path / "text-position-0.json"
+    path.write_text(json.dumps({"state": [3, 0, 1, -1]}))
+    assert read_text_position(tmp_path, 0)["state"] == [3, 0, 1, -1]
+    path.write_text(json.dumps({"state": state}))
+    with pytest.raises(UserError, match=r"text-position-0.json"):
+        read_text_position(tmp_path, 0)

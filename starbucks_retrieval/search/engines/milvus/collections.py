@@ -11,6 +11,7 @@ from typing import Any
 
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import Count, Length, Positive, parse_json
 from starbucks_retrieval.search.engines.milvus.connection import Connection
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec
@@ -28,7 +29,7 @@ class FieldMetadata:
     """The vector field of one size: the model's fingerprint up to its layer, and a length that no vector exceeds."""
 
     fingerprint: str
-    largest_norm: float
+    largest_norm: Length
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class CollectionMetadata:
     pooling: str
     normalize: bool
     data_digest: str
-    data_count: int
-    first_row: int
-    count: int
-    chunk: int
-    id_bytes: int
+    data_count: Count
+    first_row: Count
+    count: Count
+    chunk: Positive
+    id_bytes: Positive
 
     @classmethod
     def of(cls, stores: Mapping[Size, EmbeddingStore]) -> CollectionMetadata:
@@ -135,13 +136,21 @@ class CollectionMetadata:
         """Read the properties of a collection. Raises UserError for one that this package did not make."""
         try:
             written = properties[METADATA]
-            values = dict(json.loads(written) if isinstance(written, str) else written)
+            values = parse_json(written if isinstance(written, str) else json.dumps(written), dict[str, Any], where)
             if (values.pop("format"), values.pop("version")) != (_FORMAT, _VERSION):
                 raise ValueError
-            fields = {Size.parse(size): FieldMetadata(**field) for size, field in values.pop("fields").items()}
-            return cls(fields=fields, **values)
+            sizes = {size: Size.parse(size) for size in values["fields"]}
+            found = parse_json(json.dumps(values), _Written, where, extra="forbid")
+            if -(-found.count // found.chunk) > _PARTITIONS:
+                raise ValueError
+            return cls(**vars(found) | {"fields": {sizes[size]: field for size, field in found.fields.items()}})
         except (KeyError, TypeError, ValueError, UserError):
             raise UserError(f"{where} was not loaded by this version", "name another --collection") from None
+
+
+@dataclass(frozen=True)
+class _Written(CollectionMetadata):
+    fields: dict[str, FieldMetadata]  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
