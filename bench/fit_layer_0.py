@@ -7,7 +7,7 @@ from pathlib import Path
 import common
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.models.fit_texts import fit_texts
+from starbucks_retrieval.models.fitter import fit_texts
 from starbucks_retrieval.sizes import Size
 
 

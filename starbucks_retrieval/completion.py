@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
-from starbucks_retrieval.cli.training_flags import training_flags
+from starbucks_retrieval.cli.checks import training_flags
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
 _EXAMPLES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,8 +15,6 @@ import torch
 from safetensors.torch import save_file
 
 from starbucks_retrieval.convert import ConvertArguments
-from starbucks_retrieval.convert.adapters import merge_adapters
-from starbucks_retrieval.convert.tokenizer import append_eos
 from starbucks_retrieval.convert.weights import Weights, read_weights
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, umask_permissions
@@ -27,6 +26,7 @@ from starbucks_retrieval.models.loading import explain_load_errors, quiet_transf
 from starbucks_retrieval.models.modules_json import Module
 from starbucks_retrieval.models.saving import save_tokenizer
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
+from starbucks_retrieval.models.weight_files import explain_damage
 from starbucks_retrieval.parsing import read_json
 
 
@@ -188,3 +188,68 @@ def _save_settings(source: str, config: EncoderConfig, folder: Path) -> None:
         encoder.head.save(folder)
         dataclasses.replace(config, head=encoder.head.folders).save(folder)
     save_modules(folder, encoder, encoder.max_length(False))
+
+
+def merge_adapters(model: Any, name_or_path: str) -> Any:
+    """Return a model with adapters merged into its weights.
+
+    Args:
+        model: The transformers model that the adapters were trained on.
+        name_or_path: A folder or hub name with adapter_config.json, and adapter_model.safetensors or adapter_model.bin.
+
+    Raises:
+        UserError: peft is not installed, the adapters cannot be read, or belong to another model.
+    """
+    if not importlib.util.find_spec("peft"):
+        raise UserError("--lora_name_or_path needs peft", "pip install 'starbucks-retrieval[lora]'")
+    from peft import PeftConfig, PeftModel, set_peft_model_state_dict
+
+    path = model_file(name_or_path, "adapter_config.json")
+    if path is None:
+        raise UserError(f"{name_or_path} has no adapter_config.json", "name the folder that training with --lora wrote")
+    weights, _ = read_weights(name_or_path, stem="adapter_model")
+    belongs = "name the model that the adapters were trained on with --model_name_or_path"
+    with explain_damage(path, belongs):  # peft checks none of the values
+        try:
+            config = PeftConfig.from_pretrained(name_or_path)
+            config.inference_mode = True
+            adapted = PeftModel(model, config)
+            result: Any = set_peft_model_state_dict(adapted, weights)
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"cannot add the adapters of {name_or_path}: {line[:200]}", belongs) from None
+        lacking = [name for name in result.missing_keys if "lora_" in name]
+        if result.unexpected_keys or lacking:
+            example = (result.unexpected_keys or lacking)[0]
+            raise UserError(f"the adapters of {name_or_path} do not fit the model, for example {example}", belongs)
+        return adapted.merge_and_unload()
+
+
+def append_eos(tokenizer: Any) -> None:
+    """Let a fast tokenizer end every text with its end-of-sequence token; truncated texts end with it, too.
+
+    A tokenizer that ends texts with a special token, as BERT's does, stays as it is.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers. Its post-processor is changed, and saved with it.
+
+    Raises:
+        UserError: It has no end-of-sequence token.
+    """
+    from tokenizers import processors
+
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(ids) + 1) if ids[i : i + len(bare)] == bare)
+    if ids[start + len(bare) :]:
+        return
+    eos = tokenizer.eos_token
+    if eos is None:
+        raise UserError("the tokenizer has no end-of-sequence token", "leave --append_eos_token out")
+    # One template for both ends: a second one after it would treat a first token such as <s> as a text of its own.
+    first = tokenizer.convert_ids_to_tokens(ids[:start])
+    single, pair = [*first, "$A", eos], [*first, "$A", eos, *first, "$B", eos]
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys([*first, eos])]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=special
+    )

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import model_file
-from starbucks_retrieval.models.damage import explain_damage
 from starbucks_retrieval.models.modules_json import listed_files
+from starbucks_retrieval.models.weight_files import explain_damage
 
 Weights = dict[str, Tensor]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from starbucks_retrieval.data.cache import cache_folder
 from starbucks_retrieval.data.formats import NumberedRows, jsonl, parquet, raw_lines
+from starbucks_retrieval.data.rows import cache_folder
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.parsing import read_json

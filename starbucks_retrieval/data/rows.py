@@ -1,4 +1,4 @@
-"""Rows in memory in place of a file: they are written to the cache once, under a digest of their content."""
+"""The folder of this package in the user's cache, and rows in memory, which are written there in place of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data.cache import cache_folder
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest, sync_file, temporary_path
 
@@ -116,3 +115,10 @@ def _write_jsonl(rows: Iterable[Any], path: Path) -> None:
                 ) from None
     if not number:
         raise UserError("the list of rows is empty", "check how it was made")
+
+
+def cache_folder() -> Path:
+    """Return the folder: `STARBUCKS_CACHE` if it is set, else `starbucks_retrieval` in `XDG_CACHE_HOME` or ~/.cache."""
+    if own := os.environ.get("STARBUCKS_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starbucks_retrieval"

@@ -12,7 +12,7 @@ from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
-from starbucks_retrieval.models.setting_flags import SettingFlags
+from starbucks_retrieval.models.config import SettingFlags
 from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
 
 if TYPE_CHECKING:

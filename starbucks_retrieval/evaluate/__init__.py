@@ -16,12 +16,12 @@ from starbucks_retrieval.evaluate.comparison import (
     check_comparison_options,
     compare,
 )
-from starbucks_retrieval.evaluate.findings import log_findings
 from starbucks_retrieval.evaluate.in_memory import evaluate_run
 from starbucks_retrieval.evaluate.inputs import (
     TREC_MEASURES,
     JudgedSet,
     RunPath,
+    log_findings,
     matching_sets,
     open_sets,
     run_names,

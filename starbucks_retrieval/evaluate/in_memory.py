@@ -8,8 +8,7 @@ from typing import Any
 
 from starbucks_retrieval.data import read_qrels, read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate.findings import log_findings
-from starbucks_retrieval.evaluate.inputs import MEASURES
+from starbucks_retrieval.evaluate.inputs import MEASURES, log_findings
 from starbucks_retrieval.evaluate.preflight import preflight, preflight_qrels
 from starbucks_retrieval.metrics.measures import Scores, parse_measures, score
 

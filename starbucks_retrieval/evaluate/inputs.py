@@ -1,7 +1,8 @@
-"""Open sets of judgements, and find the sets that a run is scored on."""
+"""Open sets of judgements, find the sets that a run is scored on, and log what is wrong with them."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from starbucks_retrieval.data import FORMATS, open_queries, read_qrels
 from starbucks_retrieval.data.ir_datasets import expand_pattern
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.metrics.measures import Qrels, Run
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.metrics.run_labels import ENDINGS, JOINTS, strip_endings
@@ -19,6 +21,7 @@ _NAMED = re.compile(r"([^/\\=\s]+)=(.+)")
 MEASURES = "RR@10 nDCG@10 R@1000"
 TREC_MEASURES = "RR@10 RR(rel=2)@10 nDCG@10 R@1000 R(rel=2)@1000"
 _TREC = re.compile(r"(?<![a-z0-9])(trec-)?dl-?(20)?(19|20)(?![0-9])")  # dl19, dl20-passage, …/trec-dl-2019/judged
+log = logging.getLogger("starbucks_retrieval.evaluate")
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,16 @@ def _set_name(source: str) -> str:
         return dataset_name(path.absolute().parent.parent)
     name = strip_endings(path.name, (*ENDINGS, *FORMATS, ".qrels"))
     return re.sub(rf"^qrels?[{JOINTS}]+|[{JOINTS}]+qrels?$", "", name) or name
+
+
+def log_findings(name: str, findings: Sequence[Finding]) -> None:
+    """Log findings: serious ones as errors, others as warnings.
+
+    Args:
+        name: The run or the judgements that they are about.
+        findings: What the preflight found.
+    """
+    for finding in findings:
+        word = "serious" if finding.serious else "note"
+        level = logging.ERROR if finding.serious else logging.WARNING
+        log.log(level, "%s: %s: %s\n  try: %s", word, name, finding.what, finding.remedy)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
-from starbucks_retrieval.fit.arguments import FitArguments
+from starbucks_retrieval.fit import FitArguments
 
 _EXAMPLES = (
     "starbucks fit --model_name_or_path BAAI/bge-small-en-v1.5 --dataset_path corpus.jsonl --output_dir fitted",

@@ -18,13 +18,12 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, atomic_writer, write_json
-from starbucks_retrieval.fit.arguments import FitArguments
+from starbucks_retrieval.fit import FitArguments
 from starbucks_retrieval.fit.plan import CHECKPOINT, FitPlan, check_output, plan_fit
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.models import NestedEncoder, config, projections
 from starbucks_retrieval.models.fit_report import RECORD, FitReport
-from starbucks_retrieval.models.fit_texts import CHUNK, chunks
-from starbucks_retrieval.models.fitter import Fitter
+from starbucks_retrieval.models.fitter import CHUNK, Fitter, chunks
 from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.saving import save_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 from starbucks_retrieval.cli.tables import align_columns, markdown_table
 from starbucks_retrieval.files import write_text
-from starbucks_retrieval.fit.arguments import FitArguments
+from starbucks_retrieval.fit import FitArguments
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.card import base_model_text, embedding_model, front_matter, usage
 from starbucks_retrieval.models.sentence_modules import module_size, modules_note

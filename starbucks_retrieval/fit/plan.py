@@ -13,11 +13,10 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.fit.arguments import FitArguments
+from starbucks_retrieval.fit import FitArguments
 from starbucks_retrieval.locks import LOCK, left_by_killed_run
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.models.fit_report import RECORD
-from starbucks_retrieval.models.fitter import fitted_texts_needed, map_inputs, texts_needed
+from starbucks_retrieval.models.fit_report import RECORD, fitted_texts_needed, map_inputs, texts_needed
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.models.table_fitter import MAX_TEXTS

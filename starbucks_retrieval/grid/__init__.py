@@ -10,7 +10,7 @@ from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.metrics.measures import parse_measures
-from starbucks_retrieval.models.setting_flags import SettingFlags
+from starbucks_retrieval.models.config import SettingFlags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.grid.all_dims import search_all_dims

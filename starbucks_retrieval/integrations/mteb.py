@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.integrations.base import SizedModel
-from starbucks_retrieval.integrations.shared import SharedEmbeddings
+from starbucks_retrieval.integrations.base import SharedEmbeddings, SizedModel
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.evaluators import mteb_inputs
 from starbucks_retrieval.models.precision import Precision

@@ -9,17 +9,40 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from annotated_types import Predicate
 
+from starbucks_retrieval.cli import flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.modules_json import model_file, read_head, read_modules
-from starbucks_retrieval.models.setting_flags import SettingFlags
 from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.sizes import Size, Sizes
 
 FILE = "starbucks.json"
 FORMAT = 1
-_FLAGS = tuple(field.name for field in dataclasses.fields(SettingFlags) if field.name != "override")
 Pooling = Literal["cls", "mean", "last"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class SettingFlags:
+    """Settings of a backbone, shared by the commands that embed texts; `EncoderConfig.with_flags` reads them.
+
+    A flag that contradicts what a model stores needs `override`.
+    """
+
+    pooling: Literal["cls", "mean", "last"] | None = flag(
+        None, "for a backbone; a trained model stores this setting", rare=True
+    )
+    normalize: bool | None = flag(None, "likewise: compare by cosine instead of dot product", rare=True)
+    query_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_prefix: str | None = flag(None, "likewise", rare=True)
+    passage_field_separator: str | None = flag(
+        None, "likewise: the text between title and text of a passage", rare=True
+    )
+    query_max_len: int | None = flag(None, "likewise: tokens of a query at most", rare=True)
+    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
+    override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
+
+
+_FLAGS = tuple(field.name for field in dataclasses.fields(SettingFlags) if field.name != "override")
 
 
 @dataclasses.dataclass(frozen=True)

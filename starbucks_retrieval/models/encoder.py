@@ -19,10 +19,9 @@ from starbucks_retrieval.models.fit_report import FitReport
 from starbucks_retrieval.models.head import load_head
 from starbucks_retrieval.models.input_texts import checked_texts
 from starbucks_retrieval.models.loading import load_backbone, load_projections
-from starbucks_retrieval.models.saving import save_backbone
+from starbucks_retrieval.models.saving import StoredWeights, save_backbone
 from starbucks_retrieval.models.sentence_modules import remove_modules, save_modules
 from starbucks_retrieval.models.sized import SizedEncoder
-from starbucks_retrieval.models.stored import StoredWeights
 from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size, Sizes, as_sizes
 
@@ -288,7 +287,7 @@ class NestedEncoder(TokenEncoder):
             encoder.save_pretrained("my-model-fitted")
             ```
         """
-        from starbucks_retrieval.models.fit_texts import fit_texts  # needs scipy, which encoding does not
+        from starbucks_retrieval.models.fitter import fit_texts  # needs scipy, which encoding does not
 
         options: dict[str, Any] = {"concat_layers": concat_layers, "table_input": table_input}
         options |= {"max_tokens": max_tokens, "dtype": dtype, "label": label}

@@ -1,10 +1,10 @@
-"""What a fit found: the quality of every layer and dim before and after, and the sizes that serve best."""
+"""The texts that a fit needs, and what it found: the quality of every layer and dim, and the sizes that serve best."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from starbucks_retrieval.models.fitting import unit
 from starbucks_retrieval.sizes import Size, Sizes
 
 RECORD = "fit.json"  # of a fit, beside the maps
+_HELD_OUT_EVERY = 10  # one text of ten, until there are enough of them
+_HELD_OUT = 1000
 _NEIGHBOURS = 10
 _SMALLEST_DIM = 16
 _RECOMMENDED_DIM = 32  # narrower embeddings serve nobody well
@@ -112,3 +114,63 @@ def nearest_rows(vectors: np.ndarray) -> np.ndarray:
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)
     return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, max(0, len(vectors) - 1))]
+
+
+def map_inputs(layers: Iterable[int], last: int, concat_layers: bool, table_input: bool) -> dict[int, tuple[int, ...]]:
+    """Return {layer: the layers that its map takes, 0 for the token table}, of the fitted layers between 0 and the last.
+
+    Args:
+        layers: The layers that are fitted.
+        last: The last layer of the model.
+        concat_layers: As in `Fitter`.
+        table_input: As in `Fitter`.
+
+    Example:
+        >>> map_inputs([0, 1, 2, 6], 6, concat_layers=False, table_input=True)
+        {1: (0, 1), 2: (0, 2)}
+    """
+    fitted = list(layers)
+    first = (0,) if table_input and 0 in fitted else ()
+    return {
+        layer: (*first, *(range(1, layer + 1) if concat_layers else (layer,))) for layer in fitted if 0 < layer < last
+    }
+
+
+def fitted_texts_needed(hidden: int, inputs: Mapping[int, Sequence[int]]) -> int:
+    """Return the fewest texts that maps are fitted on: one for each number of their layers.
+
+    Ridge regression needs none for the numbers of the token table, which is a good embedding by itself.
+
+    Args:
+        hidden: The width of the model.
+        inputs: What `map_inputs` returns.
+
+    Example:
+        >>> fitted_texts_needed(384, {1: (0, 1), 2: (0, 1, 2)})
+        768
+    """
+    return hidden * max([1, *(sum(map(bool, found)) for found in inputs.values())])
+
+
+def is_held_out(number: int) -> bool:
+    """Return whether the text with this number, from 0, is held out: every tenth, up to 1,000 of them.
+
+    Example:
+        >>> [number for number in range(25) if is_held_out(number)]
+        [0, 10, 20]
+    """
+    return number % _HELD_OUT_EVERY == 0 and number < _HELD_OUT_EVERY * _HELD_OUT
+
+
+def texts_needed(width: int) -> int:
+    """Return how many texts fit a map whose input has `width` numbers: one for each, and those that are held out.
+
+    Example:
+        >>> texts_needed(384)
+        427
+    """
+    fitted = number = 0
+    while fitted < width:
+        fitted += not is_held_out(number)
+        number += 1
+    return number

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import fitting
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.models.fit_report import FitReport, grid_dims, nearest_rows, quality
+from starbucks_retrieval.models.fit_report import (
+    FitReport,
+    fitted_texts_needed,
+    grid_dims,
+    is_held_out,
+    map_inputs,
+    nearest_rows,
+    quality,
+)
 from starbucks_retrieval.models.fitting import Moments, unit
+from starbucks_retrieval.models.input_texts import iterate_texts
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.table_fitter import TableFitter
-from starbucks_retrieval.models.texts import join_short
+from starbucks_retrieval.models.texts import join_short, take_turns, token_rows
 from starbucks_retrieval.sizes import Size
 
-_HELD_OUT_EVERY = 10  # one text of ten, until there are enough of them
-_HELD_OUT = 1000
+T = TypeVar("T")
+
+CHUNK = 1024  # texts whose outputs are held at once
 
 
 class Fitter:
@@ -196,61 +208,37 @@ class Fitter:
         return FitReport(self.moments.count, len(target), dict(ridges), before, after)
 
 
-def map_inputs(layers: Iterable[int], last: int, concat_layers: bool, table_input: bool) -> dict[int, tuple[int, ...]]:
-    """Return {layer: the layers that its map takes, 0 for the token table}, of the fitted layers between 0 and the last.
-
-    Args:
-        layers: The layers that are fitted.
-        last: The last layer of the model.
-        concat_layers: As in `Fitter`.
-        table_input: As in `Fitter`.
+def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """Yield lists of `size` items; the last may be shorter.
 
     Example:
-        >>> map_inputs([0, 1, 2, 6], 6, concat_layers=False, table_input=True)
-        {1: (0, 1), 2: (0, 2)}
+        >>> list(chunks("abcde", 2))
+        [['a', 'b'], ['c', 'd'], ['e']]
     """
-    fitted = list(layers)
-    first = (0,) if table_input and 0 in fitted else ()
-    return {
-        layer: (*first, *(range(1, layer + 1) if concat_layers else (layer,))) for layer in fitted if 0 < layer < last
-    }
+    stream = iter(items)
+    while chunk := list(itertools.islice(stream, size)):
+        yield chunk
 
 
-def fitted_texts_needed(hidden: int, inputs: Mapping[int, Sequence[int]]) -> int:
-    """Return the fewest texts that maps are fitted on: one for each number of their layers.
-
-    Ridge regression needs none for the numbers of the token table, which is a good embedding by itself.
-
-    Args:
-        hidden: The width of the model.
-        inputs: What `map_inputs` returns.
-
-    Example:
-        >>> fitted_texts_needed(384, {1: (0, 1), 2: (0, 1, 2)})
-        768
-    """
-    return hidden * max([1, *(sum(map(bool, found)) for found in inputs.values())])
-
-
-def is_held_out(number: int) -> bool:
-    """Return whether the text with this number, from 0, is held out: every tenth, up to 1,000 of them.
-
-    Example:
-        >>> [number for number in range(25) if is_held_out(number)]
-        [0, 10, 20]
-    """
-    return number % _HELD_OUT_EVERY == 0 and number < _HELD_OUT_EVERY * _HELD_OUT
-
-
-def texts_needed(width: int) -> int:
-    """Return how many texts fit a map whose input has `width` numbers: one for each, and those that are held out.
-
-    Example:
-        >>> texts_needed(384)
-        427
-    """
-    fitted = number = 0
-    while fitted < width:
-        fitted += not is_held_out(number)
-        number += 1
-    return number
+def fit_texts(
+    encoder: Any,
+    passages: Iterable[str],
+    queries: Iterable[str] | None = None,
+    layers: Sequence[int] | None = None,
+    *,
+    concat_layers: bool = False,
+    table_input: bool = True,
+    max_tokens: int = 8192,
+    dtype: torch.dtype | None = None,
+    label: str | None = None,
+) -> tuple[Projections, FitReport]:
+    """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`."""
+    sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
+    fitter = Fitter(encoder, layers, concat_layers, table_input)
+    prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)
+    texts = (((prefixes[number] + text).strip(), bool(number)) for number, text in take_turns(sources) if text.strip())
+    for part in chunks(progress(texts, None, "texts", label) if label else texts):
+        fitter.add(token_rows(encoder, part), max_tokens, dtype)
+        if fitter.is_full:
+            break
+    return fitter.finish()

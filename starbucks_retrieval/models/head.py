@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, write_json
-from starbucks_retrieval.models.damage import explain_damage
 from starbucks_retrieval.models.modules_json import HeadModule, model_file, read_head
+from starbucks_retrieval.models.weight_files import explain_damage
 
 _WEIGHTS = "model.safetensors"
 

@@ -12,10 +12,9 @@ from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 from starbucks_retrieval.models import bert, projections
 from starbucks_retrieval.models.architectures import check_numbers, check_settings, cut_config, layout_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.damage import explain_damage
 from starbucks_retrieval.models.modules_json import model_file
 from starbucks_retrieval.models.projections import Projections
-from starbucks_retrieval.models.weight_files import weight_files
+from starbucks_retrieval.models.weight_files import explain_damage, weight_files
 from starbucks_retrieval.parsing import Count, parse_json
 from starbucks_retrieval.sizes import Size, Sizes
 

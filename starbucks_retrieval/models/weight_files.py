@@ -1,11 +1,13 @@
-"""The safetensors files of a model."""
+"""The safetensors files of a model, and damaged ones."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.models.modules_json import listed_files, model_file
 
@@ -43,3 +45,27 @@ def weight_files(name_or_path: str) -> list[str]:
     if index is None:
         raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
     return listed_files(index)
+
+
+@contextlib.contextmanager
+def explain_damage(path: str | Path, hint: str) -> Iterator[None]:
+    """Turn the exceptions of a library that reads weights from a file into a UserError with the file.
+
+    Args:
+        path: The safetensors file that is read in the `with` block.
+        hint: The remedy.
+
+    Raises:
+        UserError: The block raised any other exception but those of the disk.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        found = as_os_error(error)
+        if found is not None and (found.filename or found.errno in NO_SPACE):
+            raise
+        if type(error).__name__ == "OutOfMemoryError":  # of a GPU
+            raise
+        raise UserError(f"{path} is damaged ({type(error).__name__})", hint) from None

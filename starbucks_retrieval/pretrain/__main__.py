@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import flag, run_command
+from starbucks_retrieval.cli.checks import check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
-from starbucks_retrieval.cli.training_flags import check_training_flags
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES, PretrainOptions
 

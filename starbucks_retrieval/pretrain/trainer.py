@@ -22,7 +22,7 @@ from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.parsing import Count, read_json
 from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
 from starbucks_retrieval.pretrain.module import PretrainingModule
-from starbucks_retrieval.trainer.checkpoints import damaged_checkpoint
+from starbucks_retrieval.trainer.callbacks import damaged_checkpoint
 from starbucks_retrieval.trainer.trainer import ModelCard, PartsTrainer
 
 if TYPE_CHECKING:

@@ -1,13 +1,16 @@
-"""Guess which columns of a table are the texts, the titles and the ids."""
+"""Read tables with any column names, and guess which columns are the texts, the titles and the ids."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.data import fields
+from starbucks_retrieval.data.formats import NumberedRows, all_lines, file_endings, find_reader
+from starbucks_retrieval.data.formats.csv import named_rows, read_cells
 from starbucks_retrieval.errors import UserError
 
 # Preferred names first; they are compared in lower case, with _ for spaces and dashes.
@@ -24,6 +27,9 @@ _LONG = 8  # words: a column without a known name whose mean is longer can be th
 # Scripts without spaces: about two characters make a word.
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _HEADER_CELL = 40  # characters of a name of a column at most, by which a csv file without a header is told
+_DELIMITERS = ",;\t|"
+_TSV = {1: ["text"], 2: ["docid", "text"], 3: ["docid", "title", "text"]}  # without a header, as for other commands
+ENDINGS = tuple(ending for ending in file_endings() if not ending.startswith(".txt"))
 
 
 @dataclass(frozen=True)
@@ -143,3 +149,76 @@ def _quoted(name: str) -> str:
     import shlex
 
     return shlex.quote(name)
+
+
+def read_table(path: Path, encoding: str = "utf-8") -> NumberedRows:
+    """Yield (line or row number, column → value) of each row.
+
+    A csv file may have semicolons, tabs or bars between its cells. A tsv file without a header has a text, an id and a
+    text, or id, title and text.
+
+    Args:
+        path: The file; its ending names the format.
+        encoding: Of csv and tsv files.
+
+    Raises:
+        UserError: While iterating: a csv file without a header, a row with another number of cells, text in another
+            encoding, or another malformed row.
+    """
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".csv"):
+        cells = read_cells(decoded_lines(path, encoding), path, _delimiter(path, encoding))
+        names = lambda first: first if looks_like_header(first) else None  # noqa: E731
+        return named_rows(cells, path, names, "looks like values, not like names")
+    if name.endswith(".tsv"):
+        return _tsv_rows(path, encoding)
+    return find_reader(path)(path, 0, None, {})
+
+
+def decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text with its line end) of each line. Raises UserError for bytes of another encoding."""
+    for number, raw in all_lines(path):
+        try:
+            yield number, raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            if b"\0" in raw:
+                raise UserError(f"{path}:{number}: binary data, not text", "save the table as csv in UTF-8") from None
+            raise not_in_encoding(f"{path}:{number}", encoding, error.start, "of the line") from None
+
+
+def not_in_encoding(where: str, encoding: str, start: int, unit: str) -> UserError:
+    """Return the error for bytes that `encoding` does not have."""
+    other = "latin-1" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else "utf-8"
+    what = f"{where}: not {encoding.upper()} (byte {start + 1} {unit})"
+    return UserError(what, f"name the encoding of the file, such as --encoding {other}")
+
+
+def _delimiter(path: Path, encoding: str) -> str:
+    _, header = next(decoded_lines(path, encoding), (1, ""))
+    return max(_DELIMITERS, key=header.count)  # a comma if there is none
+
+
+def _tsv_rows(path: Path, encoding: str) -> NumberedRows:
+    names: list[str] | None = None
+    for number, line in decoded_lines(path, encoding):
+        line = line.rstrip("\r\n")
+        if not line:
+            continue
+        cells = line.split("\t")
+        if names is None:
+            stripped = [cell.strip() for cell in cells]
+            if len(cells) > 1 and looks_like_header(stripped):
+                names = stripped
+                continue
+            if len(cells) not in _TSV:
+                raise UserError(
+                    f"{path}:{number}: no header, and {len(cells)} columns",
+                    "let the first line name the columns, separated by tabs, such as id, title and text",
+                )
+            names = _TSV[len(cells)]
+        if len(cells) != len(names):
+            raise UserError(
+                f"{path}:{number}: {len(cells)} column{'s' if len(cells) > 1 else ''}, the first line has {len(names)}",
+                "separate columns by one tab, and replace tabs and line breaks inside a text by spaces",
+            )
+        yield number, dict(zip(names, cells))

@@ -17,11 +17,10 @@ from starbucks_retrieval.data.formats import file_endings
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path
 from starbucks_retrieval.quickstart import QuickstartArguments
-from starbucks_retrieval.quickstart.columns import Columns, guess_columns, query_columns
+from starbucks_retrieval.quickstart.columns import ENDINGS as TABLES
+from starbucks_retrieval.quickstart.columns import Columns, decoded_lines, guess_columns, query_columns, read_table
 from starbucks_retrieval.quickstart.folders import ENDINGS as TEXTS
 from starbucks_retrieval.quickstart.folders import TextFiles, find_texts, read_text_file
-from starbucks_retrieval.quickstart.tables import ENDINGS as TABLES
-from starbucks_retrieval.quickstart.tables import decoded_lines, read_table
 
 _GUESS_FROM = 200  # rows
 _CONVERT = {".xlsx": "save it as csv", ".xls": "save it as csv", ".pdf": "convert it to text: pdftotext"}

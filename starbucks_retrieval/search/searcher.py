@@ -15,9 +15,8 @@ from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.hits import Hit, SearchResult
+from starbucks_retrieval.search.hits import Hit, PassageTexts, SearchResult
 from starbucks_retrieval.search.pairs import only_passage_size
-from starbucks_retrieval.search.passage_texts import PassageTexts
 from starbucks_retrieval.search.query_encoder import QueryEncoder, check_names, sizes_and_settings, stored_config
 from starbucks_retrieval.search.search_setup import as_funnel, check_query, find_stores, set_up
 from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes

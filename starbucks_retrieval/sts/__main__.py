@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, setup_logging
 from starbucks_retrieval.sentences import finish_with_table, size_table
-from starbucks_retrieval.sts.api import StsArguments, difference_table, sts
+from starbucks_retrieval.sts import StsArguments, difference_table, sts
 
 _EXAMPLES = (
     "starbucks sts --model_name_or_path model --output sts.json",

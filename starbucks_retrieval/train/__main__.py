@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.cli.checks import check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
-from starbucks_retrieval.cli.training_flags import check_training_flags
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.presets import PRESETS
 

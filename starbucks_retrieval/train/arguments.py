@@ -12,8 +12,7 @@ from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.mixture import DataSet, MixtureArguments
 from starbucks_retrieval.train.presets import PRESETS, check_preset
-from starbucks_retrieval.train.project_arguments import ProjectArguments, integers, map_project_flags
-from starbucks_retrieval.train.text_arguments import TextArguments
+from starbucks_retrieval.train.project_arguments import ProjectArguments, TextArguments, integers, map_project_flags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.losses.base import Options

@@ -13,7 +13,7 @@ from starbucks_retrieval.data import Passage, ScoredPair, join_text
 from starbucks_retrieval.data.records import RecordCount
 from starbucks_retrieval.data.sources import beir_folder
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.fitter import texts_needed
+from starbucks_retrieval.models.fit_report import texts_needed
 from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.data_sample import SAMPLE, DataSample, is_small, sample_data

@@ -68,8 +68,7 @@ def _fit(
     lengths: tuple[int, int],
     folder: Path,
 ) -> None:
-    from starbucks_retrieval.models.fit_texts import chunks
-    from starbucks_retrieval.models.fitter import Fitter
+    from starbucks_retrieval.models.fitter import Fitter, chunks
     from starbucks_retrieval.models.texts import token_rows
 
     wanted = TEXTS_PER_DIM * encoder.hidden_size

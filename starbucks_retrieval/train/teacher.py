@@ -12,7 +12,7 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.fitter import texts_needed
+from starbucks_retrieval.models.fit_report import texts_needed
 from starbucks_retrieval.models.info import ModelInfo, model_info
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.models.texts import token_rows

@@ -15,8 +15,8 @@ from torch import Tensor
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.fit_texts import chunks
-from starbucks_retrieval.models.fitter import is_held_out
+from starbucks_retrieval.models.fit_report import is_held_out
+from starbucks_retrieval.models.fitter import chunks
 from starbucks_retrieval.models.fitting import Ridge, unit, with_ones
 from starbucks_retrieval.models.texts import token_rows
 from starbucks_retrieval.sizes import Size, Sizes

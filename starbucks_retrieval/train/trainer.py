@@ -19,7 +19,7 @@ from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.sampler import Mixture, MixtureSampler
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer import complete_checkpoints
-from starbucks_retrieval.trainer.checkpoints import damaged_checkpoint
+from starbucks_retrieval.trainer.callbacks import damaged_checkpoint
 from starbucks_retrieval.trainer.distributed import world
 from starbucks_retrieval.trainer.trainer import PartsTrainer
 

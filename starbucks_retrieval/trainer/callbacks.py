@@ -1,18 +1,21 @@
-"""What a run does beside its steps: its progress bar, the lines that it prints, and when it writes checkpoints."""
+"""What a run does beside its steps: its progress bar, the lines that it prints, and its checkpoints."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ProgressCallback, TrainerState
 from transformers.trainer_utils import SaveStrategy
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.clock import now, seconds_since
-from starbucks_retrieval.trainer import SAVE_SECONDS, SAVE_STEPS
+from starbucks_retrieval.models.weight_files import explain_damage
+from starbucks_retrieval.trainer import SAVE_SECONDS, SAVE_STEPS, STATE, check_state
 from starbucks_retrieval.trainer.distributed import first_process
 
 log = logging.getLogger(__name__)
@@ -110,3 +113,32 @@ class Checkpoints(TrainerCallback):
             control.should_save = control.should_save and state.max_steps >= state.save_steps
         elif args.save_steps == SAVE_STEPS and state.global_step % _LOOK_EVERY == 0:
             control.should_save |= first_process(lambda: seconds_since(self._saved) >= SAVE_SECONDS)
+
+
+def damaged_checkpoint(checkpoint: str | None) -> contextlib.AbstractContextManager[None]:
+    """Return a context that turns the exceptions of libraries that read a checkpoint into a UserError with its path."""
+    return explain_damage(str(checkpoint), "delete this checkpoint, and resume from an earlier one")
+
+
+class CheckpointTrainer(Trainer):
+    """A Trainer that names a damaged checkpoint."""
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Train. Raises UserError for a checkpoint whose state cannot be read."""
+        if isinstance(resume_from_checkpoint, str):
+            check_state(Path(resume_from_checkpoint))
+            with damaged_checkpoint(resume_from_checkpoint):
+                TrainerState.load_from_json(str(Path(resume_from_checkpoint) / STATE))
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with damaged_checkpoint(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with damaged_checkpoint(checkpoint):
+            super()._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with damaged_checkpoint(checkpoint):
+            super()._load_rng_state(checkpoint)

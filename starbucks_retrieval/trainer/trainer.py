@@ -22,8 +22,7 @@ from starbucks_retrieval.models import projections
 from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
 from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.trainer import NOT_UPLOADED
-from starbucks_retrieval.trainer.callbacks import Bar, Checkpoints, LogLines
-from starbucks_retrieval.trainer.checkpoints import CheckpointTrainer
+from starbucks_retrieval.trainer.callbacks import Bar, Checkpoints, CheckpointTrainer, LogLines
 from starbucks_retrieval.trainer.distributed import world
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, setup_logging
 from starbucks_retrieval.sentences import finish_with_table, size_table
-from starbucks_retrieval.transfer.api import TransferArguments, transfer
+from starbucks_retrieval.transfer import TransferArguments, transfer
 
 _EXAMPLES = ("starbucks transfer --model_name_or_path model --data MR CR TREC --output transfer.json",)
 

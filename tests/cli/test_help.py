@@ -11,9 +11,9 @@ import pytest
 from starbucks_retrieval import cli
 from starbucks_retrieval.__main__ import _EXAMPLES, _main
 from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli.checks import training_flags
 from starbucks_retrieval.cli.flags import parser_for
 from starbucks_retrieval.cli.help import RARE
-from starbucks_retrieval.cli.training_flags import training_flags
 from starbucks_retrieval.completion import stage_parsers
 from starbucks_retrieval.sizes import SIZE_ALIASES
 

@@ -11,8 +11,7 @@ import sys
 
 import pytest
 
-from starbucks_retrieval.cli.checks import check_collection, check_model, check_sizes
-from starbucks_retrieval.cli.training_flags import training_flags
+from starbucks_retrieval.cli.checks import check_collection, check_model, check_sizes, training_flags
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.errors import UserError
 

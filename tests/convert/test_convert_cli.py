@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.convert.__main__ import main
-from starbucks_retrieval.convert.tokenizer import append_eos
+from starbucks_retrieval.convert.api import append_eos
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.sizes import Size

@@ -12,7 +12,7 @@ import pytest
 from conftest import hub_builder
 
 from starbucks_retrieval.data import open_corpus, open_groups
-from starbucks_retrieval.data.cache import cache_folder
+from starbucks_retrieval.data.rows import cache_folder
 from starbucks_retrieval.errors import UserError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.quickstart.columns import Columns, guess_columns, looks_like_header, query_columns
-from starbucks_retrieval.quickstart.tables import read_table
+from starbucks_retrieval.quickstart.columns import Columns, guess_columns, looks_like_header, query_columns, read_table
 
 LONG = "a text of more than eight words that tells something useful"
 

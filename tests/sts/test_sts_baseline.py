@@ -11,8 +11,8 @@ from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.metrics.significance import fisher_z
+from starbucks_retrieval.sts import compare_with_baseline, difference_table
 from starbucks_retrieval.sts.__main__ import main
-from starbucks_retrieval.sts.api import compare_with_baseline, difference_table
 
 
 def results(label, values, cosines=None, digest="d", gold=None):

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from starbucks_retrieval.sts import nested_cosines
-from starbucks_retrieval.sts.api import correlation
+from starbucks_retrieval.sts import correlation, nested_cosines
 
 
 @pytest.mark.parametrize("length", [1.0, 50.0])
