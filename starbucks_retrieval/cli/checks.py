@@ -5,13 +5,22 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.words import flag_chunks
+from starbucks_retrieval.devices import check_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.sizes import SIZE_ALIASES, Size
+from starbucks_retrieval.parsing import read_json
+from starbucks_retrieval.sizes import SIZE_ALIASES, Size, check_size
+
+# The lines about flags that a stage needs.
+NO_OUTPUT = ("--output_dir is missing", "name the folder for the model")
+NO_END = ("a stream of text has no end", "give the number of steps with --max_steps")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def check_model(name: str | Path, flag: str = "model_name_or_path") -> None:
@@ -30,7 +39,8 @@ def check_model(name: str | Path, flag: str = "model_name_or_path") -> None:
     """
     text, path = str(name), Path(name)
     # A name on the hub has one slash at most, and its first part is not a folder that exists here.
-    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or ("/" in text and path.parent.is_dir())
+    on_hub = _HUB_NAME.fullmatch(text) and not text.startswith(".")
+    is_path = not on_hub or ("/" in text and path.parent.is_dir())
     if text and is_path and not path.exists():
         raise UserError(f"no such model folder: {text}", f"check --{flag}")
 
@@ -63,6 +73,21 @@ def check_sizes(text: str, flag: str = "sizes") -> None:
             Size.parse(word)
 
 
+def check_depth(model: str | Path, sizes: str | None) -> None:
+    """Raise UserError for sizes that are deeper than a local model, as its config.json tells.
+
+    Args:
+        model: A model folder; a hub name is not checked, nor is an architecture that names its depth otherwise.
+        sizes: Sizes and size aliases; None: no sizes.
+    """
+    path = Path(model) / "config.json"
+    depth = read_json(path).get("num_hidden_layers") if path.is_file() else None
+    if isinstance(depth, int):
+        for word in (sizes or "").split(","):
+            if ":" in word:
+                check_size(Size.parse(word.strip()), depth, sys.maxsize, layer_0=True)
+
+
 # By the name of the flag, which means the same in every stage.
 CHECKS: Mapping[str, Callable[[str, str], None]] = {
     **dict.fromkeys(
@@ -76,6 +101,7 @@ CHECKS: Mapping[str, Callable[[str, str], None]] = {
         ("dataset_path", "corpus_path", "query_path", "calibration_path", "eval_dataset_path"), check_collection
     ),
     **dict.fromkeys(("sizes", "size", "query_size", "teacher_size"), check_sizes),
+    "device": check_device,
 }
 
 
@@ -87,7 +113,7 @@ def check_flag(name: str, value: Any) -> None:
         value: Its value, or a list of them.
 
     Raises:
-        UserError: A value names a local path that does not exist, or is no size.
+        UserError: A value names a local path that does not exist, or is no size or device.
     """
     for one in value if isinstance(value, list) else [value]:
         if name in CHECKS and isinstance(one, str):
@@ -110,15 +136,16 @@ def training_flags() -> list[str]:
     return [target.id for target in fields if isinstance(target, ast.Name) and not target.id.startswith("_")]
 
 
-def check_training_flags(words: Sequence[str], own: Iterable[str]) -> None:
+def check_training_flags(words: Sequence[str], own: Iterable[str], required: Mapping[str, tuple[str, str]]) -> None:
     """Check the words of a command line that are flags of TrainingArguments, as far as their names tell.
 
     Args:
         words: The words that the stage itself does not know.
         own: Names of the flags of the stage, for the suggestion.
+        required: {name of a flag that must be given: what is wrong without it, and the remedy}.
 
     Raises:
-        UserError: A name is unknown, and the hint has the nearest one; or `--output_dir` is missing.
+        UserError: A name is unknown, and the hint has the nearest one; or a required flag is missing.
     """
     given = [chunk[0][2:].partition("=")[0] for chunk in flag_chunks(words) if chunk[0].startswith("--")]
     known = training_flags()
@@ -129,5 +156,6 @@ def check_training_flags(words: Sequence[str], own: Iterable[str]) -> None:
             raise UserError(
                 f"unknown argument --{name}", f"{near}see --help, and transformers' TrainingArguments for its flags"
             )
-    if "output_dir" not in given:
-        raise UserError("--output_dir is missing", "name the folder for the model")
+    for name, lines in required.items():
+        if name not in given:
+            raise UserError(*lines)

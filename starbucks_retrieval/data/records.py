@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 SMALL_FILE = 64 << 20  # bytes of a file that is read whole to count its records
 _MAX_CANDIDATES = 100_000  # enough to find a true duplicate among them, few enough to hold in memory
-_SAMPLE = 4 << 20  # bytes of a larger file from which the number of its lines is estimated
+_COUNTED = 1 << 30  # bytes of a larger file in which lines are counted
+_BLOCK = 1 << 20
 
 T = TypeVar("T")
 Read = Callable[[int, int | None], NumberedRows]  # rows from position `start` up to `stop`
@@ -213,7 +214,7 @@ def count_records(records: Records[Any]) -> RecordCount:
         records: What an `open_` function returned.
 
     Returns:
-        The exact number for a Parquet or Arrow file and for a small file; an estimate from the first lines for a large file;
+        The exact number for a Parquet or Arrow file and for a small file; about the number of lines of a large file;
         unknown for anything else, such as data sets of the hub and of ir_datasets.
 
     Raises:
@@ -230,9 +231,13 @@ def count_records(records: Records[Any]) -> RecordCount:
         return RecordCount(sum(1 for _ in records), True)
     if path.suffix == ".gz":
         return RecordCount(None, False)
-    with open(path, "rb") as handle:
-        lines = handle.read(_SAMPLE).count(b"\n")
-    return RecordCount(round(size / _SAMPLE * lines), False) if lines else RecordCount(None, False)
+    lines = read = 0
+    with open(path, "rb") as handle:  # of a file beyond _COUNTED, equally spaced blocks
+        for start in range(0, size, _BLOCK * max(1, size // _COUNTED)):
+            handle.seek(start)
+            block = handle.read(_BLOCK)
+            lines, read = lines + block.count(b"\n"), read + len(block)
+    return RecordCount(round(size / read * lines), False) if lines else RecordCount(None, False)
 
 
 def _check_id(name: str, records: Records[Any], number: int) -> None:

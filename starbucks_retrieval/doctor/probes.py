@@ -13,13 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from starbucks_retrieval.models.modules_json import reachable
 from starbucks_retrieval.provenance import git_revision
 from starbucks_retrieval.version import __version__
 
@@ -200,17 +199,6 @@ def hub(online: bool = False) -> dict[str, Any]:
         "token": bool(os.environ.get("HF_TOKEN")) or Path(constants.HF_TOKEN_PATH).is_file(),
         "reachable": reachable(constants.ENDPOINT) if online else None,
     }
-
-
-def reachable(url: str) -> bool:
-    """Return whether a server answers within 3 seconds, with any status."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):  # noqa: S310 - the hub's address, or the user's HF_ENDPOINT
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
 
 
 def nvidia() -> str | None:

@@ -16,6 +16,7 @@ from starbucks_retrieval.cli import (
     run_command,
     setup_logging,
 )
+from starbucks_retrieval.cli.checks import check_depth
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.processes import PORT
@@ -40,6 +41,7 @@ def main(argv: Sequence[str]) -> None:
     setup_logging(common)
     if PORT in os.environ:  # started by --num_processes: the parent prints the summary
         common = dataclasses.replace(common, quiet=True)
+    check_depth(arguments.model_name_or_path, arguments.sizes)
     if dry_run_args.dry_run:
         from starbucks_retrieval.encode.plan import plan_encoding
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli.checks import check_depth
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.export import ExportArguments
 
@@ -24,6 +25,7 @@ def main(argv: Sequence[str]) -> None:
         _EXAMPLES,
     )
     setup_logging(common)
+    check_depth(arguments.model_name_or_path, arguments.size)
     from starbucks_retrieval.export.api import export, preview
 
     if dry_run_args.dry_run:

