@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.cli.checks import training_flags
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
@@ -118,4 +117,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

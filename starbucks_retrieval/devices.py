@@ -10,30 +10,6 @@ if TYPE_CHECKING:
     import torch
 
 
-# The types whose tensors hold data; torch knows more.
-_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia", "privateuseone")
-_HINT = "say --device cpu"
-
-
-def check_device(name: str, flag: str = "device") -> None:
-    """Raise UserError for a name that no device can have, without importing torch.
-
-    Args:
-        name: `cpu`, `cuda`, `cuda:1`, `mps` ….
-        flag: The flag that names it.
-
-    Example:
-        >>> check_device("cuda:1")
-        >>> check_device("gpu")
-        Traceback (most recent call last):
-        starbucks_retrieval.errors.UserError: no device gpu: the types are cpu, cuda, mps, xpu, hpu, npu, xla, mtia, privateuseone
-          say --device cpu
-    """
-    kind, colon, number = name.partition(":")
-    if kind not in _TYPES or (colon and not (number.isascii() and number.isdigit())):
-        raise UserError(f"no device {name}: the types are {', '.join(_TYPES)}", _HINT)
-
-
 def resolve_device(name: str | torch.device | None) -> torch.device:
     """Return the torch device of a name.
 
@@ -54,5 +30,5 @@ def resolve_device(name: str | torch.device | None) -> torch.device:
         # NotImplementedError lists every device that this torch was built with.
         unsupported = isinstance(error, NotImplementedError)
         why = "this build of torch does not support it" if unsupported else str(error).splitlines()[0]
-        raise UserError(f"no device {name}: {why}", _HINT) from None
+        raise UserError(f"no device {name}: {why}", "say --device cpu") from None
     return device

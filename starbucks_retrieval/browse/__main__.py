@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
 from starbucks_retrieval.browse import Pick, browse
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.errors import UserError
 
 HOST = "127.0.0.1"
@@ -166,4 +165,4 @@ class Server:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.words import flag_chunks
-from starbucks_retrieval.devices import check_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.sizes import SIZE_ALIASES, Size, check_size
@@ -20,6 +19,8 @@ from starbucks_retrieval.sizes import SIZE_ALIASES, Size, check_size
 # The lines about flags that a stage needs.
 NO_OUTPUT = ("--output_dir is missing", "name the folder for the model")
 NO_END = ("a stream of text has no end", "give the number of steps with --max_steps")
+# The types whose tensors hold data; torch knows more.
+_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia", "privateuseone")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -86,6 +87,25 @@ def check_depth(model: str | Path, sizes: str | None) -> None:
         for word in (sizes or "").split(","):
             if ":" in word:
                 check_size(Size.parse(word.strip()), depth, sys.maxsize, layer_0=True)
+
+
+def check_device(name: str, flag: str = "device") -> None:
+    """Raise UserError for a name that no device can have, without importing torch.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:1`, `mps` ….
+        flag: The flag that names it.
+
+    Example:
+        >>> check_device("cuda:1")
+        >>> check_device("gpu")
+        Traceback (most recent call last):
+        starbucks_retrieval.errors.UserError: no device gpu: the types are cpu, cuda, mps, xpu, hpu, npu, xla, mtia, privateuseone
+          say --device cpu
+    """
+    kind, colon, number = name.partition(":")
+    if kind not in _DEVICES or (colon and not (number.isascii() and number.isdigit())):
+        raise UserError(f"no device {name}: the types are {', '.join(_DEVICES)}", "say --device cpu")
 
 
 # By the name of the flag, which means the same in every stage.

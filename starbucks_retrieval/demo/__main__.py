@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.demo import LONG, SHORT
 
 _EXAMPLES = (
@@ -55,4 +54,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 
 from starbucks_retrieval.cli import (
     CommonArguments,
+    exit_command,
     finish,
     log,
     parse_flags,
     quiet_unless_first,
-    run_command,
     setup_logging,
 )
 from starbucks_retrieval.cli.checks import check_depth
@@ -60,4 +59,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

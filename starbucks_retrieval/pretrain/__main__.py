@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from starbucks_retrieval.cli import flag, run_command
+from starbucks_retrieval.cli import exit_command, flag
 from starbucks_retrieval.cli.checks import NO_END, NO_OUTPUT, check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
@@ -208,4 +207,4 @@ def _summary(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

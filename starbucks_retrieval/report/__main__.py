@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from starbucks_retrieval.cli import CommonArguments, finish, flag, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.report import report
 from starbucks_retrieval.sizes import ALIASES_HELP
@@ -48,4 +47,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, finish, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import (
@@ -217,4 +217,4 @@ def _lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.cli import exit_command
 from starbucks_retrieval.cli.checks import NO_OUTPUT, check_training_flags
 from starbucks_retrieval.cli.flags import flag_types
 from starbucks_retrieval.cli.precedence import parse_training
@@ -55,4 +54,4 @@ def _summary(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)

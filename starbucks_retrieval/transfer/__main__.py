@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, parse_flags, run_command, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, parse_flags, setup_logging
 from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.transfer import TransferArguments, transfer
 
@@ -30,4 +29,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    exit_command(main)
