@@ -14,6 +14,7 @@ from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.config import SettingFlags
 from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
+from starbucks_retrieval.store.quantise import row_bytes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.encode.api import encode
@@ -60,7 +61,9 @@ class EncodeArguments(SettingFlags):
         choices=lambda: (*BACKENDS, "auto"),
     )
     torch_compile: bool = flag(False, "compile the layers (backend torch)", rare=True)
-    store_dtype: Literal["float16", "float32"] = flag("float16", "type of the stored numbers")
+    store_dtype: Literal["float16", "float32", "int8", "binary"] = flag(
+        "float16", "type of the stored numbers; int8 and binary: a byte and a bit, by scales of each dimension"
+    )
     max_tokens_per_batch: int | None = flag(
         None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
     )
@@ -133,7 +136,7 @@ class EncodeArguments(SettingFlags):
 
     def bytes_per_text(self, size: Size) -> int:
         """Return the bytes of one stored embedding."""
-        return size.dim * (2 if self.store_dtype == "float16" else 4)
+        return row_bytes(self.store_dtype, size.dim)
 
     def batch_tokens(self, device_type: str, max_length: int) -> int:
         """Return the size of a batch in tokens (rows times longest row) for texts of up to `max_length` tokens."""

@@ -24,6 +24,7 @@ from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 from starbucks_retrieval.store.layout import read_manifest
+from starbucks_retrieval.store.quantise import QUANTISED, calibration_rows
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,7 @@ def encode(arguments: EncodeArguments) -> dict[str, Any]:
     specs = [StoreSpec.from_json(spec, "the job") for spec in shared["specs"]]
     sizes = [str(spec.size) for spec in specs]
     named = ",".join(sizes) if len(sizes) <= _NAMED else f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
-    kind = "queries" if arguments.encode_is_query else "passages"
-    log.info("%s at %s; %s on %s", kind, named, shared["runtime"], job.encoder.device)
+    log.info("%s at %s; %s on %s", arguments.kind, named, shared["runtime"], job.encoder.device)
     with contextlib.ExitStack() as stack:
         writers = {}
         if group.is_leader:
@@ -184,7 +184,7 @@ class Job:
                 data.ids_with_whitespace,
             )
         backend, measured = self._select_backend()
-        specs = self._specs(backend.name, data)
+        specs = self._quantised(self._specs(backend.name, data), backend)
         return {
             "specs": [spec.to_json() for spec in specs],
             "runtime": backend.name,
@@ -193,12 +193,7 @@ class Job:
         }
 
     def worker(self, runtime: str, writers: Mapping[Size, StoreWriter]) -> Worker:
-        """Return a worker that encodes shards.
-
-        Args:
-            runtime: Name of the back end, as `shared` returns it.
-            writers: The stores to write, by size.
-        """
+        """Return a worker that encodes shards into `writers` by the back end that `shared` named."""
         backend, _, dtype = runtime.rpartition("-")
         return Worker(self.encoder, self.plan.records, self._open(backend or "torch", dtype), writers, self.max_tokens)
 
@@ -268,15 +263,15 @@ class Job:
 
     def _specs(self, compute_dtype: str, data: Scan) -> list[StoreSpec]:
         arguments, (parts, part) = self.arguments, self.arguments.parts
-        settings = dataclasses.asdict(arguments)
-        provenance = describe({name: value for name, value in settings.items() if name not in _NOT_RECORDED})
+        settings = dataclasses.asdict(arguments).items()
+        provenance = describe({name: value for name, value in settings if name not in _NOT_RECORDED})
         return [
             StoreSpec(
                 kind=arguments.kind,
                 size=size,
                 **self.encoder.store_fields(size, arguments.encode_is_query),
                 compute_dtype=compute_dtype,
-                store_dtype=arguments.store_dtype,
+                store_dtype="float32" if arguments.store_dtype in QUANTISED else arguments.store_dtype,
                 data_digest=data.digest,
                 data_count=data.count,
                 shard_size=arguments.shard_size,
@@ -287,3 +282,16 @@ class Job:
             )
             for size in self.plan.sizes
         ]
+
+    def _quantised(self, specs: list[StoreSpec], backend: Backend) -> list[StoreSpec]:
+        """Return the specs with the scales of a quantised store: those of a store of this job, else of some texts."""
+        store_dtype, sample = self.arguments.store_dtype, {}
+        if store_dtype not in QUANTISED:
+            return specs
+        begun = [self.plan.begun(spec) for spec in specs]
+        if not all(begun):
+            wanted = set(calibration_rows(specs[0].data_count).tolist())
+            records = [record for row, record in enumerate(self.plan.records) if row in wanted]
+            rows = self.encoder.tokenize(texts_of(records, self.encoder.config)[1], self.max_length)
+            sample = backend.embed(rows, self.plan.sizes, max_tokens=self.max_tokens, label="scales")
+        return [old or spec.quantised(store_dtype, sample[spec.size]) for old, spec in zip(begun, specs)]

@@ -20,9 +20,9 @@ from starbucks_retrieval.models import EncoderConfig
 from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.precision import autocast_dtype, dtype_name, weights_dtype
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.store import output_folder
+from starbucks_retrieval.store import StoreSpec, output_folder
 from starbucks_retrieval.store.layout import load_shard, read_manifest
-from starbucks_retrieval.store.spec import part_rows
+from starbucks_retrieval.store.spec import job_difference, part_rows
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +55,21 @@ class EncodePlan:
     def folder(self, size: Size) -> Any:
         """Return the folder of the store of one size, a path or a UPath."""
         return output_folder(self.arguments.encode_output_path, size, *self.arguments.parts)
+
+    def begun(self, spec: StoreSpec) -> StoreSpec | None:
+        """Return the spec of a store of the same job that an earlier run has begun, with its scales if it is quantised.
+
+        Args:
+            spec: The job, as it would be in floating-point numbers.
+        """
+        if self.arguments.overwrite:
+            return None
+        try:
+            found = read_manifest(self.folder(spec.size)).spec
+        except UserError:
+            return None
+        same = found.store_dtype == self.arguments.store_dtype
+        return found if same and not job_difference(found, spec, ("store_dtype", "scale", "offset")) else None
 
     def preview(self) -> Preview:
         """Describe the work without doing it. Writes nothing and reads no weights.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,11 @@ from starbucks_retrieval.search.funnel import FunnelStep
 from starbucks_retrieval.search.funnel_search import Shortlister
 from starbucks_retrieval.search.indexes.build import sample_rows
 from starbucks_retrieval.search.indexes.vectors import make_index
-from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store import EmbeddingStore, output_folder
+from starbucks_retrieval.store.layout import MANIFEST
+from starbucks_retrieval.store.quantise import QUANTISED
+from starbucks_retrieval.store.spec import job_difference
+from starbucks_retrieval.store.storage import entries
 
 _SAMPLE = 16384  # passages to learn from: FAISS uses 4096 for 16 centroids
 _BLOCK = 16384  # passages that are encoded together
@@ -29,7 +35,8 @@ def code_shortlister(
 ) -> Shortlister:
     """Encode all vectors of a store and return a function that scans the codes.
 
-    The codes are kept in memory, so they are made anew for every search of a process: a pass over the store.
+    The codes are kept in memory, so they are made anew for every search of a process: a pass over the store. Those of
+    int8 and binary are read instead where `starbucks store quantise` has stored them beside the store.
 
     Args:
         step: The first step of a funnel, with a code.
@@ -39,7 +46,8 @@ def code_shortlister(
         threads: CPU threads of FAISS; None: all.
 
     Raises:
-        UserError: FAISS is not installed, or the store is too small for a quantiser to learn from.
+        UserError: FAISS is not installed, the store is too small for a quantiser to learn from, or codes beside it are
+            of another store.
 
     Example:
         >>> import tempfile, numpy as np
@@ -57,6 +65,8 @@ def code_shortlister(
     if threads is not None:
         import_faiss().omp_set_num_threads(threads)
     dim = store.spec.size.dim
+    if (stored := _stored_codes(step, store)) is not None:
+        return _scan(stored)
     index = make_index(factory, dim, seed, {})
     if store.count < index.smallest_sample:
         raise UserError(
@@ -70,6 +80,49 @@ def code_shortlister(
 
     def find(queries: np.ndarray, depth: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         rows, scores = index.search(np.ascontiguousarray(queries, np.float32), depth, index.search_parameters)
+        return list(rows), list(scores)
+
+    return find
+
+
+def _stored_codes(step: FunnelStep, store: EmbeddingStore) -> EmbeddingStore | None:
+    """Return the quantised store of the vectors of a store, or None if there is none beside it."""
+    if store.spec.store_dtype == step.code:
+        return store
+    if step.code not in QUANTISED or len(store.folders) != 1:
+        return None
+    folder = output_folder(store.folders[0].parent / step.code, step.size)
+    if MANIFEST not in entries(folder):
+        return None
+    stored = EmbeddingStore.open(folder)
+    made = ("store_dtype", "scale", "offset", "shard_size", "parts", "part")
+    if difference := job_difference(store.spec, stored.spec, ignore=made):
+        raise UserError(
+            f"{folder} does not hold codes of {store.folders[0]}: {difference}",
+            f"run starbucks store quantise {store.folders[0]} --to {step.code} --overwrite",
+        )
+    return stored
+
+
+def _scan(stored: EmbeddingStore) -> Shortlister:
+    """Return a function that scans stored codes, held in memory."""
+    faiss, quantiser, dim = import_faiss(), stored.spec.quantiser, stored.spec.size.dim
+    assert quantiser is not None
+    index: Any
+    prepare: Callable[[np.ndarray], np.ndarray]
+    if quantiser.store_dtype == "binary":
+        index, prepare = faiss.IndexBinaryFlat(-(-dim // 8) * 8), quantiser.encode
+        for codes in stored.codes():
+            index.add(np.ascontiguousarray(codes))
+    else:
+        kind = faiss.ScalarQuantizer.QT_8bit_direct_signed  # adds 128 to every code
+        index = faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT)
+        prepare = partial(np.multiply, quantiser.scale)  # the offsets add the same to all scores of a query
+        for codes in stored.codes():
+            index.add_sa_codes(codes.view(np.uint8) ^ np.uint8(128))
+
+    def find(queries: np.ndarray, depth: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        scores, rows = index.search(prepare(queries), depth)
         return list(rows), list(scores)
 
     return find

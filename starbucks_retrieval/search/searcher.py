@@ -163,7 +163,7 @@ class Searcher:
 
         Args:
             folder: The output folder; it is created.
-            store_dtype: "float16" takes half the space; float32 keeps scores as they are.
+            store_dtype: "float16" takes half the space, "int8" a quarter, "binary" 1/32; float32 keeps scores as they are.
             overwrite: Replace other passages in the folder.
 
         Returns:

@@ -45,7 +45,8 @@ class SlicedStore(EmbeddingStore):
                 f"{dim} dimensions cannot be cut from {stored}", f"use a dim from 1 to {stored.dim}, or encode wider"
             )
         vars(self).update(vars(store))  # ids and rows are the same
-        self.spec = dataclasses.replace(store.spec, size=Size(stored.layer, dim))
+        levels: dict[str, Any] = {"scale": (), "offset": (), "store_dtype": store.dtype.name}  # of what is read
+        self.spec = dataclasses.replace(store.spec, size=Size(stored.layer, dim), **levels)
         self._held = None
         self._wide = store
         if store.spec.normalize:
@@ -203,17 +204,17 @@ def write_vectors(
         layer: The layer of the size that the store is given; its dim is that of the vectors.
     """
     count, dim = vectors.shape
-    return MemoryStore(array_spec(count, Size(layer, dim), store_dtype), list(ids), vectors).save(Path(folder))
+    made = MemoryStore(array_spec(count, Size(layer, dim)), list(ids), vectors)
+    return made.save(Path(folder), store_dtype=store_dtype)
 
 
-def array_spec(count: int, size: Size, store_dtype: str = "float32") -> StoreSpec:
+def array_spec(count: int, size: Size) -> StoreSpec:
     """Return the specification of passages whose vectors were not made by `encode`, in one shard.
 
     Args:
         count: Passages, at least 1.
         size: The size that they are given.
-        store_dtype: `float16` or `float32`.
     """
     values: dict[str, Any] = {"pooling": "cls", "normalize": False, "prefix": "", "separator": " ", "max_length": 1}
-    values |= {"fingerprint": "", "compute_dtype": "fp32", "store_dtype": store_dtype, "data_digest": ""}
+    values |= {"fingerprint": "", "compute_dtype": "fp32", "store_dtype": "float32", "data_digest": ""}
     return StoreSpec(kind="passages", size=size, **values, data_count=count, shard_size=count)

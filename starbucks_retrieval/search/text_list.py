@@ -113,7 +113,7 @@ class TextList:
         Args:
             folder: The output folder; it is created.
             stores: The embeddings.
-            store_dtype: `float32` or `float16`.
+            store_dtype: `float32`, `float16`, `int8` or `binary`.
             overwrite: Replace other passages in the folder.
 
         Raises:
@@ -127,8 +127,8 @@ class TextList:
         if path.exists() and not overwrite and path.read_bytes() != lines:
             raise UserError(f"{path} holds other passages", "choose another folder, or pass overwrite=True")
         for store in stores:
-            spec = dataclasses.replace(store.spec, store_dtype=store_dtype, provenance=describe())
-            store.save(output_folder(folder, spec.size), spec, overwrite)
+            spec = dataclasses.replace(store.spec, provenance=describe())
+            store.save(output_folder(folder, spec.size), spec, overwrite, store_dtype)
         with atomic_writer(path) as file:
             file.write(lines)
 

@@ -58,6 +58,21 @@ class MergeArguments:
 
 
 @dataclass
+class QuantiseArguments:
+    """Quantising."""
+
+    path: list[str] = flag(
+        None, "stores of floating-point numbers: folders, outputs of encode, a pattern, URLs", required=True
+    )
+    output: str | None = flag(
+        None, "folder for the quantised stores (default: int8 or binary beside the sizes, where funnels find them)"
+    )
+    to: Literal["int8", "binary"] = flag(None, "a byte or a bit for each number", required=True)
+    size: str | None = flag(None, "layer:dim, to quantise this size only (default: all sizes)")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+
+@dataclass
 class StoreExportArguments:
     """Exporting."""
 
@@ -150,6 +165,15 @@ def _merge(args: MergeArguments, common: CommonArguments) -> None:
     finish(common, summary, figures)
 
 
+def _quantise(args: QuantiseArguments, common: CommonArguments) -> None:
+    from starbucks_retrieval.store.convert import quantise_stores
+
+    figures = quantise_stores(args.path, args.to, args.output, _size(args.size), args.overwrite)
+    smaller = f"{readable(figures['bytes_before'])} of vectors as {readable(figures['bytes'])}"
+    summary = f"{figures['rows']} rows at {', '.join(figures['sizes'])} in {args.to}, {smaller}; in {figures['output']}"
+    finish(common, summary, figures)
+
+
 def _export(args: StoreExportArguments, common: CommonArguments) -> None:
     from starbucks_retrieval.store.convert import export_store
 
@@ -187,6 +211,13 @@ COMMANDS: dict[str, tuple[str, type, str, Command, str]] = {
         "passages/L12-D768 small --dims 32,128",
     ),
     "merge": ("write parts as one store", MergeArguments, "PATH… OUTPUT", _merge, "part-0 part-1 passages"),
+    "quantise": (
+        "write a byte or a bit for each number",
+        QuantiseArguments,
+        "PATH…",
+        _quantise,
+        "passages --to int8",
+    ),
     "export": (
         "write a store as Parquet, Arrow or plain numpy",
         StoreExportArguments,
@@ -209,7 +240,7 @@ def main(argv: Sequence[str]) -> None:
     if argv and argv[0] in ("-h", "--help", "help"):
         print("usage: starbucks store <sub-command> PATH… [flags]\n")
         for name, (line, _, words, *_) in COMMANDS.items():
-            print(f"  {name:7} {words:13} {line}")
+            print(f"  {name:8} {words:13} {line}")
         print(
             "\nPaths are local or URLs such as s3://bucket/folder. starbucks store <sub-command> --help lists its flags."
         )

@@ -1,9 +1,10 @@
-"""Convert stores to Parquet, Arrow or plain numpy files."""
+"""Convert stores to Parquet, Arrow or plain numpy files, and to stores of quantised vectors."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,8 +14,11 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import BeforeRename, atomic_writer, temporaries
 from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
+from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.locate import open_store
+from starbucks_retrieval.store.locate import open_each_size, open_store, output_folder
+from starbucks_retrieval.store.operations import copy_store, refuse_quantised
+from starbucks_retrieval.store.quantise import calibration_rows, row_bytes
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
 
@@ -31,8 +35,8 @@ def export_store(
         path: The store.
         output: A local file, or for `npy` a folder.
         to: `parquet` or `arrow` (the Arrow file format): one file with the columns `id` (string) and `embedding`
-            (fixed_size_list of float16 or float32, as stored), and the spec of the store as JSON in the schema's
-            metadata. `npy`: `ids.txt` and, written last, `vectors.npy` [rows, dim].
+            (fixed_size_list of float16 or float32, as stored; float32 of a quantised store), and the spec of the store as
+            JSON in the schema's metadata. `npy`: `ids.txt` and, written last, `vectors.npy` [rows, dim].
         size: The size to export, where `path` holds several.
         overwrite: Replace an existing output.
 
@@ -55,8 +59,54 @@ def export_store(
         "to": to,
         "size": str(source.spec.size),
         "rows": source.count,
-        "dtype": source.spec.store_dtype,
+        "dtype": source.dtype.name,
     }
+
+
+def quantise_stores(
+    paths: Sequence[PathLike],
+    store_dtype: str,
+    output: PathLike | None = None,
+    size: Size | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write stores with a byte or a bit for each number, a shard at a time; a rerun resumes. Parts are merged.
+
+    Scales are learnt from 1,024 rows that are spread evenly over the corpus, and recorded in the manifest. So the code of
+    a row depends neither on shards nor on parts.
+
+    Args:
+        paths: The stores: folders, outputs of encode, patterns.
+        store_dtype: `int8` or `binary`.
+        output: The folder of the new stores; by default a folder `int8` or `binary` beside the sizes, where funnels find
+            them.
+        size: The only size to quantise, where there are several.
+        overwrite: Replace other stores in the output folder.
+
+    Returns:
+        Figures: output, to, sizes, rows, bytes_before and bytes of the vectors, shards_written.
+
+    Raises:
+        UserError: A store is quantised already, parts are missing, or the output holds another store.
+    """
+    sources = open_each_size(paths, size)
+    shards = before = after = 0
+    for each, source in sources.items():
+        refuse_quantised(source, "quantise", "quantise the store of floating-point numbers")
+        if output is None and len(source.folders) > 1:
+            raise UserError(f"{each} is stored in {len(source.folders)} parts", "name a folder with --output")
+        target = source.folders[0].parent / store_dtype if output is None else output
+        spec = source.spec.quantised(store_dtype, source.vectors(calibration_rows(source.count)))
+        spec = dataclasses.replace(spec, provenance=describe({"quantised": store_dtype}) | {"source": spec.provenance})
+        shards += copy_store(source, output_folder(target, each), spec, overwrite, "quantise")
+        before += source.count * row_bytes(source.spec.store_dtype, each.dim)
+        after += source.count * row_bytes(store_dtype, each.dim)
+    figures = {"sizes": list(map(str, sources)), "rows": sum(source.count for source in sources.values())}
+    return (
+        {"output": str(target), "to": store_dtype, "bytes_before": before, "bytes": after}
+        | figures
+        | {"shards_written": shards}
+    )
 
 
 def _check_target(target: Path, to: str, overwrite: bool) -> None:

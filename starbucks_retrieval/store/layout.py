@@ -1,7 +1,7 @@
 """The files of a store: their names, the shards with their numbers, and the manifest.
 
 <output>/L6-D128/manifest.json             the job, its shards, and whether all of them are there
-<output>/L6-D128/00000.vectors.npy         [rows, dim] float16 or float32
+<output>/L6-D128/00000.vectors.npy         [rows, dim] float16, float32 or int8; binary: [rows, dim / 8] uint8
 <output>/L6-D128/00000.ids.npy             [rows] bytes, UTF-8
 <output>/L6-D128/00000.json                rows and checksums; written last: a shard exists when this file does
 <output>/part-00000-of-00004/L6-D128/…     the same for one of several jobs that share a corpus
@@ -110,7 +110,9 @@ class ShardRecord:
         return None
 
 
-def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np.ndarray) -> ShardRecord:
+def save_shard(
+    folder: Path, shard: int, start: int, ids: list[str], vectors: np.ndarray, longest: float
+) -> ShardRecord:
     """Write one shard: its two arrays, then the record that declares them complete.
 
     Args:
@@ -118,7 +120,8 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         shard: The number of the shard.
         start: Its first row in the store.
         ids: One id a row.
-        vectors: [rows, dim], in the type of the store.
+        vectors: What is stored of the vectors, a row each.
+        longest: The length of the longest vector, as it is read.
 
     Raises:
         UserError: An id cannot be stored.
@@ -127,7 +130,7 @@ def save_shard(folder: Path, shard: int, start: int, ids: list[str], vectors: np
         shard=shard,
         start=start,
         rows=len(ids),
-        largest_norm=largest_norm(vectors),
+        largest_norm=longest,
         vectors=_save_array(folder, shard_file(shard, "vectors.npy"), vectors),
         ids=_save_array(folder, shard_file(shard, "ids.npy"), id_array(ids)),
     )
@@ -143,8 +146,7 @@ def load_shard(folder: Path, shard: int) -> ShardRecord | None:
         folder: The folder of the store.
         shard: The number of the shard, from 0.
 
-    Returns:
-        The content of the shard's .json file. The arrays are not opened; `ShardRecord.problem` checks them.
+    The arrays are not opened; `ShardRecord.problem` checks them.
 
     Raises:
         UserError: A remote folder cannot be reached.
@@ -280,11 +282,9 @@ class _Written:
 
 def largest_norm(vectors: np.ndarray) -> float:
     """Return the length of the longest vector [rows, dim]."""
-    largest = 0.0
-    for start in range(0, len(vectors), 1024):  # float64 takes two to four times the memory
-        block = vectors[start : start + 1024].astype(np.float64)
-        largest = max(largest, float(np.sqrt(np.square(block).sum(axis=1).max())))
-    return largest
+    starts = range(0, len(vectors), 1024)  # float64 takes two to four times the memory
+    squares = (np.square(vectors[start : start + 1024].astype(np.float64)).sum(axis=1).max() for start in starts)
+    return float(np.sqrt(max(squares, default=0.0)))
 
 
 def _save_array(folder: Path, name: str, array: np.ndarray) -> FileRecord:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starbucks_retrieval.store.layout import largest_norm
+from starbucks_retrieval.store.quantise import calibration_rows
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.writer import StoreWriter
@@ -68,18 +69,23 @@ class MemoryStore(EmbeddingStore):
         """As EmbeddingStore.id_bytes."""
         return [docid.encode() for docid in self.ids(rows)]
 
-    def save(self, folder: Path, spec: StoreSpec | None = None, overwrite: bool = False) -> EmbeddingStore:
+    def save(
+        self, folder: Path, spec: StoreSpec | None = None, overwrite: bool = False, store_dtype: str | None = None
+    ) -> EmbeddingStore:
         """Write the vectors as a store on disk, and open it.
 
         Args:
             folder: The folder of the size; it is created.
             spec: The job that the store records; None: that of this store.
             overwrite: Replace another store in the folder.
+            store_dtype: A name of `STORE_DTYPES` instead of that of the job; scales are learnt from these vectors.
 
         Raises:
             UserError: The folder holds something else.
         """
         spec = dataclasses.replace(spec or self.spec, data_count=self.count, parts=1, part=0)
+        if store_dtype is not None:
+            spec = spec.quantised(store_dtype, self._rows[calibration_rows(self.count)])
         with StoreWriter.open(folder, spec, overwrite) as writer:
             for shard in writer.missing_shards():
                 writer.write_shard(shard, *self.consecutive(*spec.shard_rows(shard)))

@@ -158,6 +158,7 @@ def slice_store(
         UserError: A dim is larger than the stored one, or the output holds another store.
     """
     source = open_store(path, size)
+    refuse_quantised(source, "slice", "slice the store of floating-point numbers, and quantise the slices")
     source.verify_unchecked()
     stored = source.spec.size
     if wrong := [dim for dim in dims if not 1 <= dim <= stored.dim]:
@@ -234,18 +235,36 @@ def merge_stores(
     sources = open_each_size(paths, size)
     rows = shards = 0
     for each, source in sources.items():
-        shards += _copy(source, output_folder(output, each), shard_size, overwrite)
+        spec = dataclasses.replace(source.spec, shard_size=source.spec.shard_size if shard_size is None else shard_size)
+        shards += copy_store(source, output_folder(output, each), spec, overwrite, "merge")
         rows += source.count
     return {"output": str(output), "sizes": list(map(str, sources)), "rows": rows, "shards_written": shards}
 
 
-def _copy(source: EmbeddingStore, folder: Path, shard_size: int | None, overwrite: bool) -> int:
+def refuse_quantised(source: EmbeddingStore, verb: str, hint: str) -> None:
+    """Raise UserError for a store of codes: "cannot `verb` it", with the hint."""
+    if source.spec.quantiser is not None:
+        raise UserError(f"cannot {verb} {source.folders[0]}: it is stored in {source.spec.store_dtype} already", hint)
+
+
+def copy_store(source: EmbeddingStore, folder: Path, spec: StoreSpec, overwrite: bool, verb: str) -> int:
+    """Write the rows of a store as another job, and return the number of shards that were written.
+
+    Args:
+        source: The rows, in their order.
+        folder: The folder of the new store.
+        spec: Its job, of as many rows.
+        overwrite: Replace another store in the folder.
+        verb: Shown with the progress.
+
+    Raises:
+        UserError: The folder is that of the source or holds another store, or the source is damaged.
+    """
     _refuse_source(folder, source.folders)
     source.verify_unchecked()
-    spec = dataclasses.replace(source.spec, shard_size=source.spec.shard_size if shard_size is None else shard_size)
     with StoreWriter.open(folder, spec, overwrite) as writer:
         missing = writer.missing_shards()
-        for shard in progress(missing, len(missing), "shards", f"merge {spec.size}"):
+        for shard in progress(missing, len(missing), "shards", f"{verb} {spec.size}"):
             writer.write_shard(shard, *source.consecutive(*spec.shard_rows(shard)))
         writer.finish()
     return len(missing)

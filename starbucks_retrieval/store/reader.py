@@ -15,7 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
 from starbucks_retrieval.store.floats import to_float32
 from starbucks_retrieval.store.layout import MANIFEST, read_manifest, shards_there
-from starbucks_retrieval.store.shards import Shard
+from starbucks_retrieval.store.shards import QuantisedArray, Shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
 
@@ -53,8 +53,8 @@ class EmbeddingStore:
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of the stored vectors."""
-        return np.dtype(self.spec.store_dtype)
+        """The type of the vectors as they are read; float32 of quantised ones."""
+        return np.dtype(self.spec.store_dtype if self.spec.quantiser is None else np.float32)
 
     @property
     def folders(self) -> list[Path]:
@@ -91,8 +91,7 @@ class EmbeddingStore:
             _check(record.problem(folder, lengths, checksums=False))
         if not manifest.has_checksums:
             _say_unchecked(folder)
-        dim = spec.size.dim
-        return cls(spec, [Shard(folder, r, r.start, dim, spec.store_dtype) for r in manifest.shards])
+        return cls(spec, [Shard(folder, r, r.start, spec) for r in manifest.shards])
 
     @classmethod
     def join(cls, stores: Iterable[EmbeddingStore]) -> EmbeddingStore:
@@ -162,15 +161,21 @@ class EmbeddingStore:
                     filled += len(rows)
             yield start, buffer[:filled]
 
+    def codes(self) -> Iterator[np.ndarray]:
+        """Yield the stored codes of a quantised store, shard by shard: [rows, columns], mapped."""
+        for array in (shard.vectors for shard in self._shards):
+            assert isinstance(array, QuantisedArray)
+            yield array.codes(0, array.shape[0])
+
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
-        """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type."""
+        """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type (`dtype`)."""
         pieces = list(self._pieces(start, stop))
         ids = _decoded(docid for shard, low, high in pieces for docid in shard.ids.rows(low, high).tolist())
         vectors = [shard.vectors.rows(low, high) for shard, low, high in pieces]
         return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type.
+        """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type (`dtype`).
 
         Args:
             rows: Row numbers from 0, integers [n], in any order; a row may occur several times.
@@ -232,10 +237,7 @@ class EmbeddingStore:
             self._held = held
 
     def verify_unchecked(self) -> None:
-        """Do the same for a store that has no checksums of blocks, whose reads notice no damage.
-
-        Copies call it: they would give damaged vectors new checksums.
-        """
+        """Verify a store without checksums of blocks: copies would give damaged vectors new checksums."""
         if not all(blocks for shard in self._shards for blocks in shard.record.blocks.values()):
             self.verify()
 

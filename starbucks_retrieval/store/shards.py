@@ -15,6 +15,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import checksums
 from starbucks_retrieval.store.floats import check_finite
 from starbucks_retrieval.store.layout import FileRecord, ShardRecord
+from starbucks_retrieval.store.quantise import Quantiser, stored_form
+from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.storage import is_remote, local_file
 
 _PIECE = 2**20  # bytes that are checked and then copied from the processor's cache
@@ -158,12 +160,49 @@ class StoredArray:
         )
 
 
+class QuantisedArray(StoredArray):
+    """The vectors of a quantised shard: read as float32.
+
+    Args:
+        folder: As of `StoredArray`.
+        file: Likewise.
+        rows: Likewise.
+        quantiser: Turns the stored codes into vectors.
+    """
+
+    def __init__(self, folder: Path, file: FileRecord, rows: int, quantiser: Quantiser) -> None:
+        super().__init__(folder, file, rows, *stored_form(quantiser.store_dtype, len(quantiser.scale)))
+        self.quantiser = quantiser
+
+    def codes(self, low: int, high: int) -> np.ndarray:
+        """Return the stored codes of the rows [low, high), mapped."""
+        return super().rows(low, high)
+
+    def rows(self, low: int, high: int) -> np.ndarray:
+        """As StoredArray.rows, but a copy."""
+        return self.quantiser.decode(self.codes(low, high))
+
+    def pieces(self, low: int, high: int) -> Iterator[tuple[int, np.ndarray]]:
+        """As StoredArray.pieces."""
+        step = max(1, _PIECE // (4 * len(self.quantiser.scale)))
+        for start in range(low, high, step):
+            yield start, self.rows(start, min(start + step, high))
+
+    def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """As StoredArray.take."""
+        return self.quantiser.decode(super().take(rows), out)
+
+
 class Shard:
     """A shard in its folder; `start` and `stop` count from the first row of the store that reads it."""
 
-    def __init__(self, folder: Path, record: ShardRecord, start: int, dim: int, dtype: str) -> None:
-        self.folder, self.record, self.start, self.dim = folder, record, start, dim
-        self.vectors = StoredArray(folder, record.vectors, record.rows, dim, dtype)
+    def __init__(self, folder: Path, record: ShardRecord, start: int, spec: StoreSpec) -> None:
+        self.folder, self.record, self.start, self.spec = folder, record, start, spec
+        self.vectors = (
+            StoredArray(folder, record.vectors, record.rows, spec.size.dim, spec.store_dtype)
+            if spec.quantiser is None
+            else QuantisedArray(folder, record.vectors, record.rows, spec.quantiser)
+        )
         self.ids = StoredArray(folder, record.ids, record.rows, None, "S")
         self._finite = 0  # rows from the first that are known to be finite
 
@@ -174,7 +213,7 @@ class Shard:
 
     def moved(self, start: int) -> Shard:
         """Return the same shard of a store in which it starts at another row."""
-        return Shard(self.folder, self.record, start, self.dim, self.vectors.dtype.name)
+        return Shard(self.folder, self.record, start, self.spec)
 
     def check_finite(self, rows: np.ndarray, low: int) -> None:
         """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once.

@@ -6,20 +6,23 @@ import dataclasses
 import re
 import typing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import Count, check_value
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.quantise import QUANTISED, STORE_DTYPES, Quantiser
 
 FORMAT = "starbucks_retrieval.store"
-VERSION = 2
-_OPTIONAL = {"space", "lineage", "shared_space"}  # added by version 2
+VERSION = 3
+_QUANTISER = {"scale", "offset"}  # added by version 3
+_OPTIONAL = {"space", "lineage", "shared_space"} | _QUANTISER  # the others were added by version 2
 
 # For information only; a path spelled in another way does not make it another job.
 _INFORMATIVE = ("model_name", "data_name", "provenance")
-# Queries and passages must share these, or their inner product means nothing.
-_GEOMETRY = ("pooling", "normalize")
 # A digest of the weights and, since 0.2, one of the settings; an imported store has any other text.
 _FINGERPRINT = re.compile(r"([0-9a-f]{32})(:[0-9a-f]{16})?")
 
@@ -43,6 +46,8 @@ class StoreSpec:
         lineage: For the same models: the fingerprints of the layers below.
         shared_space: For a model with projections: the space in which embeddings of all its layers are comparable; equal
             for equal maps, empty for other models.
+        scale: Of a quantised store, int8 or binary: the scales of its `Quantiser`, one for each dimension.
+        offset: Likewise, its offsets.
 
     Raises:
         UserError: A value is impossible.
@@ -57,7 +62,7 @@ class StoreSpec:
     max_length: Count
     fingerprint: str
     compute_dtype: str
-    store_dtype: str  # "float16" | "float32"
+    store_dtype: str  # one of STORE_DTYPES
     data_digest: str
     data_count: Count
     shard_size: Count = 16384
@@ -69,12 +74,20 @@ class StoreSpec:
     space: Count | None = None
     lineage: tuple[str, ...] = ()
     shared_space: str = ""
+    scale: tuple[float, ...] = ()
+    offset: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("passages", "queries"):
             raise UserError(f"a store holds passages or queries, not {self.kind!r}", "name one of the two as its kind")
-        if self.store_dtype not in ("float16", "float32"):
-            raise UserError(f"--store_dtype {self.store_dtype} is unknown", "use float16 or float32")
+        if self.store_dtype not in STORE_DTYPES:
+            raise UserError(f"--store_dtype {self.store_dtype} is unknown", f"use one of {', '.join(STORE_DTYPES)}")
+        wanted = self.size.dim if self.store_dtype in QUANTISED else 0
+        if (len(self.scale), len(self.offset)) != (wanted, wanted) or not all(0 < one < np.inf for one in self.scale):
+            raise UserError(
+                f"{self.store_dtype} at {self.size} needs {wanted} scales above 0 and as many offsets",
+                "calibrate them on vectors, as StoreSpec.quantised does",
+            )
         if self.shard_size < 1:
             raise UserError(f"--shard_size {self.shard_size} is below 1", "use 16384, for example")
         if self.data_count < 1:
@@ -98,7 +111,32 @@ class StoreSpec:
     @property
     def version(self) -> int:
         """The lowest version of the format that can hold this."""
-        return VERSION if any(getattr(self, name) for name in _OPTIONAL) else 1
+        if self.scale:
+            return VERSION
+        return 2 if any(getattr(self, name) for name in _OPTIONAL) else 1
+
+    @cached_property
+    def quantiser(self) -> Quantiser | None:
+        """Turns vectors into the stored codes; None for a store of floating-point numbers."""
+        if not self.scale:
+            return None
+        return Quantiser(self.store_dtype, np.array(self.scale, np.float32), np.array(self.offset, np.float32))
+
+    def quantised(self, store_dtype: str, sample: np.ndarray) -> StoreSpec:
+        """Return the same job with quantised vectors.
+
+        Args:
+            store_dtype: A name of `QUANTISED`; any other changes only the type.
+            sample: Vectors [rows, dim] to learn scales and offsets from.
+
+        Raises:
+            UserError: The type is unknown, or the sample has NaN or infinity.
+        """
+        if store_dtype not in QUANTISED:
+            return dataclasses.replace(self, store_dtype=store_dtype, scale=(), offset=())
+        found = Quantiser.calibrate(store_dtype, sample)
+        scale, offset = tuple(found.scale.tolist()), tuple(found.offset.tolist())
+        return dataclasses.replace(self, store_dtype=store_dtype, scale=scale, offset=offset)
 
     @property
     def first_row(self) -> int:
@@ -135,11 +173,13 @@ class StoreSpec:
         fields = {entry.name for entry in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) | _OPTIONAL != fields:
             raise UserError(f"{name} is damaged: its spec lacks a key, or has an unknown one", hint)
-        kinds = typing.get_type_hints(cls, include_extras=True) | {"size": str, "lineage": list[str] | tuple[str, ...]}
+        numbers = list[float] | tuple[float, ...]
+        lists = {"lineage": list[str] | tuple[str, ...], "scale": numbers, "offset": numbers}
+        kinds = typing.get_type_hints(cls, include_extras=True) | {"size": str} | lists
         for key, value in values.items():
             check_value(value, kinds[key], f"{name} is damaged: {key}", hint)
         try:
-            read = {"size": Size.parse(values["size"]), "lineage": tuple(values.get("lineage", ()))}
+            read = {"size": Size.parse(values["size"])} | {name: tuple(values.get(name, ())) for name in lists}
             return cls(**(values | read))
         except UserError as error:
             raise UserError(f"{name} is damaged: {error.what}", hint) from None
@@ -202,91 +242,6 @@ def agree(name: str, left: Any, right: Any) -> bool:
         right: The other value.
     """
     return same_fingerprint(left, right) if name == "fingerprint" else left == right
-
-
-def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
-    """Check that queries and passages can be scored against each other.
-
-    Args:
-        queries: The spec of the queries. Its `passage_size` is the size that the passages must have.
-        passages: The spec of the passages.
-
-    Raises:
-        UserError: The sizes do not match, the fingerprints are of different models, or pooling or normalize differs;
-            the message names the difference.
-    """
-    if not comparable_layers(queries, passages):
-        if queries.passage_size != passages.size:
-            raise _other_size(queries, passages)
-        _check_model(queries, passages)
-    elif queries.size.dim != passages.size.dim:
-        raise UserError(
-            f"queries and passages differ in dim: {queries.size} and {passages.size}",
-            "layers of this model may differ, dims may not: take one dim for both",
-        )
-    for name in _GEOMETRY:
-        left, right = getattr(queries, name), getattr(passages, name)
-        if left != right:
-            what = f"queries and passages differ in {name}: {left!r} and {right!r}"
-            raise UserError(what, "encode both with one model, at one size")
-
-
-def comparable_layers(queries: StoreSpec, passages: StoreSpec) -> bool:
-    """Return whether projections brought two different layers into one space, so that their embeddings are comparable.
-
-    Args:
-        queries: The spec of the queries.
-        passages: The spec of the passages; its dim is not looked at.
-    """
-    same_space = bool(queries.shared_space) and queries.shared_space == passages.shared_space
-    return same_space and queries.size.layer != passages.size.layer
-
-
-def _other_size(queries: StoreSpec, passages: StoreSpec) -> UserError:
-    if queries.size.dim == passages.size.dim and (queries.shared_space or passages.shared_space):
-        spaces = [spec.shared_space or "none" for spec in (queries, passages)]
-        return UserError(
-            f"queries at {queries.size} and passages at {passages.size} are not in one space: {' and '.join(spaces)}",
-            "encode both with one model that starbucks fit made, or at one layer",
-        )
-    if queries.space is None:
-        return UserError(
-            f"queries and passages differ in size: {queries.size} and {passages.size}",
-            "encode both with one model, at one size; passages of another layer need a model that was trained for them "
-            "or that starbucks fit made",
-        )
-    wanted = queries.passage_size
-    return UserError(
-        f"queries at {queries.size} of this model are scored against passages at {wanted}, these are at {passages.size}",
-        f"encode the passages at {wanted}, or use other queries",
-    )
-
-
-def _check_model(queries: StoreSpec, passages: StoreSpec) -> None:
-    shallow, deep = sorted((queries, passages), key=lambda spec: spec.size.layer)
-    fingerprint = deep.fingerprint
-    if shallow.size.layer < deep.size.layer:
-        if len(deep.lineage) < shallow.size.layer:
-            raise UserError(
-                f"the {deep.kind} at {deep.size} do not record the fingerprints of lower layers, so they cannot be "
-                f"compared with the {shallow.kind} at {shallow.size}",
-                f"encode the {deep.kind} again with the model of the {shallow.kind}",
-            )
-        fingerprint = deep.lineage[shallow.size.layer - 1]
-    if same_fingerprint(shallow.fingerprint, fingerprint):
-        return
-    if queries.model_name != passages.model_name:
-        what = f"queries and passages come from different models: {_model(queries)} and {_model(passages)}"
-    else:
-        what = (
-            f"queries and passages come from different weights or settings of {passages.model_name or 'one model'}: "
-            f"fingerprints {queries.fingerprint} and {passages.fingerprint}"
-        )
-    raise UserError(what, "encode both with one model, at one size")
-
-
-def _model(spec: StoreSpec) -> str:
-    return f"{spec.model_name or 'unnamed'} ({spec.fingerprint})"
 
 
 def _show(value: Any) -> str:

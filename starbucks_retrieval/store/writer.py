@@ -18,6 +18,7 @@ from starbucks_retrieval.store.layout import (
     MANIFEST,
     Manifest,
     ShardRecord,
+    largest_norm,
     load_shard,
     read_manifest,
     remove_shard,
@@ -28,6 +29,10 @@ from starbucks_retrieval.store.storage import PathLike
 
 # Temporary names of this version and of 0.1 included.
 _STORE_FILE = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
+
+
+# A rerun may learn others by a rounding error; those of the first start count.
+_SCALES = ("scale", "offset")
 
 
 class StoreWriter:
@@ -101,7 +106,7 @@ class StoreWriter:
                 f"{folder} is not started: it has no {MANIFEST}", "let the first process open it, then join"
             )
         manifest = read_manifest(folder)
-        if difference := job_difference(manifest.spec, spec):
+        if difference := job_difference(manifest.spec, spec, _SCALES):
             raise UserError(f"{folder} holds another job: {difference}", "start all processes with the same flags")
         writer = cls(folder, manifest.spec, None)
         writer.collect()
@@ -141,7 +146,9 @@ class StoreWriter:
         if not np.issubdtype(vectors.dtype, np.floating):
             raise ValueError(f"vectors are floating-point numbers, not {vectors.dtype}")
         stored = _to_store_dtype(ids, vectors, self.spec)
-        self._done[shard] = save_shard(self.folder, shard, start, ids, stored)
+        quantiser = self.spec.quantiser
+        longest = largest_norm(stored if quantiser is None else quantiser.decode(stored))
+        self._done[shard] = save_shard(self.folder, shard, start, ids, stored, longest)
 
     def finish(self) -> None:
         """Declare the store complete, by its manifest.
@@ -196,7 +203,7 @@ class StoreWriter:
         if started:
             try:
                 manifest = read_manifest(self.folder)
-                problem = job_difference(manifest.spec, self.spec)
+                problem = job_difference(manifest.spec, self.spec, _SCALES)
             except UserError as error:
                 problem = error.what
         else:
@@ -274,6 +281,8 @@ def _shards_of(names: Iterable[str]) -> set[int]:
 
 def _to_store_dtype(ids: list[str], vectors: np.ndarray, spec: StoreSpec) -> np.ndarray:
     _refuse_rows(ids, ~np.isfinite(vectors), "has NaN or infinity in its embedding", "check the model and its dtype")
+    if spec.quantiser is not None:
+        return spec.quantiser.encode(vectors)
     with np.errstate(over="ignore"):
         stored = vectors.astype(np.dtype(spec.store_dtype).newbyteorder("<"), copy=False)
     if stored.dtype.itemsize < vectors.dtype.itemsize:

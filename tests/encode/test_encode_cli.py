@@ -16,6 +16,7 @@ from starbucks_retrieval import NestedEncoder, Size, Sizes
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
 from starbucks_retrieval.store import open_store
+from starbucks_retrieval.store.convert import quantise_stores
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +206,24 @@ def test_a_full_disk_is_told_in_one_line_and_resumed(tiny_bert, corpus, tmp_path
     assert "no space left" in capfd.readouterr().err
     encode(tiny_bert, corpus, tmp_path / "cut", *settings)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_quantised_stores_have_scales_of_spread_texts_and_resume(tiny_bert, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("starbucks_retrieval.store.quantise.CALIBRATED_ON", 40)
+    few = ["--sizes", "1:4,2:8", "--shard_size", "64"]
+    encode(tiny_bert, corpus, tmp_path / "floats", *few)
+    for store_dtype in ("int8", "binary"):
+        encode(tiny_bert, corpus, tmp_path / store_dtype, *few, "--store_dtype", store_dtype)
+        before = contents(tmp_path / store_dtype)
+        (tmp_path / store_dtype / "L2-D8" / "00001.json").unlink()
+        monkeypatch.setattr("starbucks_retrieval.store.spec.Quantiser.calibrate", lambda *_: pytest.fail("again"))
+        encode(tiny_bert, corpus, tmp_path / store_dtype, *few, "--store_dtype", store_dtype)
+        monkeypatch.undo()
+        monkeypatch.setattr("starbucks_retrieval.store.quantise.CALIBRATED_ON", 40)
+        assert contents(tmp_path / store_dtype) == before
+    coded, floats = open_store(tmp_path / "int8", "2:8"), open_store(tmp_path / "floats", "2:8")
+    rows = np.arange(floats.count)
+    assert np.abs(coded.vectors(rows) - floats.vectors(rows)).mean() < 0.02
+    quantise_stores([tmp_path / "floats"], "int8")
+    # The same texts are calibrated on, whether they are encoded first or not.
+    assert open_store(tmp_path / "floats" / "int8", "2:8").spec.scale == pytest.approx(coded.spec.scale, rel=1e-2)

@@ -76,7 +76,7 @@ def test_newer_and_damaged_manifests(tmp_path, make_spec, write_store):
     manifest = write_store(tmp_path / "s", make_spec()) / "manifest.json"
     content = json.loads(manifest.read_text())
     for changes, what in [
-        ({"version": 3}, "version 3"),
+        ({"version": 4}, "version 4"),
         ({"spec": {}}, "is damaged"),
         ({"shards": [{}]}, "is damaged"),
     ]:

@@ -130,10 +130,10 @@ def test_verify_counts_an_unfinished_store_as_a_problem(half):
 
 def test_a_store_of_a_newer_version_names_both_and_the_remedy(door, output):
     manifest = output / "L6-D8" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 3'))
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 4'))
     for command in (["info", output], ["verify", output], ["slice", output / "L6-D8", output, "--dim", "2"]):
         status, _, err = door(*command)
-        assert status == 2 and "version 3" in err and "up to 2" in err and "upgrade" in err
+        assert status == 2 and "version 4" in err and "up to 3" in err and "upgrade" in err
 
 
 def test_an_output_below_a_file_is_a_user_error(door, tmp_path, output):
