@@ -16,7 +16,6 @@ from starbucks_retrieval.parsing import shown
 
 SIZE_ALIASES = ("demi", "short", "tall", "grande", "venti", "trenta")
 ALIASES_HELP = f"The size aliases of a model with six sizes, from the smallest: {', '.join(SIZE_ALIASES)}"
-
 # Dims of the paper's six sizes of a backbone with 12 layers and 768 dimensions, as fractions of the width.
 _DIM_FRACTIONS = (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)
 
@@ -170,14 +169,13 @@ class Sizes(Sequence[Size]):
             >>> str(Sizes.default(12, 768))
             '2:32,4:64,6:128,8:256,10:512,12:768'
         """
-        count = min(len(_DIM_FRACTIONS), num_layers)
+        count, members = min(len(_DIM_FRACTIONS), num_layers), list[Size]()
         grain = 8 if hidden_size >= 192 else 1  # multiples of 8 fill vector registers
-        members: list[Size] = []
         for i in range(1, count + 1):
-            fraction = _DIM_FRACTIONS[_round(len(_DIM_FRACTIONS) * i / count) - 1]
-            dim = hidden_size if i == count else max(1, _round(hidden_size * fraction / grain) * grain)
+            fraction = _DIM_FRACTIONS[int(len(_DIM_FRACTIONS) * i / count + 0.5) - 1]  # round() rounds 4.5 to 4
+            dim = hidden_size if i == count else max(1, int(hidden_size * fraction / grain + 0.5) * grain)
             if not members or dim >= members[-1].dim:
-                members.append(Size(_round(num_layers * i / count), dim))
+                members.append(Size(int(num_layers * i / count + 0.5), dim))
         return cls(members)
 
 
@@ -210,8 +208,7 @@ def as_sizes(sizes: Sizes | Iterable[Size | str] | Size | str | None, model_size
         return model_sizes
     if isinstance(sizes, str):
         return Sizes.parse(sizes, model_sizes)
-    if isinstance(sizes, Size):
-        return Sizes([sizes])
+    sizes = [sizes] if isinstance(sizes, Size) else sizes
     if isinstance(sizes, bytes) or not isinstance(sizes, Iterable):
         raise UserError(f"{sizes!r} is no list of sizes", 'write "2:32,6:128", or ["2:32", "6:128"]')
     return sizes if isinstance(sizes, Sizes) else Sizes(sorted(as_size(size, model_sizes) for size in sizes))
@@ -301,8 +298,3 @@ def _parse_word(word: str, model_sizes: Sizes | None) -> Size:
             f"use one of {model_sizes}",
         )
     return model_sizes[SIZE_ALIASES.index(word.lower())]
-
-
-def _round(x: float) -> int:
-    """Round half up; Python's round() would turn 4.5 layers into 4."""
-    return int(x + 0.5)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from starbucks_retrieval.cli import flag
 from starbucks_retrieval.lazy import lazy_exports
+from starbucks_retrieval.models.config import SettingFlags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.convert.api import convert
@@ -15,7 +16,7 @@ __all__ = ["ConvertArguments", "convert"]
 
 
 @dataclass
-class ConvertArguments:
+class ConvertArguments(SettingFlags):
     """Converting."""
 
     model_name_or_path: str = flag(
@@ -28,20 +29,11 @@ class ConvertArguments:
     sizes: str | None = flag(
         None, "sizes that the model was trained for, such as 2:32,12:768; starbucks.json stores them"
     )
-    pooling: Literal["cls", "mean", "last"] | None = flag(
-        None, "likewise its pooling (default: that of a sentence-transformers folder)"
-    )
-    normalize: bool | None = flag(None, "likewise: its embeddings are compared by cosine")
-    query_prefix: str | None = flag(None, "likewise: the text before every query")
-    passage_prefix: str | None = flag(None, "likewise: the text before every passage")
-    query_max_len: int | None = flag(None, "likewise: tokens of a query at most")
-    passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most")
     append_eos_token: bool = flag(
         False,
         "let the tokenizer end every text with its end-of-sequence token, as Tevatron's flag does; for pooling last",
         rare=True,
     )
-    override: bool = flag(False, "let these flags contradict the settings that the checkpoint stores", rare=True)
     overwrite_output_dir: bool = flag(False, "replace an earlier model in the output folder")
 
 

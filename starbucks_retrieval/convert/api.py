@@ -123,7 +123,7 @@ def _encoder_config(arguments: ConvertArguments, hf_config: Any) -> EncoderConfi
     """Return the settings that starbucks.json will store, None for a backbone of which nothing is known."""
     depth, width = int(hf_config.num_hidden_layers), int(hf_config.hidden_size)
     config = find_config(arguments.model_name_or_path, depth, width)
-    config = config.with_flags(arguments, arguments.override)
+    config = arguments.configured(config)
     if arguments.sizes is not None:
         from starbucks_retrieval.sizes import Sizes
 

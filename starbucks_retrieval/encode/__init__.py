@@ -164,9 +164,5 @@ class EncodeArguments(SettingFlags):
             chosen = Sizes(sorted({size if size in explicit else config.passage_size(size) for size in chosen}))
         return model.check(chosen)
 
-    def configured(self, config: EncoderConfig) -> EncoderConfig:
-        """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
-        return config.with_flags(self, self.override)
-
 
 __getattr__, __dir__ = lazy_exports(__name__, {"encode": ".api"})

@@ -13,7 +13,6 @@ from starbucks_retrieval.models.config import SettingFlags
 
 if TYPE_CHECKING:
     from starbucks_retrieval.fit.api import fit
-    from starbucks_retrieval.models import EncoderConfig
 
 __all__ = ["FitArguments", "fit"]
 
@@ -79,7 +78,3 @@ class FitArguments(SettingFlags):
         if not all(word.isascii() and word.isdigit() for word in words):
             raise UserError(f"cannot read --layers {self.layers}", "write numbers from 0: 0,2,4")
         return sorted({int(word) for word in words})
-
-    def configured(self, config: EncoderConfig) -> EncoderConfig:
-        """Return the model's settings changed by the flags. Raises UserError where they contradict stored settings."""
-        return config.with_flags(self, self.override)

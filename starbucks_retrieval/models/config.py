@@ -41,6 +41,10 @@ class SettingFlags:
     passage_max_len: int | None = flag(None, "likewise: tokens of a passage at most", rare=True)
     override: bool = flag(False, "let these flags contradict the stored settings of the model", rare=True)
 
+    def configured(self, config: EncoderConfig) -> EncoderConfig:
+        """Return a model's settings changed by the flags. Raises UserError if they contradict stored ones."""
+        return config.with_flags(self)
+
 
 _FLAGS = tuple(field.name for field in dataclasses.fields(SettingFlags) if field.name != "override")
 
@@ -141,12 +145,12 @@ class EncoderConfig:
             layers.add(passages.layer)
         return [Size(layer, passages.dim) for layer in sorted(layers)]
 
-    def with_flags(self, flags: object, override: bool) -> EncoderConfig:
+    def with_flags(self, flags: Any) -> EncoderConfig:
         """Return these settings changed by the flags that are not None.
 
         Args:
-            flags: A dataclass of flags, some of which have the name of a setting.
-            override: Whether flags may contradict the settings that a model stores.
+            flags: A dataclass of flags, some of which have the name of a setting. Its flag `override` lets them
+                contradict the settings that a model stores.
 
         Raises:
             UserError: A flag contradicts a stored setting, without `override`.
@@ -154,7 +158,7 @@ class EncoderConfig:
         changes = {name: value for name in _FLAGS if (value := getattr(flags, name, None)) is not None}
         for name, value in changes.items():
             stored = getattr(self, name)
-            if self.source and value != stored and not override:
+            if self.source and value != stored and not flags.override:
                 raise UserError(
                     f"--{name} {value} contradicts the model's own {stored!r} ({self.source})",
                     "leave the flag out, or add --override",

@@ -93,7 +93,7 @@ class SentenceArguments:
 
     def configured(self, config: EncoderConfig) -> EncoderConfig:
         """Return the model's configuration changed by the flags. Raises UserError if they contradict it."""
-        return config.with_flags(self, self.override)
+        return config.with_flags(self)
 
 
 def grid_layers(num_layers: int) -> list[int]:
