@@ -11,6 +11,7 @@ from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.comparison import (
     BaselineComparisons,
+    Family,
     RunComparison,
     RunResult,
     check_comparison_options,
@@ -66,6 +67,8 @@ def evaluate(
     test: Test = "t",
     correction: Correction = "holm",
     alpha: float = 0.05,
+    family: Family = "measure",
+    margin: float | None = None,
     seed: int = 42,
     per_query: str | Path | None = None,
     output: str | Path | None = None,
@@ -87,8 +90,10 @@ def evaluate(
         without: Sets that a further average leaves out.
         baseline: Label or run that all others are tested against, query by query.
         test: Paired test; see `metrics.significance.paired_test`.
-        correction: Correction over all comparisons of one measure; see `metrics.significance.adjust`.
+        correction: Correction over all comparisons of a family; see `metrics.significance.adjust`.
         alpha: Level of significance.
+        family: What a correction covers: the comparisons of one `measure`, or those of the whole `table`.
+        margin: The largest difference that does not matter, for tests of equivalence with the baseline.
         seed: Seed of the tests that resample.
         per_query: tsv file to write, with the value of each query.
         output: Result file to write, with findings and provenance.
@@ -111,7 +116,9 @@ def evaluate(
     given_measures = (
         None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
     )
-    check_comparison_options(test, correction, alpha)
+    check_comparison_options(test, correction, alpha, family, margin)
+    if margin is not None and baseline is None:
+        raise UserError("--margin needs something to be on par with", "name it with --baseline")
     for target in (per_query, output):
         _check_target(target)
     sets = open_sets(qrels, split, queries)
@@ -144,7 +151,9 @@ def evaluate(
     if strict and serious:
         raise UserError(f"serious findings in the preflight: {serious}", "fix what they name, or leave out --strict")
     if baseline is not None:
-        comparisons = compare(evaluation.rows, evaluation.means, baseline, test, correction, alpha, seed)
+        comparisons = compare(
+            evaluation.rows, evaluation.means, baseline, test, correction, alpha, seed, margin, family
+        )
         evaluation = dataclasses.replace(evaluation, comparisons=comparisons)
     if per_query:
         write_per_query(per_query, evaluation)

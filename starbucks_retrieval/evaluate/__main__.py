@@ -47,7 +47,13 @@ class ComparisonArguments:
 
     baseline: str | None = flag(None, "run or label that all others are tested against")
     test: Literal["t", "randomization", "bootstrap"] = flag("t", "paired, two-tailed test")
-    correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of one measure", rare=True)
+    correction: Literal["holm", "bonferroni", "none"] = flag("holm", "over all comparisons of a family", rare=True)
+    family: Literal["measure", "table"] = flag(
+        "measure", "what a correction covers: the comparisons of one measure, or of the whole table", rare=True
+    )
+    margin: float | None = flag(
+        None, "largest difference that does not matter: also tests whether runs are equivalent to the baseline"
+    )
     alpha: float = flag(0.05, "level of significance of the marks + and -", rare=True)
 
 
@@ -65,9 +71,12 @@ def main(argv: Sequence[str]) -> None:
     setup_logging(common)
     flags = asdict(arguments) | asdict(comparison) | {"seed": common.seed, "without": arguments.without or ()}
     evaluation = evaluate(flags.pop("run"), flags.pop("qrels"), flags.pop("measures"), **flags)
+    text = evaluation.table()
+    if evaluation.comparisons:
+        text += f"\n\n{evaluation.comparisons.table()}"
     if not common.json:
-        print(evaluation.table())
-    finish(common, f"{evaluation.table()}\n" * common.json + evaluation.summary(), evaluation.figures())
+        print(text)
+    finish(common, f"{text}\n" * common.json + evaluation.summary(), evaluation.figures())
 
 
 if __name__ == "__main__":

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.preflight import Finding
+from starbucks_retrieval.metrics.equivalence import (
+    Equivalence,
+    adjust_equivalence,
+    check_margin,
+    mean_difference,
+    verdict,
+)
 from starbucks_retrieval.metrics.measures import Scores
 from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, Test, adjust, paired_test
 from starbucks_retrieval.sizes import Size
+
+Family = Literal["measure", "table"]
+MAX_LINES = 60  # comparisons that a terminal shows with their intervals
+_UNKNOWN = (math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,16 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A figure compared with the baseline's: difference of the means, p-value, and corrected p-value (`adjusted`)."""
+    """A figure compared with the baseline's.
+
+    Attributes:
+        label, size, baseline, dataset, measure: What is compared.
+        difference: Difference of the means.
+        p_value, adjusted: The p-value, and the corrected one.
+        significant: Whether the corrected one is below the level.
+        interval: 95 % confidence interval of the difference: that of the bootstrap test, else Student's.
+        equivalence: Corrected p-values of two one-sided t-tests with the margin, None without a margin.
+    """
 
     label: str
     size: Size | None
@@ -71,6 +93,8 @@ class RunComparison:
     p_value: float
     adjusted: float
     significant: bool
+    interval: tuple[float, float] = _UNKNOWN
+    equivalence: Equivalence | None = None
 
     @property
     def mark(self) -> str:
@@ -80,13 +104,15 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class BaselineComparisons:
-    """All comparisons with one baseline. A correction covers all comparisons of one measure."""
+    """All comparisons with one baseline. A correction covers all comparisons of a `family`: one measure, or all."""
 
     baseline: str
     test: Test
     correction: Correction
     alpha: float
     comparisons: list[RunComparison]
+    margin: float | None = None
+    family: Family = "measure"
     by_cell: dict[tuple[str, Size | None, str, str], RunComparison] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,28 +121,58 @@ class BaselineComparisons:
 
     def legend(self) -> str:
         """Return the line that explains the marks of a table."""
-        family = max((sum(one.measure == m for one in self.comparisons) for m in self._measures()), default=0)
-        corrected = {
-            "holm": f"Holm's correction over the {family} comparisons of each measure",
-            "bonferroni": f"Bonferroni's correction over the {family} comparisons of each measure",
-            "none": "no correction",
-        }[self.correction]
+        family = len(self.comparisons)
+        over = f"over all {family} comparisons"
+        if self.family == "measure":
+            family = max((sum(one.measure == m for one in self.comparisons) for m in self._measures()), default=0)
+            over = f"over the {family} comparisons of each measure"
+        names = {"holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
+        corrected = f"{names[self.correction]} {over}" if self.correction in names else "no correction"
         return (
             f"+ better, - worse than {self.baseline}: two-tailed {TEST_NAMES[self.test]}, p < {self.alpha:g}, "
             f"{corrected if family > 1 else 'one comparison'}"
         )
 
+    def table(self) -> str:
+        """Return the differences with intervals, p-values and verdicts as aligned text, one line for each comparison."""
+        head = ["run", "set", "measure", "difference", "95 % interval", "p"]
+        rows = [[*head, *([] if self.margin is None else ["within margin"])]]
+        for one in self.comparisons[:MAX_LINES]:
+            name = one.label if one.size is None else f"{one.label} {one.size}"
+            shown = [f"{value:+.4f}" for value in (one.difference, *one.interval)]
+            rows.append([name, one.dataset, one.measure, shown[0], f"{shown[1]} {shown[2]}", f"{one.adjusted:.3g}"])
+            if one.equivalence is not None:
+                found = verdict(one.equivalence, self.alpha)
+                p_value = one.equivalence[found != "not inferior"]
+                rows[-1].append(f"{found} (p = {p_value:.3g})")
+        lines = [f"differences from {self.baseline}:", *align_columns(rows, "lllrrr")]
+        if len(self.comparisons) > MAX_LINES:
+            lines.append(f"… and {len(self.comparisons) - MAX_LINES} more, in the result file (--output)")
+        if self.margin is not None:
+            lines.append(
+                f"margin {self.margin:g}, named by you; equivalent: two one-sided t-tests, p < {self.alpha:g}; not inferior: "
+                "the lower of them alone"
+            )
+        return "\n".join(lines)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the content for a result file, with null for p-values that are NaN."""
+        """Return the content for a result file, with null for what is NaN."""
         comparisons = []
         for one in self.comparisons:
             content = dataclasses.asdict(one) | {"size": one.size and str(one.size)}
+            equivalence = content.pop("equivalence")
+            content["interval"] = list(one.interval) if all(map(math.isfinite, one.interval)) else None
+            if equivalence is not None:
+                content |= {f"p_{kind}": p for kind, p in zip(Equivalence._fields, equivalence)}
+                content["verdict"] = verdict(equivalence, self.alpha)
             comparisons.append({name: None if value != value else value for name, value in content.items()})  # NaN
+        margin = {} if self.margin is None else {"margin": self.margin}
         return {
+            **margin,
             "baseline": self.baseline,
             "test": self.test,
             "correction": self.correction,
-            "family": "comparisons of one measure",
+            "family": "comparisons of one measure" if self.family == "measure" else "all comparisons",
             "alpha": self.alpha,
             "comparisons": comparisons,
         }
@@ -125,18 +181,26 @@ class BaselineComparisons:
         return list(dict.fromkeys(one.measure for one in self.comparisons))
 
 
-def check_comparison_options(test: str, correction: str, alpha: float) -> None:
+def check_comparison_options(
+    test: str, correction: str, alpha: float, family: str = "measure", margin: float | None = None
+) -> None:
     """Check the options of a significance test.
 
     Args:
         test: Name of the test: `t`, `randomization` or `bootstrap`.
         correction: Correction for multiple comparisons: `holm`, `bonferroni` or `none`.
         alpha: The level of significance, between 0 and 1, both excluded.
+        family: What a correction covers: `measure` or `table`.
+        margin: The margin of equivalence, or None.
 
     Raises:
-        UserError: The test or the correction is unknown, or the level is out of range.
+        UserError: The test, the correction or the family is unknown, or the level or the margin is out of range.
     """
-    for name, value, known in (("test", test, get_args(Test)), ("correction", correction, get_args(Correction))):
+    if margin is not None:
+        check_margin(margin)
+    known_values = {"test": (test, Test), "correction": (correction, Correction), "family": (family, Family)}
+    for name, (value, kind) in known_values.items():
+        known = get_args(kind)
         if value not in known:
             raise UserError(f"--{name} {value}: unknown {name}", f"use one of {', '.join(known)}")
     if not 0 < alpha < 1:
@@ -151,6 +215,8 @@ def compare(
     correction: Correction,
     alpha: float,
     seed: int,
+    margin: float | None = None,
+    family: Family = "measure",
 ) -> BaselineComparisons:
     """Test every row against the baseline's row on every set that both have.
 
@@ -160,9 +226,11 @@ def compare(
         baseline: A row's title or label, or the name or path of a run. If the baseline's method has several sizes, a row
             is compared with the baseline's row of its own size.
         test: Paired test; see `paired_test`.
-        correction: Correction over all comparisons of one measure.
+        correction: Correction over all comparisons of a family.
         alpha: Level of significance of the corrected p-values.
         seed: Seed of the tests that resample.
+        margin: The largest difference that does not matter; tests equivalence too.
+        family: `measure`: a correction covers the comparisons of one measure; `table`: all comparisons.
 
     Raises:
         UserError: There is no such baseline, or nothing to compare with it.
@@ -180,18 +248,22 @@ def compare(
             ours, theirs = (one.by_set[dataset].scores.per_query for one in (row, reference))
             for measure in filter(ours.__contains__, measures):
                 outcome = paired_test(ours[measure], theirs[measure], test, seed=seed)
-                found.append((row, reference, dataset, measure, outcome))
+                spread = mean_difference(ours[measure], theirs[measure])
+                equal = spread.equivalence(margin) if margin is not None else None
+                found.append((row, reference, dataset, measure, outcome, outcome.interval or spread.interval(), equal))
     if not found:
         raise UserError(f"nothing can be compared with {baseline}", "score other runs on the same sets beside it")
     comparisons = []
-    for measure in measures:
-        family = [one for one in found if one[3] == measure]
-        adjusted = adjust([one[4].p_value for one in family], correction)
-        for (row, reference, dataset, _, outcome), p_value in zip(family, adjusted):
+    for part in measures if family == "measure" else [None]:
+        members = [one for one in found if part in (None, one[3])]
+        adjusted = adjust([one[4].p_value for one in members], correction)
+        equals = adjust_equivalence([one[6] for one in members if one[6] is not None], correction)
+        for number, (row, reference, dataset, measure, outcome, interval, _) in enumerate(members):
             cell = row.label, row.size, reference.title, dataset, measure
+            p_value, equal = adjusted[number], equals[number] if equals else None
             values = outcome.difference, outcome.p_value, p_value, p_value < alpha
-            comparisons.append(RunComparison(*cell, *values))
-    return BaselineComparisons(baseline, test, correction, alpha, comparisons)
+            comparisons.append(RunComparison(*cell, *values, interval, equal))
+    return BaselineComparisons(baseline, test, correction, alpha, comparisons, margin, family)
 
 
 def _find_rows(name: str, rows: Sequence[ResultRow]) -> list[ResultRow]:

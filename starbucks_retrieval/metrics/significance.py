@@ -82,7 +82,7 @@ def paired_test(
     """
     if test not in get_args(Test):
         raise UserError(f"unknown test {test!r}", f"use one of {', '.join(get_args(Test))}")
-    first, second = _paired(ours, theirs)
+    first, second = paired_values(ours, theirs)
     differences = first - second
     count = len(differences)
     mean = float(np.mean(differences)) if count else math.nan
@@ -239,8 +239,8 @@ def adjust(p_values: Sequence[float], correction: Correction = "holm") -> list[f
     return adjusted.tolist()
 
 
-def _paired(ours: QueryValues, theirs: QueryValues) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of both systems [queries], paired by query id."""
+def paired_values(ours: QueryValues, theirs: QueryValues) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of both systems [queries], paired by query id. Raises UserError for values of other queries."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         if ours.keys() != theirs.keys():
             unpaired = ours.keys() ^ theirs.keys()

@@ -11,9 +11,17 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.lazy import public_names
+from starbucks_retrieval.metrics.equivalence import check_margin
 from starbucks_retrieval.metrics.significance import Correction
 from starbucks_retrieval.pages import render_template
 from starbucks_retrieval.report.columns import MethodResults, ReportSizes
+from starbucks_retrieval.report.comparisons import (
+    CORRECTIONS,
+    CorrelationTest,
+    Family,
+    SignificanceMarks,
+    differences_table,
+)
 from starbucks_retrieval.report.cost_figures import latency_figure, pareto_figure
 from starbucks_retrieval.report.drawing import Drawing, draw_file, import_matplotlib, inline_svg
 from starbucks_retrieval.report.figures import (
@@ -25,13 +33,7 @@ from starbucks_retrieval.report.figures import (
 )
 from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
 from starbucks_retrieval.report.layer_pairs import layer_pairs_table
-from starbucks_retrieval.report.layouts import (
-    CORRECTIONS,
-    SignificanceMarks,
-    ablation_table,
-    averages_table,
-    by_size_table,
-)
+from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
 from starbucks_retrieval.report.tables import Table
 from starbucks_retrieval.version import __version__
@@ -115,6 +117,11 @@ def report(
     sizes: str | None = None,
     baseline: str | None = None,
     correction: Correction = "none",
+    family: Family = "size",
+    margin: float | None = None,
+    correlation_test: CorrelationTest = "fisher",
+    measures: Sequence[str] | None = None,
+    seeds: bool = False,
     published: str | Path | None = None,
     title: str = "Every size, measured",
     note: Sequence[str] | None = None,
@@ -127,7 +134,12 @@ def report(
         output_dir: The folder for all files. Each file appears complete or not at all.
         sizes: The sizes of the tables (`2:32,4:64`, `all`, size aliases); by default those of the files.
         baseline: The label that the others are tested against, by size and data set.
-        correction: The correction for several methods on one data set at one size.
+        correction: The correction for several comparisons.
+        family: What it covers: the methods on one data set at one `size`, or all comparisons of the `table`.
+        margin: The largest difference that does not matter, for tests of equivalence with the baseline.
+        correlation_test: The test that marks correlations: `fisher` as published, or `williams`, for files with all pairs.
+        measures: The measures to show; None shows all.
+        seeds: Files of one label are runs of several seeds, whose means are shown.
         published: A reference_results.json, whose scores of the paper are added to the tables.
         title: The heading of the page.
         note: Sentences below every table.
@@ -142,15 +154,19 @@ def report(
         raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(CORRECTIONS)}")
     if Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise UserError(f"{output_dir} is a file, a folder is needed", "name another folder with --output_dir")
-    found = read_inputs(specs)
+    if margin is not None:
+        check_margin(margin)
+        if baseline is None:
+            raise UserError("--margin needs something to be on par with", "name it with --baseline")
+    found = read_inputs(specs, measures=measures, seeds=seeds)
     model_sizes = found.choose_sizes(sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
+    marker = SignificanceMarks(reference, correction, family, margin, correlation_test)
     if not no_figures:
         import_matplotlib()  # takes a second: paths, labels and sizes are checked before
     tables = [
-        replace(table, notes=[*table.notes, *(note or ())])
-        for table in _tables(found, model_sizes, SignificanceMarks(reference, correction), printed)
+        replace(table, notes=[*table.notes, *(note or ())]) for table in _tables(found, model_sizes, marker, printed)
     ]
     drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
     result = Report(
@@ -189,6 +205,8 @@ def _tables(
         yield averages_table(inputs, model_sizes, published)
     if len(model_sizes) or any(size is None for method in inputs.methods for _, size in method.cells):
         yield by_size_table(inputs, model_sizes, marker, published)
+        if (differences := differences_table(inputs.methods, model_sizes, marker)) is not None:
+            yield differences
     if len(model_sizes) > 1:
         yield ablation_table(inputs, model_sizes, published)
     if (pairs := layer_pairs_table(inputs)) is not None:

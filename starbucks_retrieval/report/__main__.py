@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.metrics.significance import Correction
@@ -21,7 +22,18 @@ class ReportArguments:
         None, f"the sizes of the tables: 2:32,4:64; all; or size aliases (default: those of the files). {ALIASES_HELP}"
     )
     baseline: str | None = flag(None, "label that the others are tested against, by size and data set")
-    correction: Correction = flag("none", "for the methods compared on one data set at one size", rare=True)
+    correction: Correction = flag("none", "for several comparisons; see --family", rare=True)
+    family: Literal["size", "table"] = flag(
+        "size", "what it covers: the methods on one data set at one size, or all comparisons of the table", rare=True
+    )
+    margin: float | None = flag(
+        None, "largest difference that does not matter: also tests whether methods are equivalent to the baseline"
+    )
+    correlation_test: Literal["fisher", "williams"] = flag(
+        "fisher", "what marks correlations: fisher as published, or williams where all pairs are kept", rare=True
+    )
+    measures: list[str] | None = flag(None, "measures to show (default: all in the files)")
+    seeds: bool = flag(False, "files of one label are runs of several seeds: show means, test over queries and seeds")
     published: str | None = flag(None, "reference_results.json: adds the paper's scores, labelled as published")
     title: str = flag("Every size, measured", "title of the page")
     note: list[str] | None = flag(

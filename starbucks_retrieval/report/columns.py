@@ -77,12 +77,16 @@ class MethodResults:
         costs: Its costs by size.
         pairs: Its scores of queries at one layer against passages at another, by column, size of the queries and size of
             the passages.
+        seeds: Its cells of several seeds by column and size, where `cells` has their means.
+        gold: The gold scores of sets of pairs, by set, where the cosines of its pairs are kept.
     """
 
     label: str
     cells: dict[tuple[Column, Size | None], Cell] = field(default_factory=dict)
     costs: dict[Size, Cost] = field(default_factory=dict)
     pairs: dict[tuple[Column, Size, Size], float] = field(default_factory=dict)
+    seeds: dict[tuple[Column, Size | None], list[Cell]] = field(default_factory=dict)
+    gold: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add_pairs(self, cells: Iterable[Cell]) -> list[Cell]:
         """Add the scores of two layers at one dim, where a column has several of a dim, and return their cells."""
@@ -108,6 +112,11 @@ class MethodResults:
         """Return the cell, or None if it is missing or its value is not finite."""
         found = self.cells.get((column, size))
         return found if found is not None and math.isfinite(found.value) else None
+
+    def runs(self, column: Column, size: Size | None) -> list[Cell]:
+        """Return the cells of all seeds, or the one cell."""
+        cell = self.cell(column, size)
+        return self.seeds.get((column, size)) or ([] if cell is None else [cell])
 
     def value(self, column: Column, size: Size | None) -> float | None:
         """Return the score, or None if it is missing."""

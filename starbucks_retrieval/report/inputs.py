@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -13,13 +12,22 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
-from starbucks_retrieval.report.columns import Column, Cost, MethodResults, ReportSizes, choose_report_sizes, is_grid
+from starbucks_retrieval.report.columns import (
+    Column,
+    Cost,
+    MethodResults,
+    ReportSizes,
+    choose_report_sizes,
+    is_grid,
+    measure_key,
+)
+from starbucks_retrieval.report.findings import preflight_warnings
+from starbucks_retrieval.report.seeds import add_seed, average_seeds
 from starbucks_retrieval.sizes import Size, pair_name
 
 # Two stages may add the same numbers in another order. No table shows so small a difference.
 _TOLERANCE = 1e-6
 _COSTS = ("query_ms", "passage_ms", "bytes_per_passage")
-_SHOWN = 3  # sizes that the sentence about a finding names
 
 
 @dataclass(frozen=True)
@@ -78,15 +86,20 @@ class ReportInputs:
         return choose_report_sizes(self.sizes, self.listed_sizes, sizes)
 
 
-def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
+def read_inputs(
+    specs: Sequence[str | Path], *, measures: Sequence[str] | None = None, seeds: bool = False
+) -> ReportInputs:
     """Read result files, and merge those of one label.
 
     Args:
         specs: Each `LABEL=path`, or `path` for the label that the file has.
+        measures: The measures to keep; None keeps all.
+        seeds: Files of one label that have the same data set, measure and size are runs of several seeds. A figure is their
+            mean.
 
     Raises:
-        UserError: A file cannot be read, `LABEL=` names a file of several methods, or two files of one label differ
-            in the value or count of the same data set, measure and size.
+        UserError: A file cannot be read, `LABEL=` names a file of several methods, two files of one label differ in
+            the count, or without `seeds` the value, of the same data set, measure and size, or no file has a measure.
     """
     if not specs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
@@ -97,13 +110,14 @@ def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
     notes, warnings = list[str](), list[str]()
     for spec in specs:
         path, parts = _read_file(str(spec))
-        for part in parts:
+        for part in _of_measures(parts, measures):
             method = methods.setdefault(part.label, MethodResults(part.label))
             shown = _shown_cells(part)
             kept = {*map(id, shown), *map(id, method.add_pairs(part.cells))}
             left_out += sum(id(cell) not in kept for cell in part.cells)
+            method.gold |= part.more.get("gold") or {}
             for cell in shown:
-                _add_cell(method, cell, path, origins)
+                (add_seed if seeds else _add_cell)(method, cell, path, origins)
             notes += [note for note in _layer_notes(part.label, shown) if note not in notes]
             sizes = {cell.size for cell in shown if cell.size is not None}
             if part.layout == "list":
@@ -114,11 +128,29 @@ def read_inputs(specs: Sequence[str | Path]) -> ReportInputs:
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         if len(parts) == 1:
             notes += _add_costs(methods[parts[0].label], parts[0].more, path)
+    _check_measures(measures, methods.values())
+    notes += [note for method in methods.values() for note in average_seeds(method)]
     notes += _average_parts([*methods.values()])
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
     return ReportInputs(merged, sources, listed.union(*map(_guess_list, unknown.values())), left_out, notes, warnings)
+
+
+def _of_measures(parts: Sequence[Results], measures: Sequence[str] | None) -> list[Results]:
+    """Return the results with the cells of some measures only."""
+    if measures is None:
+        return list(parts)
+    kept = {measure_key(name) for name in measures}
+    return [replace(part, cells=[cell for cell in part.cells if measure_key(cell.measure) in kept]) for part in parts]
+
+
+def _check_measures(measures: Sequence[str] | None, methods: Iterable[MethodResults]) -> None:
+    """Raise UserError for a measure that no file has."""
+    found = {measure_key(column.measure) for method in methods for column, _ in method.cells}
+    for name in measures or ():
+        if measure_key(name) not in found:
+            raise UserError(f"--measures {name}: no file has this measure", "starbucks evaluate --measures computes it")
 
 
 def _guess_list(files: Sequence[set[Size]]) -> set[Size]:
@@ -148,6 +180,8 @@ def _average_parts(methods: Sequence[MethodResults]) -> list[str]:
             for measure, size in dict.fromkeys(keys):
                 cells = [method.cells.pop((Column(part, measure), size), None) for part in parts]
                 present = [cell for cell in cells if cell is not None]
+                for part in parts:
+                    method.seeds.pop((Column(part, measure), size), None)
                 complete = len(present) == len(cells)
                 value = sum(cell.value for cell in present) / len(parts) if complete else math.nan
                 count = sum(cell.count for cell in present)
@@ -255,45 +289,3 @@ def read_costs(more: Mapping[str, Any], path: str) -> dict[Size, Cost]:
 def _positive_or_none(value: Any) -> float | None:
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) and number > 0 else None
-
-
-def preflight_warnings(label: str, more: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each serious finding in a result file, since a report must show them with the scores.
-
-    Args:
-        label: The method; findings about other methods of the file are left out.
-        more: The keys of the file besides its cells. A file without findings in the known form has no warnings.
-    """
-    try:
-        of_grid = _grid_findings(label, more.get("findings") or {})
-        return [*of_grid, *_findings_of_evaluate(label, more.get("runs") or [], more.get("sets") or [])]
-    except (AttributeError, KeyError, TypeError):
-        return []
-
-
-def _grid_findings(label: str, findings: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield one sentence for each kind of finding in {data set: {size: [kind]}}."""
-    for dataset, by_size in findings.items():
-        kinds: dict[str, list[str]] = {}
-        for size, names in by_size.items():
-            for name in names:
-                kinds.setdefault(name, []).append(size)
-        for kind, sizes in kinds.items():
-            sizes.sort(key=lambda size: [int(number) for number in re.findall(r"\d+", size)])
-            more = f" and {len(sizes) - _SHOWN} more sizes" if len(sizes) > _SHOWN else ""
-            yield f"{label}, {dataset} at {', '.join(sizes[:_SHOWN])}{more}: {kind.replace('_', ' ')}"
-
-
-def _findings_of_evaluate(
-    label: str, runs: Sequence[Mapping[str, Any]], sets: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield the findings about the runs of a method, and those about judgements, which concern every method."""
-    several = len({run.get("label") for run in runs}) > 1  # in a file of one method, all runs are of that method
-    checked = []
-    for run in runs:
-        if not several or run.get("label") == label:
-            at = f" at {run['size']}" if run.get("size") else ""
-            checked.append((f"{label}, {run['dataset']}{at}", run))
-    checked += [(f"{judged['name']}, its judgements", judged) for judged in sets]
-    for name, found in checked:
-        yield from (f"{name}: {finding['what']}" for finding in found.get("findings", ()) if finding["serious"])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from starbucks_retrieval.metrics import significance
-from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import (
     AVERAGE,
     Column,
@@ -19,29 +16,22 @@ from starbucks_retrieval.report.columns import (
     mean_or_none,
     measure_name,
 )
+from starbucks_retrieval.report.comparisons import SignificanceMarks
 from starbucks_retrieval.report.inputs import ReportInputs
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
 from starbucks_retrieval.report.tables import (
-    ALPHA,
     DASH,
+    DIGITS,
     Block,
     CellComparison,
     Heading,
     Table,
     TableCell,
     TableRow,
-    mark_best,
 )
 from starbucks_retrieval.sizes import Size
 
 _NO_SIZE = "†"
-CORRECTIONS = {"none": "no correction", "holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
-PAIRED, FISHER = "paired t-test", "Fisher's z"
-_TESTS = {
-    PAIRED: "two-tailed paired t-test over queries",
-    FISHER: "Fisher's z for independent correlations, two-tailed, as published",
-}
-_CORRELATIONS = ("spearman", "pearson")
 
 
 def averages_table(inputs: ReportInputs, model_sizes: ReportSizes, published: Published = NO_PUBLISHED) -> Table:
@@ -78,16 +68,16 @@ def by_size_table(
         published: The paper's scores.
     """
     groups = group_columns(inputs.columns)
-    sizes: list[Size | None] = [*model_sizes]
-    if any(size is None for method in inputs.methods for _, size in method.cells):
-        sizes.append(None)
+    without = any(size is None for method in inputs.methods for _, size in method.cells)
+    sizes: list[Size | None] = [*model_sizes, *([None] if without else [])]
+    tests = marker.compare(inputs.methods, inputs.columns, sizes)
     blocks = []
     for size in sizes:
-        tests = {column: marker.compare(inputs.methods, column, size) for column in inputs.columns}
         rows = []
         for method in inputs.methods:
             values = {column: method.value(column, size) for column in inputs.columns}
-            cells = _with_tests(groups, _cells(groups, values), {c: t.get(method.label) for c, t in tests.items()})
+            compared = {column: tests.get((column, size), {}).get(method.label) for column in inputs.columns}
+            cells = _with_tests(groups, _cells(groups, values, _spreads(method, size)), compared)
             # A method without sizes has no row at a size, and a method with sizes none in the block without.
             if (size is not None and method.has_sizes) or any(cell.value is not None for cell in cells):
                 rows.append(TableRow(method.label, cells, baseline=method is marker.baseline))
@@ -146,12 +136,24 @@ def _headings(groups: Sequence[ColumnGroup]) -> tuple[Heading, ...]:
     return tuple(found)
 
 
-def _cells(groups: Sequence[ColumnGroup], values: Mapping[Column, float | None]) -> tuple[TableCell, ...]:
-    """Return the scores in the order of `_headings`."""
+def _spreads(method: MethodResults, size: Size | None) -> dict[Column, str]:
+    """Return the means over seeds with their standard deviations, as text, of the columns that have several."""
+    shown = {}
+    for (column, known), cells in method.seeds.items():
+        if known == size and len(cells) > 1:
+            values = [cell.value for cell in cells]
+            shown[column] = f"{statistics.fmean(values):.{DIGITS}f} ± {statistics.stdev(values):.{DIGITS}f}"
+    return shown
+
+
+def _cells(
+    groups: Sequence[ColumnGroup], values: Mapping[Column, float | None], shown: Mapping[Column, str] | None = None
+) -> tuple[TableCell, ...]:
+    """Return the scores in the order of `_headings`; `shown` has texts for some of them."""
     found: list[TableCell] = []
     for group in groups:
         known = [values[column] for column in group.columns]
-        found += map(TableCell, known)
+        found += [TableCell(values[column], shown=(shown or {}).get(column)) for column in group.columns]
         if group.averaged:
             found.append(TableCell(mean_or_none(known)))
     return tuple(found)
@@ -176,72 +178,24 @@ def _notes(blocks: Sequence[Block], average: str, inputs: ReportInputs, publishe
     return ([] if complete else missing) + published.notes(rows, inputs.columns)
 
 
-class SignificanceMarks:
-    """Tests methods against a baseline, cell by cell, and counts the tests.
+def mark_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    """Return the rows with the best measured cells of every column marked.
 
-    The correction is over all methods that are compared with the baseline on one data set at one size.
+    All cells that print as the best one does are marked. A column with one measured cell has no best.
 
-    Args:
-        baseline: The method that the others are compared with; None tests nothing.
-        correction: The correction for several methods.
+    Example:
+        >>> rows = mark_best([TableRow("a", (TableCell(0.5),)), TableRow("b", (TableCell(0.25),))])
+        >>> [row.cells[0].best for row in rows]
+        [True, False]
     """
-
-    def __init__(self, baseline: MethodResults | None, correction: significance.Correction) -> None:
-        self.baseline = baseline
-        self.correction = correction
-        self.tests: Counter[str] = Counter()
-        self.untested: Counter[str] = Counter()
-
-    def compare(self, methods: Sequence[MethodResults], column: Column, size: Size | None) -> dict[str, CellComparison]:
-        """Return the tests of the methods for a column at a size, by label; those that cannot be made are counted."""
-        reference = None if self.baseline is None else self.baseline.cell(column, size)
-        if reference is None:
-            return {}
-        found: dict[str, CellComparison] = {}
-        for method in methods:
-            cell = method.cell(column, size)
-            if cell is None or method is self.baseline:
-                continue
-            outcome = _test(cell, reference)
-            if isinstance(outcome, str):
-                self.untested[outcome] += 1
-                continue
-            self.tests[outcome.test] += 1
-            found[method.label] = outcome
-        corrected = significance.adjust([one.p for one in found.values()], self.correction)
-        return {label: replace(one, corrected=p) for (label, one), p in zip(found.items(), corrected)}
-
-    def notes(self) -> list[str]:
-        """Return sentences about the tests, to stand below a table."""
-        if self.baseline is None:
-            return ["No baseline was named (--baseline), so nothing was tested for significance."]
-        notes = []
-        if self.tests:
-            made = [f"{text} ({self.tests[name]} comparisons)" for name, text in _TESTS.items() if self.tests[name]]
-            notes.append(
-                f"* differs from {self.baseline.label} (p < {ALPHA}): {' and '.join(made)}; {CORRECTIONS[self.correction]}"
-                + (" over the methods compared on one data set at one size." if self.correction != "none" else ".")
-            )
-            if self.tests[FISHER]:
-                notes.append(
-                    "Fisher's z takes two correlations for independent, although both methods scored the same pairs: "
-                    "it finds fewer differences than a test for dependent correlations would."
-                )
-        for reason, count in self.untested.items():
-            notes.append(f"Not tested, and so without a mark: {count} comparisons, because {reason}.")
-        return notes
-
-
-def _test(cell: Cell, reference: Cell) -> CellComparison | str:
-    """Return the test, or why it cannot be made."""
-    if cell.measure.lower() in _CORRELATIONS:
-        name, p = FISHER, significance.fisher_z(cell.value, cell.count, reference.value, reference.count)[1]
-    elif not cell.values or not reference.values:
-        return "a figure comes without those of single queries"
-    elif cell.values.keys() != reference.values.keys():
-        return "the two methods were scored on different queries"
-    else:
-        name, p = PAIRED, significance.paired_test(cell.values, reference.values).p_value
-    if math.isnan(p):
-        return "there are too few queries or pairs"
-    return CellComparison(cell.value - reference.value, p, p, name)
+    measured = [row for row in rows if not row.published]
+    best: list[str | None] = []
+    for cells in zip(*(row.cells for row in measured)):
+        known = sorted((cell.value, cell.text) for cell in cells if cell.value is not None)
+        best.append(known[-1][1] if len(known) > 1 else None)
+    return tuple(
+        row
+        if row.published
+        else replace(row, cells=tuple(replace(cell, best=cell.text == text) for cell, text in zip(row.cells, best)))
+        for row in rows
+    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from starbucks_retrieval.cli.tables import csv_text, escape_latex, escape_markdown, latex_row, markdown_table
+from starbucks_retrieval.metrics.equivalence import Equivalence, verdict
 
 DIGITS = 4
 ALPHA = 0.05  # p from which a difference counts as significant
@@ -21,12 +22,24 @@ class CellComparison:
         p: The p-value.
         corrected: The p-value after the correction for several methods.
         test: The name of the test.
+        interval: The 95 % confidence interval of delta, not corrected.
+        equivalence: The corrected p-values of two one-sided tests with a margin; None without a margin.
+        williams: The p-value of Williams' test, where both methods keep the cosines of all pairs.
     """
 
     delta: float
     p: float
     corrected: float
     test: str
+    interval: tuple[float, float] | None = None
+    equivalence: Equivalence | None = None
+    williams: float | None = None
+
+    @property
+    def sign(self) -> str:
+        """`*` if the score differs significantly, then `=` if it is equivalent, or `≥` if it is not inferior."""
+        found = verdict(self.equivalence, ALPHA) if self.equivalence else "open"
+        return "*" * self.significant + {"equivalent": "=", "not inferior": "≥"}.get(found, "")
 
     @property
     def significant(self) -> bool:
@@ -42,16 +55,23 @@ class TableCell:
         value: The score; None where it is missing.
         best: Whether no other measured row of the block has a higher one in this column.
         comparison: The test against the baseline, if there was one.
+        shown: Its text, where it is more than four decimals.
     """
 
     value: float | None = None
     best: bool = False
     comparison: CellComparison | None = None
+    shown: str | None = None
 
     @property
     def text(self) -> str:
         """The score with four decimals, without marks; a dash where it is missing."""
-        return DASH if self.value is None else f"{self.value:.{DIGITS}f}"
+        return DASH if self.value is None else self.shown or f"{self.value:.{DIGITS}f}"
+
+    @property
+    def sign(self) -> str:
+        """The signs of the test behind the score."""
+        return self.comparison.sign if self.comparison else ""
 
     @property
     def marked(self) -> bool:
@@ -62,7 +82,7 @@ class TableCell:
         """Return the score in bold if it is the best, in italics if it is published, with `*` if it is significant."""
         if published and self.value is not None:
             return f"_{self.text}_"
-        return (f"**{self.text}**" if self.best else self.text) + (r"\*" if self.marked else "")
+        return (f"**{self.text}**" if self.best else self.text) + self.sign.replace("*", r"\*")
 
     def to_latex(self, published: bool) -> str:
         """Return the score as `to_markdown` does, in LaTeX."""
@@ -70,7 +90,9 @@ class TableCell:
             return "--"
         if published:
             return rf"\textit{{{self.text}}}"
-        return (rf"\textbf{{{self.text}}}" if self.best else self.text) + (r"$^{*}$" if self.marked else "")
+        sign = self.sign.replace("≥", r"\geq")
+        text = self.text.replace("±", r"$\pm$")
+        return (rf"\textbf{{{text}}}" if self.best else text) + (f"$^{{{sign}}}$" if sign else "")
 
 
 @dataclass(frozen=True)
@@ -164,8 +186,8 @@ class Table:
 
     @property
     def compared(self) -> bool:
-        """Whether any score was tested against the baseline's."""
-        return any(cell.comparison for cell in self.cells)
+        """Whether any score was tested against the baseline's; the table of differences repeats these tests."""
+        return self.name != "differences" and any(cell.comparison for cell in self.cells)
 
     def file_names(self) -> list[str]:
         """Return the names of the files that `to_files` returns."""
@@ -238,8 +260,20 @@ class Table:
         return csv_text(rows)
 
     def comparisons_to_csv(self) -> str:
-        """Return every test behind the marks: the difference, p, corrected p and the name of the test."""
-        names = ("method", "data set", "measure", "difference", "p", "p_corrected", "significant", "test")
+        """Return every test behind the marks, with the interval of the difference and the p-values of equivalence."""
+        names = (
+            "method",
+            "data set",
+            "measure",
+            "difference",
+            "p",
+            "p_corrected",
+            "significant",
+            "test",
+            "low",
+            "high",
+        )
+        names += ("p_williams", "p_non_inferior", "p_equivalent")
         rows: list[list[str | float | None]] = [[self.corner, *names]]
         for block in self.blocks:
             for row in block.rows:
@@ -247,28 +281,6 @@ class Table:
                     if (test := cell.comparison) is not None:
                         texts = (block.title, row.label, heading.name, heading.group)
                         significant = str(test.significant).lower()
-                        rows.append([*texts, test.delta, test.p, test.corrected, significant, test.test])
+                        more = [*(test.interval or (None, None)), test.williams, *(test.equivalence or (None, None))]
+                        rows.append([*texts, test.delta, test.p, test.corrected, significant, test.test, *more])
         return csv_text(rows)
-
-
-def mark_best(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
-    """Return the rows with the best measured cells of every column marked.
-
-    All cells that print as the best one does are marked. A column with one measured cell has no best.
-
-    Example:
-        >>> rows = mark_best([TableRow("a", (TableCell(0.5),)), TableRow("b", (TableCell(0.25),))])
-        >>> [row.cells[0].best for row in rows]
-        [True, False]
-    """
-    measured = [row for row in rows if not row.published]
-    best: list[str | None] = []
-    for cells in zip(*(row.cells for row in measured)):
-        known = sorted((cell.value, cell.text) for cell in cells if cell.value is not None)
-        best.append(known[-1][1] if len(known) > 1 else None)
-    return tuple(
-        row
-        if row.published
-        else replace(row, cells=tuple(replace(cell, best=cell.text == text) for cell, text in zip(row.cells, best)))
-        for row in rows
-    )

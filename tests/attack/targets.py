@@ -300,7 +300,8 @@ _RESULTS: dict[str, Any] = {
 def _results(folder: Path) -> None:
     from starbucks_retrieval.choose import choose
     from starbucks_retrieval.errors import UserError
-    from starbucks_retrieval.report.inputs import preflight_warnings, read_inputs
+    from starbucks_retrieval.report.findings import preflight_warnings
+    from starbucks_retrieval.report.inputs import read_inputs
 
     refused: UserError | None = None
     path = str(folder / "results.json")

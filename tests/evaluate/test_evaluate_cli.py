@@ -53,6 +53,35 @@ def test_the_baseline_is_a_flag(files, capsys):
     assert "+ better, - worse than good: two-tailed paired bootstrap, p < 0.05" in err
 
 
+def test_differences_have_intervals_and_a_verdict_within_a_margin(tmp_path, monkeypatch, capsys):
+    from scipy.stats import ttest_1samp
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qrels.txt").write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(40)))
+    for name, ranks in (("base", [1] * 40), ("near", [1] * 39 + [2]), ("far", [2] * 40)):
+        lines = [
+            f"q{i} Q0 {'d' if r == rank else 'x'}{i} {r} {9 - r} x\n" for i, rank in enumerate(ranks) for r in (1, 2)
+        ]
+        (tmp_path / f"{name}.trec").write_text("".join(lines))
+    runs = ["--run", "base.trec", "near.trec", "far.trec", "--qrels", "qrels.txt", "--measures", "RR@10", "P@1"]
+    argv = [*runs, "--baseline", "base", "--margin", "0.05", "--quiet", "--output", "o.json"]
+    assert run_command(main, [*argv, "--family", "table"]) == 0
+    text = capsys.readouterr().out
+    assert "over all 4 comparisons" in text and "margin 0.05" in text
+    [near] = [line for line in text.splitlines() if line.startswith("near") and "RR@10  " in line and "-" in line]
+    differences = [0.0] * 39 + [-0.5]
+    low, high = ttest_1samp(differences, 0).confidence_interval()
+    assert f"-0.0125  {low:+.4f} {high:+.4f}" in near
+    found = json.loads((tmp_path / "o.json").read_text())["significance"]
+    assert (found["margin"], found["family"]) == (0.05, "all comparisons")
+    one = {(each["label"], each["measure"]): each for each in found["comparisons"]}
+    above = ttest_1samp(differences, -0.05, alternative="greater").pvalue
+    # Holm over four: P@1 of near has twice the difference and more than twice the p-value; far has p = 1.
+    assert one["near", "RR@10"]["p_non_inferior"] == pytest.approx(4 * above)
+    assert one["near", "RR@10"]["verdict"] == "equivalent" and one["far", "P@1"]["verdict"] == "open"
+    assert one["near", "RR@10"]["interval"] == pytest.approx([low, high])
+
+
 def test_json_is_all_of_standard_output(files, capsys):
     argv = [
         "--run",
@@ -92,6 +121,8 @@ def test_json_is_all_of_standard_output(files, capsys):
         (["--run", "twice.trec", "--qrels", "qrels.txt"], "twice.trec:2:"),
         (["--run", "half.trec", "--qrels", "qrels.txt", "--strict"], "serious findings"),
         (["--run", "good.trec", "--qrels", "qrels.txt", "--baseline", "x"], "--baseline"),
+        (["--run", "good.trec", "--qrels", "qrels.txt", "--margin", "0.1"], "--margin needs"),
+        (["--run", "good.trec", "--qrels", "qrels.txt", "--baseline", "good", "--margin", "-1"], "a margin of -1"),
     ],
 )
 def test_a_users_error_is_two_lines_and_exit_2(files, capsys, argv, what):

@@ -68,7 +68,9 @@ def test_everything_is_written(files, tmp_path, capsys):
     assert run_command(main, ["--input", *files, "--output_dir", str(out), "--baseline", "old", "--json"]) == 0
     printed, summary = capsys.readouterr()
     found = json.loads(printed)
-    tables = [f"{name}.{kind}" for name in ("averages", "by_size", "ablation") for kind in ("md", "tex", "csv")]
+    tables = [
+        f"{name}.{kind}" for name in ("averages", "by_size", "differences", "ablation") for kind in ("md", "tex", "csv")
+    ]
     drawn = [f"{name}.{kind}" for name in found["figures"] for kind in ("png", "svg")]
     assert found["figures"] == ["effectiveness", "grid_deltas", "grid_values", "latency", "pareto"]
     assert sorted(path.name for path in out.iterdir()) == sorted([*tables, *drawn, "comparisons.csv", "index.html"])

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.report.comparisons import SignificanceMarks
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layouts import SignificanceMarks, ablation_table, averages_table, by_size_table
-from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow, mark_best
+from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table, mark_best
+from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow
 from starbucks_retrieval.sizes import Size
 
 
