@@ -2,8 +2,8 @@
 
 Threads ask queries at random of two searchers with one model, half of them through a funnel and half exactly, for
 `--minutes`. Each answer (ids, scores and texts) must equal the one that a single thread got before. Memory is that of the
-process, sampled each second; its growth is the slope of a line through the samples after the first tenth, times the
-duration. The program exits with status 1 if an answer differs, or if memory grew by more than `--growth`.
+process, sampled each second; its growth is that of a line through the samples of the second half: in the first, the
+memory pools of the threads fill. The program exits with status 1 if an answer differs, or if memory grew by more than `--growth`.
 """
 
 from __future__ import annotations
@@ -85,25 +85,25 @@ def _load(searchers: dict[str, Searcher], queries: list[str], settings, report: 
         time.sleep(min(1, settings.minutes))
         samples.append((time.monotonic() - began, _resident()))
     seconds = time.monotonic() - began
-    times, memory = np.array(samples)[len(samples) // 10 :].T
-    slope = np.polyfit(times, memory, 1)[0] if len(times) > 1 else 0.0
-    growth = common.megabytes(slope * seconds)
-    loads = os.getloadavg()
+    times, memory = np.array(samples[:-1] or samples).T  # at the last one threads have ended
+    half = len(times) // 2
+    slope = np.polyfit(times[half:], memory[half:], 1)[0] if len(times) > 3 else 0.0
+    growth = common.megabytes(slope * (times[-1] - times[half]))
     for offset, name in enumerate(names):
         histogram = sum(histograms[offset :: len(names)])
         report.line(
             f"{name}, {settings.threads} threads",
-            "milliseconds of a search, its wait for the processor included; memory in MB (10^6), grown along a fitted line",
+            "milliseconds of a search, its wait for the processor included; memory in MB (10^6), its growth in the second half",
             searches=int(histogram.sum()),
             per_second=round(float(histogram.sum()) / seconds, 1),
             milliseconds={f"p{p}": _percentile(histogram, p) for p in (50, 90, 99)},
             milliseconds_one_thread={f"p{p}": _percentile(alone[name], p) for p in (50, 90, 99)},
             unequal=len(wrong),
-            memory={"first": common.megabytes(memory[0]), "last": common.megabytes(memory[-1])},
-            memory_range=[common.megabytes(memory.min()), common.megabytes(memory.max())],
+            memory=[common.megabytes(one) for one in memory[:: max(1, len(memory) // 10)]],
+            memory_after=common.megabytes(samples[-1][1]),
             memory_growth=growth,
             seconds=round(seconds, 1),
-            load_at_end=round(loads[0], 2),
+            load_at_end=round(os.getloadavg()[0], 2),
         )
     for problem in wrong[:5]:
         print(problem, file=sys.stderr)

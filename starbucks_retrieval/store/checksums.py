@@ -6,8 +6,9 @@ the block from memory; the blake2b checksum of a whole file takes ten times as l
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import xxhash
@@ -19,7 +20,7 @@ _DIGITS = 16  # of a checksum
 _checked: dict[tuple[int, int, int, int, str], np.ndarray] = {}
 
 
-def block_checksums(pieces: Sequence[bytes | memoryview]) -> str:
+def block_checksums(pieces: Iterable[bytes | memoryview]) -> str:
     """Return the checksums of all blocks of a file, 16 hex digits each, in order.
 
     Args:
@@ -80,6 +81,30 @@ def damaged_block(content: memoryview, checksums: np.ndarray, blocks: np.ndarray
     for block, expected in zip(blocks.tolist(), checksums[blocks].tolist()):
         if xxhash.xxh3_64_intdigest(content[block * BLOCK : (block + 1) * BLOCK]) != expected:
             return block
+    return None
+
+
+def damaged_part(path: str | os.PathLike[str], checksums: str, name: str) -> tuple[int, int] | None:
+    """Return the range of bytes of the first damaged block of a file, or None.
+
+    Blocks that this process has found undamaged before are not read.
+
+    Args:
+        path: The file.
+        checksums: The text of `block_checksums`, which `fits` the file.
+        name: As for `checked_blocks`.
+    """
+    with open(path, "rb") as handle:
+        version = os.fstat(handle.fileno())
+        checked = checked_blocks(version, version.st_size, name)
+        unknown = np.flatnonzero(~checked)
+        if not len(unknown):
+            return None
+        content = memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+    damaged = damaged_block(content, parsed(checksums), unknown)
+    if damaged is not None:
+        return damaged * BLOCK, min((damaged + 1) * BLOCK, len(content))
+    checked[:] = True
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ class PassageRow:
     label: float | None
 
 
+_ROWS = tuple(field.name for field in dataclasses.fields(PassageRow))
+_PASSAGES = ("docid", "title", "text")
+
+
 class ArrowShard:
     """A training collection in two Arrow files that are mapped into memory.
 
@@ -59,8 +64,8 @@ class ArrowShard:
             number: The number that it was written with.
             folder: The folder that it was written into.
         """
-
-        return cls(*(mapped(path) for path in _paths(number, folder)))
+        rows, passages = _paths(number, folder)
+        return cls(mapped(rows, _ROWS), mapped(passages, _PASSAGES))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -164,24 +169,16 @@ def _paths(number: int, folder: Path) -> tuple[Path, Path]:
 def _write_passages(number: int, name: str, passages: Iterable[Passage], folder: Path) -> pa.Table:
     import pyarrow as pa
 
-    schema = pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())])
-    rows = ({"docid": p.docid, "title": p.title, "text": p.text} for p in passages)
+    schema = pa.schema([(name, pa.string()) for name in _PASSAGES])
+    rows = ({name: getattr(passage, name) for name in _PASSAGES} for passage in passages)
     return write_table(_paths(number, folder)[1], rows, schema, f"{name}: passages")
 
 
 def _write_rows(number: int, name: str, rows: Iterable[PassageRow], folder: Path) -> None:
     import pyarrow as pa
 
-    schema = pa.schema(
-        [
-            ("query_id", pa.string()),
-            ("query", pa.string()),
-            ("documents", pa.list_(pa.int64())),
-            ("positives", pa.int32()),
-            ("scores", pa.list_(pa.float32())),
-            ("label", pa.float32()),
-        ]
-    )
+    numbers, scores = pa.list_(pa.int64()), pa.list_(pa.float32())
+    schema = pa.schema(list(zip(_ROWS, (pa.string(), pa.string(), numbers, pa.int32(), scores, pa.float32()))))
     write_table(_paths(number, folder)[0], map(vars, rows), schema, f"{name}: rows")
 
 
@@ -203,18 +200,30 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, l
         stream = iter(progress(rows, None, "rows", label))
         while batch := list(itertools.islice(stream, _ROWS_PER_BATCH)):
             writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-    return mapped(path)
+    return mapped(path, tuple(schema.names))
 
 
-def mapped(path: Path) -> pa.Table:
+def mapped(path: Path, names: tuple[str, ...]) -> pa.Table:
     """Return a table that is mapped into memory.
 
     Args:
         path: An Arrow file.
+        names: Its columns.
+
+    Raises:
+        UserError: The file is damaged; reading it would end the process.
     """
     import pyarrow as pa
 
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    source = pa.memory_map(str(path))
+    try:
+        table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)
+        if tuple(table.column_names) != names:
+            raise pa.ArrowInvalid(f"its columns are {table.column_names}")
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} is damaged ({error})", "run the same command again, it writes the file anew") from None
+    return table
 
 
 def check_first(name: str, first: Group | None, corpus: Records[Passage] | None) -> Group:

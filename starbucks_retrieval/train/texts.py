@@ -16,6 +16,7 @@ from starbucks_retrieval.train.arrow_shard import mapped, spread_positions, writ
 from starbucks_retrieval.train.sampler import Mixture
 
 _FILE = "texts.arrow"
+_COLUMNS = ("text", "is_query", "row")
 
 
 class Text(NamedTuple):
@@ -47,7 +48,7 @@ class TextSet:
     """
 
     def __init__(self, folder: Path, config: EncoderConfig) -> None:
-        self._table = mapped(folder / _FILE)
+        self._table = mapped(folder / _FILE, _COLUMNS)
         self._config = config
 
     @staticmethod
@@ -70,7 +71,7 @@ class TextSet:
         """
         import pyarrow as pa
 
-        schema = pa.schema([("text", pa.string()), ("is_query", pa.bool_()), ("row", pa.int64())])
+        schema = pa.schema(list(zip(_COLUMNS, (pa.string(), pa.bool_(), pa.int64()))))
 
         def rows() -> Iterator[dict[str, Any]]:
             for number, record, text in mixed_records(sources, quotas([s.count for s in sources], total)):

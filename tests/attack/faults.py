@@ -94,12 +94,12 @@ def page(entries: list[dict[str, Any]]) -> str:
         "| fault | tried | survived | lost | survived means |",
         "|---|---|---|---|---|",
     ]
-    for part, (fault, meaning) in PARTS.items():
-        lines.append(_row(fault, [entry for entry in entries if entry["part"] == part], f" {meaning} |"))
-    for part, (fault, _) in PARTS.items():
-        of_part = [entry for entry in entries if entry["part"] == part]
+    by_part = {part: [entry for entry in entries if entry["part"] == part] for part in PARTS}
+    lines += [_row(PARTS[part][0], found, f" {PARTS[part][1]} |") for part, found in by_part.items() if found]
+    for part, of_part in by_part.items():
         if not of_part:
             continue
+        fault = PARTS[part][0]
         dates = sorted({entry["date"] for entry in of_part})
         seeds = ", ".join(map(str, sorted({entry["seed"] for entry in of_part})))
         between = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else dates[0]

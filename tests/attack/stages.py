@@ -1,7 +1,8 @@
-"""Kill a command of `commands` at moments. A process of its own, so that nothing else is forked.
+"""Disturb a command of `commands` at moments. A process of its own, so that nothing else is forked.
 
 `python -m attack.stages NAME FOLDER SEED MOMENTS`, with tests/ on the path and one thread for torch, prints a JSON line:
 the number of moments that were tried and the problems that were found. MOMENTS is a number, or `all` for every operation.
+The command is killed; with a fifth word, its writes fail.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from attack import process_kills
+from attack import io_errors, process_kills
 from attack.commands import PAIRS, RECORDS, make_inputs, trajectory
 from attack.killing import contents, problems
 from conftest import save_model
@@ -63,8 +64,8 @@ def compared(folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Kill one command."""
-    name, root, seed, wanted = sys.argv[1:]
+    """Disturb one command."""
+    name, root, seed, wanted, *fault = sys.argv[1:]
     logging.disable(logging.WARNING)
     disturbed = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"))[name]
     compare = compared if disturbed.command in ("train", "pretrain") else contents
@@ -88,6 +89,15 @@ def main() -> None:
 
         return work
 
+    if fault:
+
+        def every(count: int) -> list[int]:
+            drawn = np.random.default_rng(int(seed)).permutation(count) + 1
+            return sorted(map(int, drawn if wanted == "all" else drawn[: int(wanted)]))
+
+        outcomes, found = io_errors.problems(command, Path(root) / "runs", every, compare)
+        print(json.dumps({"tried": sum(outcomes.values()) + len(found), "problems": found, "outcomes": outcomes}))
+        return
     tried, found = problems(command, Path(root) / "runs", moments(int(seed), wanted), compare)
     print(json.dumps({"tried": tried, "problems": found}))
 

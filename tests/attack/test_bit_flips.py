@@ -1,6 +1,7 @@
 """Thousands of flipped bits in stores, queries, indexes and manifests: noticed by what reads them, or without effect."""
 
 import pytest
+from attack.faults import record
 from bit_flips import outcomes
 from searched_stores import SEARCHES, searching, write_searched
 
@@ -24,12 +25,13 @@ def files(tmp_path, monkeypatch):
 def test_a_search_of_damaged_files_writes_the_same_run_or_none(files, tmp_path, kind, name, seed):
     chosen = [path for path in files if path.relative_to(tmp_path).match(kind)]
     found = outcomes(chosen, 100, seed, searching(tmp_path, name))
-    print(kind, name, dict(found))
+    record("bits", f"{kind}, {name} search", seed, found.total(), **found)
 
 
 @pytest.mark.parametrize("manifest", ["p/L6-D32/manifest.json", "q/L6-D32/manifest.json", "index/manifest.json"])
 def test_a_search_with_a_damaged_manifest_writes_the_same_run_or_none(files, tmp_path, manifest):
-    print(dict(outcomes([tmp_path / manifest], 2000, 3, searching(tmp_path, "index"))))
+    found = outcomes([tmp_path / manifest], 2000, 3, searching(tmp_path, "index"))
+    record("bits", f"{manifest}, search", 3, found.total(), **found)
 
 
 def test_every_bit_of_a_manifest_is_noticed_by_verify_and_info(files, tmp_path):
@@ -40,7 +42,8 @@ def test_every_bit_of_a_manifest_is_noticed_by_verify_and_info(files, tmp_path):
         open_store(store)
         return problems, [{**one, "bytes": 0} for one in describe_stores([store])]
 
-    print(dict(outcomes([store / "manifest.json"], 8000, 4, read)))
+    found = outcomes([store / "manifest.json"], 8000, 4, read)
+    record("bits", "manifest.json, store verify and info", 4, found.total(), **found)
 
 
 def test_a_damaged_record_of_a_shard_is_no_record(files, tmp_path):
@@ -48,3 +51,4 @@ def test_a_damaged_record_of_a_shard_is_no_record(files, tmp_path):
     whole = load_shard(store, 0)
     found = outcomes([store / "00000.json"], 8000, 5, lambda: load_shard(store, 0) in (None, whole))
     assert found == {"harmless": 8000}
+    record("bits", "record of a shard, resumed", 5, found.total(), **found)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attack.faults import record
 
 pytestmark = [pytest.mark.attack, pytest.mark.timeout(3600)]
 SCRIPT = Path(__file__).parents[1] / "arrow_flips.py"
@@ -17,5 +18,7 @@ SCRIPT = Path(__file__).parents[1] / "arrow_flips.py"
 def test_flipped_bits_end_no_process(tmp_path, seed):
     words = [sys.executable, str(SCRIPT), str(seed), "600", str(tmp_path)]
     found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    print(found)
-    assert set(found) <= {"same", "other", "refused"}
+    survived = {"same", "other", "refused"}
+    lost = [name for name, count in found.items() if name not in survived for _ in range(count)]
+    record("arrow", "a folder of save_to_disk", seed, sum(found.values()), lost, **found)
+    assert set(found) <= survived

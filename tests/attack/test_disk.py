@@ -11,20 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attack.faults import record
 
 from . import commands
 
 if not hasattr(resource, "RLIMIT_FSIZE"):  # pragma: no cover
     pytest.skip("needs limits on the size of files", allow_module_level=True)
-
-
-@pytest.fixture
-def clean(runs, name, tmp_path) -> Path:
-    """The outputs of a run that nothing disturbs."""
-    folder = tmp_path / "clean"
-    runs[name].prepare(folder)
-    assert runs[name](folder) == 0
-    return folder
 
 
 @pytest.fixture
@@ -86,17 +78,20 @@ def test_a_file_may_not_grow_any_more(runs, name, clean, tmp_path, capsys):
 @pytest.mark.attack
 @pytest.mark.parametrize("name", commands.NAMES)
 def test_no_file_may_grow_any_more(runs, name, clean, tmp_path, capsys):
-    for size in [0, *(size - 1 for size in sizes(clean))]:
+    limits = [0, *(size - 1 for size in sizes(clean))]
+    for size in limits:
         capsys.readouterr()
         assert limited(runs[name], tmp_path / str(size), size) == 2
         refused(capsys)
         goes_on(runs[name], tmp_path / str(size), clean)
+    record("disk", f"{name}, limit on the size of files", 0, len(limits), refused=len(limits))
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", commands.NAMES)
 def test_the_disk_is_full(runs, name, clean, small_disk, capsys):
     total = sum(path.stat().st_size for path in clean.rglob("*") if path.is_file())
+    found = {"completed": 0, "refused": 0}
     for share in (0, 10, 25, 40, 55, 70, 85, 95):
         resize(small_disk, 1 << 26)
         runs[name].prepare(small_disk / "out")
@@ -105,8 +100,10 @@ def test_the_disk_is_full(runs, name, clean, small_disk, capsys):
         capsys.readouterr()
         status = runs[name](small_disk / "out")
         assert status in (0, 2)
+        found["refused" if status else "completed"] += 1
         if status:
             refused(capsys)
         resize(small_disk, 1 << 26)
         goes_on(runs[name], small_disk / "out", clean)
         shutil.rmtree(small_disk / "out")
+    record("disk", f"{name}, full disk", 0, sum(found.values()), **found)

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from attack.faults import record
 
 from starbucks_retrieval.parsing import MAX_BYTES, MAX_LINE
 
@@ -79,6 +80,7 @@ def test_small_pickles_take_little_memory(tmp_path):
 def test_each_small_pickle_takes_little_memory(tmp_path, name):
     (tmp_path / "a.pkl").write_bytes(PICKLES[name])
     refused("pickle", tmp_path / "a.pkl")
+    record("memory", f"a pickle: {name}", 0, 1, refused=1)
 
 
 def test_ids_nested_100_000_deep(tmp_path):
@@ -107,6 +109,7 @@ def test_a_line_of_400_mb(tmp_path, reader):
             file.write(b"a" * (1 << 20))
     assert MAX_LINE == MAX_BYTES == 64 << 20
     assert "more than 64 MB" in refused(reader, path)
+    record("memory", f"a line of 400 MB: {reader}", 0, 1, refused=1)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "tsv", "csv", "txt"])

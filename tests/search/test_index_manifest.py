@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import with_digest
 from starbucks_retrieval.search.indexes import build_index, open_index
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import open_store, output_folder
+from starbucks_retrieval.store import checksums, open_store, output_folder
 
 pytest.importorskip("faiss")
 
@@ -121,3 +122,28 @@ def test_damage_is_refused(tmp_path, store):
         open_index(folder, store)
     with pytest.raises(UserError, match="is not an index"):
         open_index(tmp_path / "nowhere", store)
+
+
+def test_an_index_is_compared_with_its_checksums_once(tmp_path, store, monkeypatch):
+    folder, read = tmp_path / "index", []
+    build_index(store, "Flat", folder)
+    real = checksums.damaged_block
+    monkeypatch.setattr(
+        checksums, "damaged_block", lambda content, *rest: read.append(len(content)) or real(content, *rest)
+    )
+    open_index(folder, store)
+    seen = [length for length in read if length == (folder / "index.faiss").stat().st_size]
+    open_index(folder, store)
+    assert len(seen) == 1 and [length for length in read if length == seen[0]] == seen
+
+
+def test_an_older_manifest_has_the_checksum_of_the_whole_file(tmp_path, store):
+    folder = tmp_path / "index"
+    build_index(store, "Flat", folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["blocks"], manifest["digest"]
+    (folder / "manifest.json").write_text(json.dumps(with_digest(manifest)))
+    open_index(folder, store)
+    (folder / "index.faiss").write_bytes(flip((folder / "index.faiss").read_bytes()))
+    with pytest.raises(UserError, match=r"index\.faiss does not match its checksum\n"):
+        open_index(folder, store)

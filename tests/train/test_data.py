@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 import torch
 
 from starbucks_retrieval import NestedEncoder, UserError
 from starbucks_retrieval.data import open_corpus, open_groups, open_pairs
+from starbucks_retrieval.train.arrow_shard import ArrowShard
 from starbucks_retrieval.train.collator import Collator
 from starbucks_retrieval.train.data import TrainingSet
 from starbucks_retrieval.train.module import excluded_passages
@@ -57,6 +59,24 @@ def test_another_run_into_the_same_cache_leaves_mapped_rows_as_they_are(tmp_path
     first = training_set(tmp_path, [inline_row("a", ["p1"], ["n1"])], 2)
     training_set(tmp_path, [inline_row("b", ["p2"], ["n2"])], 2)
     assert ids(first[(0, 0)]) == ["p1", "n1"]
+
+
+def test_damaged_rows_are_refused_when_they_are_opened(tmp_path):
+    training_set(tmp_path, [inline_row("q1", ["d1"], ["d2"])], 2)
+    path = tmp_path / "cache" / "passages-0.arrow"
+    whole = path.read_bytes()
+    ArrowShard.open(0, tmp_path / "cache")
+    text = whole.index(b"text of d1")
+    offsets = 4 + whole.index(struct.pack("<iii", 0, len("text of d1"), 2 * len("text of d1")))
+    for damaged in (
+        whole[:text] + b"\xff" + whole[text + 1 :],
+        whole[: offsets + 2] + b"\x7f" + whole[offsets + 3 :],
+        whole[:-9],
+    ):
+        path.unlink()  # the first is mapped
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"passages-0\.arrow is damaged"):
+            ArrowShard.open(0, tmp_path / "cache")
 
 
 def test_the_order_depends_on_the_seed(tmp_path):

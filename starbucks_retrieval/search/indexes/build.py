@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from starbucks_retrieval.search.indexes.manifest import (
 )
 from starbucks_retrieval.search.indexes.vectors import VectorIndex, make_index
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.checksums import BLOCK, block_checksums
 
 # The links of a graph depend on the block size, so it does not depend on memory, unless there is too little.
 _BLOCK = 16384
@@ -254,10 +256,13 @@ def _write(folder: Path, index: VectorIndex, wanted: IndexManifest) -> IndexMani
     with atomic_path(folder / INDEX) as temporary:
         index.save(temporary)
         sync_file(temporary)
+        with open(temporary, "rb") as handle:
+            blocks = block_checksums(iter(partial(handle.read, BLOCK), b""))
         values = vars(wanted) | {
             "bytes": temporary.stat().st_size,
             "blake2b": file_digest(temporary),
             "calibration": index.calibration,
+            "blocks": blocks,
         }
         # Until the new manifest is written there is no index: a manifest never stands beside the file of another.
         (folder / MANIFEST).unlink(missing_ok=True)

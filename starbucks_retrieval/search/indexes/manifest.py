@@ -19,6 +19,7 @@ from starbucks_retrieval.files import file_digest, temporaries
 from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.provenance import digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.checksums import damaged_part, fits
 from starbucks_retrieval.store.spec import agree
 
 FORMAT = "starbucks_retrieval.index"
@@ -48,6 +49,7 @@ class IndexManifest:
         bytes: Length of index.faiss.
         blake2b: Checksum of index.faiss.
         calibration: The thresholds of "Binary", one per dimension.
+        blocks: Checksums of the blocks of index.faiss, from `block_checksums`; empty in older manifests.
     """
 
     factory: str
@@ -61,6 +63,7 @@ class IndexManifest:
     bytes: Count
     blake2b: str
     calibration: list[Finite] = field(default_factory=list)
+    blocks: str = ""
 
     @property
     def count(self) -> int:
@@ -91,15 +94,21 @@ class IndexManifest:
 
         Args:
             folder: The folder of the index.
-            checksum: Read the whole file; otherwise only its length is compared.
+            checksum: Compare the content too, which this process reads once; otherwise only the length.
         """
         path = folder / INDEX
         if not path.is_file():
             return f"{path} is missing"
         if (length := path.stat().st_size) != self.bytes:
             return f"{path} has {length} bytes instead of {self.bytes}"
-        if checksum and file_digest(path) != self.blake2b:
-            return f"{path} does not match its checksum"
+        if not checksum:
+            return None
+        if not self.blocks:
+            return None if file_digest(path) == self.blake2b else f"{path} does not match its checksum"
+        if not fits(self.blocks, length):
+            return f"{folder / MANIFEST} does not have the checksums of {path}"
+        if (damaged := damaged_part(path, self.blocks, self.blake2b)) is not None:
+            return f"{path} does not match its checksum: bytes {damaged[0]} to {damaged[1]} are damaged"
         return None
 
 
