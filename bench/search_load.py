@@ -8,6 +8,7 @@ memory pools of the threads fill. The program exits with status 1 if an answer d
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -51,7 +52,9 @@ def main() -> None:
     sys.exit(int(failed))
 
 
-def _load(searchers: dict[str, Searcher], queries: list[str], settings, report: common.Report) -> bool:
+def _load(
+    searchers: dict[str, Searcher], queries: list[str], settings: argparse.Namespace, report: common.Report
+) -> bool:
     expected, alone = {}, {name: np.zeros(len(_BINS) + 1, np.int64) for name in searchers}
     for name, searcher in searchers.items():
         for query in queries:
@@ -59,7 +62,8 @@ def _load(searchers: dict[str, Searcher], queries: list[str], settings, report: 
             expected[name, query] = searcher.search(query)
             alone[name][_bin(began)] += 1
     histograms = [np.zeros(len(_BINS) + 1, np.int64) for _ in range(settings.threads)]
-    names, wrong, end = list(searchers), [], time.monotonic() + 60 * settings.minutes
+    names, end = list(searchers), time.monotonic() + 60 * settings.minutes
+    wrong: list[str] = []
 
     def ask(number: int) -> None:
         rng, name = random.Random(settings.seed + number), names[number % len(names)]
@@ -90,7 +94,7 @@ def _load(searchers: dict[str, Searcher], queries: list[str], settings, report: 
     slope = np.polyfit(times[half:], memory[half:], 1)[0] if len(times) > 3 else 0.0
     growth = common.megabytes(slope * (times[-1] - times[half]))
     for offset, name in enumerate(names):
-        histogram = sum(histograms[offset :: len(names)])
+        histogram = np.sum(histograms[offset :: len(names)], axis=0)
         report.line(
             f"{name}, {settings.threads} threads",
             "milliseconds of a search, its wait for the processor included; memory in MB (10^6), its growth in the second half",
