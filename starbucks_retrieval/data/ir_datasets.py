@@ -63,6 +63,10 @@ def expand_pattern(source: str) -> list[str]:
 def resolve_short_name(name: str, split: str | None) -> str | None:
     """Return the ir_datasets id of a short name and a split (default: its first), None for any other name.
 
+    Args:
+        name: Such as scifact or dl19.
+        split: Such as test; None: the first that the collection has.
+
     Raises:
         UserError: The collection has no such split.
 

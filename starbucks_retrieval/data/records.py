@@ -77,6 +77,11 @@ class ScoredPair:
 def join_text(passage: Passage, separator: str = " ", prefix: str = "") -> str:
     """Return the text given to the model: prefix + title + separator + text, stripped; no separator without a title.
 
+    Args:
+        passage: The passage.
+        separator: Put between title and text.
+        prefix: Put before all.
+
     Example:
         >>> join_text(Passage("d1", "Hens", "They lay eggs."), separator=": ", prefix="passage: ")
         'passage: Hens: They lay eggs.'

@@ -103,6 +103,14 @@ def grid_dims(hidden_size: int) -> list[int]:
 
 
 def quality(vectors: np.ndarray, full: np.ndarray, nearest: np.ndarray, normalize: bool) -> Quality:
+    """Measure how well embeddings stand for the full ones.
+
+    Args:
+        vectors: [texts, dim].
+        full: [texts, hidden], turned to the axes of `vectors`.
+        nearest: The positions of each text's nearest other texts by the full embedding, as `nearest_rows` returns them.
+        normalize: Compare `vectors` by cosine, not by dot product.
+    """
     cosine = (unit(vectors) * unit(full)[:, : vectors.shape[1]]).sum(axis=1)
     found = nearest_rows(unit(vectors) if normalize else vectors)
     shared = (found[:, :, None] == nearest[:, None, :]).any(axis=2).mean() if found.size else float("nan")

@@ -223,7 +223,15 @@ def _module_file(name_or_path: str, folder: str) -> str:
 
 
 def model_file(name_or_path: str, filename: str) -> str | None:
-    """Return the path of a file of a local folder or a hub repository, None where it does not exist."""
+    """Return the path of a file of a model.
+
+    Args:
+        name_or_path: A folder, or the name of a repository on the hub, whose files are downloaded once.
+        filename: The file, relative to the folder.
+
+    Returns:
+        The path; None where the model has no such file, and where the hub does not answer.
+    """
     if Path(name_or_path).is_dir():
         local = Path(name_or_path) / filename
         return str(local) if local.is_file() else None

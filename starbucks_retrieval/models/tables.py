@@ -152,5 +152,6 @@ def token_table(rows: np.ndarray, special: Iterable[int]) -> TokenTable:
 
 
 def sparse_from(arrays: Mapping[str, np.ndarray], name: str, width: int) -> scipy.sparse.csr_matrix:
+    """Return a sparse matrix [rows, width] from the arrays `NAME_data`, `NAME_indices` and `NAME_indptr` of a file."""
     data, indices, starts = (arrays[f"{name}_{field}"] for field in ("data", "indices", "indptr"))
     return scipy.sparse.csr_matrix((data, indices, starts), shape=(len(starts) - 1, width))

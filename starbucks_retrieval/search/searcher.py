@@ -251,7 +251,7 @@ class Searcher:
         return self.answer(text, k).hits
 
     def answer(self, text: str, k: int = 10) -> SearchResult:
-        """Return what `search` finds and the time it took."""
+        """Return what `search` finds and the time it took; arguments and errors are those of `search`."""
         k = check_query(text, k)
         setup = self._setup.checked()
         began = time.perf_counter()

@@ -160,6 +160,11 @@ def _cell(one: PairSet, size: Size, cosines: np.ndarray, measure: str, keep: boo
 def correlation(values: np.ndarray, targets: np.ndarray, measure: str) -> float:
     """Return Spearman's (ties share their average rank) or Pearson's correlation; NaN if one side is constant.
 
+    Args:
+        values: The cosines of the pairs, [pairs].
+        targets: Their human scores, [pairs].
+        measure: spearman or pearson.
+
     Example:
         >>> round(correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), "spearman"), 6)
         1.0
@@ -172,7 +177,15 @@ def correlation(values: np.ndarray, targets: np.ndarray, measure: str) -> float:
 
 
 def open_baseline(path: str, test: str) -> Results:
-    """Read another model's result file. Raises UserError if it is not from sts, or lacks the data that `test` needs."""
+    """Read another model's result file.
+
+    Args:
+        path: The file.
+        test: auto, williams, bootstrap or fisher.
+
+    Raises:
+        UserError: The file is not from sts, or lacks the cosines of pairs that `test` needs.
+    """
     baseline = read_results(path)
     if baseline.kind != "sts":
         raise UserError(f"{path} holds results of {baseline.kind}, not of sts", "name a file that sts wrote")

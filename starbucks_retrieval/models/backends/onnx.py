@@ -38,6 +38,12 @@ _LARGEST = 2_000_000_000  # bytes; an ONNX file is one protobuf message, which e
 def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None) -> Backend:
     """Return the back end onnx, in fp32. The graph stays in memory.
 
+    Args:
+        encoder: The model, on the CPU.
+        sizes: The sizes whose layers the graph returns.
+        dtype: auto or fp32.
+        calibration: Not used.
+
     Raises:
         UserError: Another dtype, an encoder that is not on the CPU or cannot be converted, a missing package.
     """

@@ -52,6 +52,12 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
     int8 quantises weights and activations; the ranges come from the calibration rows. What is not quantised is in bf16
     where the CPU is fast in it.
 
+    Args:
+        encoder: The model, on the CPU.
+        sizes: The sizes whose layers the graph returns.
+        dtype: auto, fp32, bf16 or int8.
+        calibration: Token ids of some hundred texts, for int8.
+
     Raises:
         UserError: fp16, a CPU without bf16, int8 without calibration rows, an encoder that is not on the CPU or cannot
             be converted, a missing package.

@@ -39,6 +39,12 @@ def open_torch(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: To
     """Return the back end torch in fp32, bf16 or, on GPUs, fp16. auto is bf16 where the device is fast in it.
 
     Weights of 16 bits are computed in their own type.
+
+    Args:
+        encoder: The model.
+        sizes: The sizes that will be asked for; layer 0 alone needs no forward pass.
+        dtype: auto, fp32, bf16 or fp16.
+        calibration: Not used.
     """
     if sizes.layers == (0,) and encoder.projections is not None:
         return TorchBackend(encoder)
