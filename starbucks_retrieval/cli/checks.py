@@ -81,12 +81,17 @@ def check_depth(model: str | Path, sizes: str | None) -> None:
         model: A model folder; a hub name is not checked, nor is an architecture that names its depth otherwise.
         sizes: Sizes and size aliases; None: no sizes.
     """
-    path = Path(model) / "config.json"
+    path, settings = Path(model) / "config.json", Path(model) / "starbucks.json"
     depth = read_json(path).get("num_hidden_layers") if path.is_file() else None
-    if isinstance(depth, int):
+    if not isinstance(depth, int):
+        return
+    try:
         for word in (sizes or "").split(","):
             if ":" in word:
                 check_size(Size.parse(word.strip()), depth, sys.maxsize, layer_0=True)
+    except UserError as error:
+        stored = read_json(settings).get("sizes") if settings.is_file() else None
+        raise UserError(error.what, f"{error.hint}; sizes of the model: {stored}" if stored else error.hint) from None
 
 
 def check_device(name: str, flag: str = "device") -> None:
