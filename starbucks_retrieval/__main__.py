@@ -32,6 +32,7 @@ STAGES = {
     "browse": "show queries and passages of two or more runs side by side in one page",
     "doctor": "report the installation, this machine's devices, and problems with their remedies",
     "completion": "print a script that completes stages and flags in bash, zsh, fish or tcsh",
+    "reproduce": "a table or figure of the papers from one command, measured beside published scores",
     "quickstart": "search your own csv, jsonl or tsv file, or a folder of texts, in minutes: all stages at once",
     "demo": "the whole pipeline on this machine's own Python documentation, offline",
 }

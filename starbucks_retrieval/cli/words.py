@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def flag_chunks(words: Sequence[str]) -> list[list[str]]:
     return chunks
 
 
-def command(stage: str, flags: dict[str, Any]) -> str:
+def command(stage: str, flags: Mapping[str, Any]) -> str:
     """Return `starbucks <stage>` with these flags, as it can be typed in the current folder.
 
     Args:
@@ -38,14 +38,24 @@ def command(stage: str, flags: dict[str, Any]) -> str:
         >>> command("search", {"size": "2:32", "override": True, "index": None}).partition(" search ")[2]
         '--size 2:32 --override'
     """
-    words = [*program(), stage]
+    words = (short_path(Path(one)) if os.path.isabs(one) else one for one in flag_words(flags))
+    return shlex.join([*program(), stage, *words])
+
+
+def flag_words(flags: Mapping[str, Any]) -> list[str]:
+    """Return flags as the words of a command line: see `command`.
+
+    Example:
+        >>> flag_words({"sizes": "2:32", "override": True, "index": None, "run": ["a", "b"]})
+        ['--sizes', '2:32', '--override', '--run', 'a', 'b']
+    """
+    words: list[str] = []
     for name, value in flags.items():
         if value is True:
             words.append(f"--{name}")
         elif value is not None and value is not False:
-            values = map(str, value if isinstance(value, list) else [value])
-            words += [f"--{name}", *(short_path(Path(one)) if os.path.isabs(one) else one for one in values)]
-    return shlex.join(words)
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 def program() -> list[str]:

@@ -1,0 +1,127 @@
+"""A job: one call of a stage, with a name made of everything that its output depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.cli.words import command
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.version import __version__
+
+_OUTPUTS = {"pretrain": "model", "fit": "model", "train": "model", "grid": "results.json", "sts": "results.json"}
+_OUTPUT_FLAGS = {"model": "output_dir", "results.json": "output"}
+_LARGE = 64 << 20  # bytes of a file whose content is not read for the name of a job
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a stage.
+
+    Attributes:
+        stage: pretrain, fit, train, grid or sts.
+        flags: Its flags without its output. A Job stands for the model that it writes.
+        inputs: (path, digest) of each local file or folder that the flags name; the path is not part of the name.
+    """
+
+    stage: str
+    flags: Mapping[str, Any]
+    inputs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The stage and a digest of everything that the output depends on: equal jobs of all tables are one."""
+        flags = {name: value.id if isinstance(value, Job) else value for name, value in sorted(self.flags.items())}
+        text = json.dumps([__version__, self.stage, flags], sort_keys=True)
+        for path, digest in self.inputs:
+            text = text.replace(path, digest)
+        return f"{self.stage}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def needs(self) -> list[Job]:
+        """The jobs whose outputs it reads."""
+        return [value for value in self.flags.values() if isinstance(value, Job)]
+
+    @property
+    def output(self) -> str:
+        """The name of the output in the job's folder."""
+        return _OUTPUTS[self.stage]
+
+    def folder(self, root: Path) -> Path:
+        """Return the job's folder below the output folder of all jobs."""
+        return root / "jobs" / self.id
+
+    def typed(self, root: Path) -> dict[str, Any]:
+        """Return all flags as they are typed."""
+        flags = {
+            name: str(value.folder(root) / value.output) if isinstance(value, Job) else value
+            for name, value in self.flags.items()
+        }
+        flags = {name: "false" if value is False else value for name, value in flags.items()}
+        return flags | {_OUTPUT_FLAGS[self.output]: str(self.folder(root) / self.output)}
+
+    def command(self, root: Path) -> str:
+        """Return the command line."""
+        return command(self.stage, self.typed(root))
+
+
+def find_backbone(name: str, data_dir: Path) -> str:
+    """Return the folder or hub name of a backbone.
+
+    Args:
+        name: `package:` and a Python package with a MODEL_DIR; a folder below `data_dir`; or a hub name.
+        data_dir: The folder of the data.
+
+    Raises:
+        UserError: The package is not installed.
+    """
+    if name.startswith("package:"):
+        package = name.removeprefix("package:")
+        if importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"the package {package}, a model, is not installed", f"pip install {package.replace('_', '-')}"
+            )
+        return str(importlib.import_module(package).MODEL_DIR)
+    return str(data_dir / name) if (data_dir / name).is_dir() else name
+
+
+def find_data(path: str, data_dir: Path, must_exist: bool) -> str:
+    """Return a path below the folder of the data, or a short or hub name as it is.
+
+    Raises:
+        UserError: `path` begins with `./`, so it is a file, and does not exist.
+    """
+    if not path.startswith("./"):
+        return path
+    found = data_dir / path[2:]
+    if must_exist and not found.exists():
+        raise UserError(f"no {path[2:]} in {data_dir}", "name the folder of the data sets with --data_dir")
+    return str(found)
+
+
+@cache
+def state_of(path: str) -> str:
+    """Return a digest of the names and contents of a file or folder; of large files, of their sizes and times."""
+    root = Path(path)
+    files = [root] if root.is_file() else sorted(one for one in root.rglob("*") if one.is_file())
+    parts = []
+    for one in files:
+        found = one.stat()
+        content = f"{found.st_size} {found.st_mtime_ns}" if found.st_size > _LARGE else file_digest(one)
+        parts.append(f"{one.relative_to(root).as_posix()} {content}")
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def local_paths(value: Any) -> list[str]:
+    """Return the local files and folders that the value of a flag names, also as NAME=path."""
+    words = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    tails = [str(word).partition("=")[2] or str(word) for word in words]
+    return [one for one in tails if "/" in one and Path(one).exists()]

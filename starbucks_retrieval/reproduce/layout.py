@@ -1,0 +1,174 @@
+"""The tables of a paper: measured scores, and below each row the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from starbucks_retrieval.cli.tables import escape_markdown
+from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.report.columns import AVERAGE, Column, MethodResults, mean_or_none, measure_name
+from starbucks_retrieval.report.layouts import SignificanceMarks
+from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow, mark_best
+from starbucks_retrieval.reproduce.plan import Plan
+from starbucks_retrieval.reproduce.results import RowScores, measure_of
+from starbucks_retrieval.reproduce.schema import Row, Score, rescale
+from starbucks_retrieval.sizes import Size
+
+MEAN = "average"  # the size of a published mean over sizes
+
+
+def shown_columns(plan: Plan) -> list[Column]:
+    """Return the set and the measure of every column."""
+    columns = []
+    for column in plan.table.columns:
+        known = plan.scale.sets.get(column.set)
+        published = [score.measure for score in plan.table.published if score.set == column.set]
+        measure = column.measure or (known.measures[0] if known else published[0] if published else "nDCG@10")
+        columns.append(Column(column.set, measure_of(measure)))
+    return columns
+
+
+def make_table(plan: Plan, name: str, scores: Mapping[str, RowScores], missing: Mapping[tuple[str, str], str]) -> Table:
+    """Return the table in the layout of its file.
+
+    Args:
+        plan: The plan.
+        name: The stem of its files.
+        scores: The measured scores by row.
+        missing: Why rows and sets have no scores.
+    """
+    return _Maker(plan, scores).make(name, missing)
+
+
+class _Maker:
+    def __init__(self, plan: Plan, scores: Mapping[str, RowScores]) -> None:
+        self.plan, self.scores = plan, scores
+        self.columns = shown_columns(plan)
+        self.rows = plan.table.rows
+        self.methods = {row.name: _method(row, scores.get(row.name)) for row in self.rows}
+        self.marks = SignificanceMarks(self.methods.get(plan.table.baseline), "none")
+        self.published = {
+            (score.row, score.set, measure_of(score.measure), _scaled(score, plan)): score
+            for score in plan.table.published
+        }
+
+    def make(self, name: str, missing: Mapping[tuple[str, str], str]) -> Table:
+        sizes: list[Size] = [*self.plan.sizes]
+        layout = self.plan.table.layout
+        if layout == "averages":
+            blocks = [self._by_set("", sizes)]
+        elif layout == "sizes":
+            blocks = [self._by_size(column, sizes) for column in self._with_average()]
+        else:
+            blocks = [self._by_set(str(size), [size]) for size in sizes]
+        corner = {"averages": "", "sizes": "set"}.get(layout, "size")
+        if layout == "sizes":
+            headings = [*(Heading(str(size)) for size in sizes), Heading(AVERAGE, average=True)]
+        else:
+            headings = [Heading(column.dataset, measure_name(column.measure)) for column in self._with_average()]
+        title = f"{self.plan.table.title} ({self.plan.table.source})"
+        kept = tuple(block for block in blocks if block.rows)
+        return Table(name, title, corner, tuple(headings), kept, self._notes(missing, layout == "averages"))
+
+    def _with_average(self) -> list[Column]:
+        """Return the columns, and a column of averages for a measure of several sets."""
+        measures = dict.fromkeys(column.measure for column in self.columns)
+        found = []
+        for measure in measures:
+            same = [column for column in self.columns if column.measure == measure]
+            found += [*same, *([Column(AVERAGE, measure)] if len(same) > 1 else [])]
+        return found
+
+    def _by_set(self, title: str, sizes: Sequence[Size]) -> Block:
+        """Return a block with a column for each set; of several sizes, the mean."""
+        at = str(sizes[0]) if len(sizes) == 1 and title else MEAN
+        only = sizes[0] if at != MEAN else None
+        tests = {column: self.marks.compare([*self.methods.values()], column, only) for column in self.columns if only}
+        rows = []
+        for row in self.rows:
+            cells = []
+            for column in self._with_average():
+                value = mean_or_none([self._value(row, column, size) for size in sizes])
+                cells.append(TableCell(value, comparison=tests.get(column, {}).get(row.label or row.name)))
+            published = [self._published(row, column, at) for column in self._with_average()]
+            rows += self._rows(row, cells, published)
+        return Block(title, mark_best(rows))
+
+    def _by_size(self, column: Column, sizes: Sequence[Size]) -> Block:
+        """Return a block with a column for each size and their mean."""
+        rows = []
+        for row in self.rows:
+            values = [self._value(row, column, size) for size in sizes]
+            tests: list[CellComparison | None] = [
+                self.marks.compare([*self.methods.values()], column, size).get(row.label or row.name) for size in sizes
+            ]
+            cells = [TableCell(value, comparison=test) for value, test in zip(values, tests)]
+            cells.append(TableCell(mean_or_none(values)))
+            published = [self._published(row, column, at) for at in (*map(str, sizes), MEAN)]
+            rows += self._rows(row, cells, published)
+        return Block(f"{column.dataset} {measure_name(column.measure)}", mark_best(rows))
+
+    def _rows(self, row: Row, cells: Sequence[TableCell], published: Sequence[Score | None]) -> list[TableRow]:
+        """Return the measured row, and the published one if there is any score."""
+        label = row.label or row.name
+        note = "" if any(cell.value is not None for cell in cells) else " (not run)"
+        found = [TableRow(label, tuple(cells), baseline=row.name == self.plan.table.baseline, note=note)]
+        if any(published):
+            printed = [TableCell(score.value if score else None) for score in published]
+            found.append(TableRow(label, tuple(printed), published=True))
+        return found
+
+    def _value(self, row: Row, column: Column, size: Size) -> float | None:
+        method = self.methods[row.name]
+        if column.dataset != AVERAGE:
+            return method.value(column, size)
+        return mean_or_none([method.value(one, size) for one in self.columns if one.measure == column.measure])
+
+    def _published(self, row: Row, column: Column, at: str) -> Score | None:
+        return self.published.get((row.name, column.dataset, column.measure, at))
+
+    def _notes(self, missing: Mapping[tuple[str, str], str], averages: bool) -> list[str]:
+        notes = [f"Measured at this scale: {self.plan.scale.about}."]
+        if self.published:
+            sources = dict.fromkeys(score.source for score in self.plan.table.published)
+            full = self.plan.table.full
+            notes.append(
+                f"Rows marked published are from {'; '.join(sources)}, and were not measured here. A size of this backbone, "
+                f"{self.plan.scale.full}, stands for the same part of the paper's {full}."
+            )
+        if self.plan.table.baseline and not averages:
+            notes += self.marks.notes()
+        seeds = {count for row in self.scores.values() for count in row.seeds.values()}
+        if max(seeds, default=1) > 1:
+            spread = max((value for row in self.scores.values() for value in row.spread.values()), default=0.0)
+            notes.append(
+                f"Scores are means over {min(seeds)} to {max(seeds)} seeds; their standard deviation is at most {spread:.4f}."
+            )
+        reasons: dict[str, list[str]] = {}
+        for (row, name), reason in missing.items():
+            reasons.setdefault(reason, []).append(f"{row} on {name}" if name else row)
+        return notes + [f"Not run ({reason}): {', '.join(rows)}." for reason, rows in reasons.items()]
+
+
+def to_markdown(table: Table, verdicts: Sequence[object]) -> str:
+    """Return a table and the verdicts about the claims as Markdown."""
+    lines = [table.to_markdown()]
+    if verdicts:
+        lines += ["", "### Claims", "", *(f"- {escape_markdown(str(verdict))}" for verdict in verdicts), ""]
+    return "\n".join(lines)
+
+
+def _method(row: Row, scores: RowScores | None) -> MethodResults:
+    cells: dict[tuple[Column, Size | None], Cell] = {}
+    for (name, measure, size), cell in (scores.cells if scores else {}).items():
+        cells[Column(name, measure), size] = replace(cell)
+    return MethodResults(row.label or row.name, cells)
+
+
+def _scaled(score: Score, plan: Plan) -> str:
+    """Return the size of a published score, in terms of the scale's backbone."""
+    if score.size == MEAN:
+        return MEAN
+    found = rescale(Size.parse(score.size), plan.table.full, plan.scale.full)
+    return str(found) if found else ""

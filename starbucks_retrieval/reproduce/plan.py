@@ -1,0 +1,228 @@
+"""The jobs behind a table: its rows as stages that depend on each other, shared by all rows and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.reproduce.jobs import Job, find_backbone, find_data, local_paths, state_of
+from starbucks_retrieval.reproduce.schema import DataSet, Row, Scale, Table, Task, rescale
+from starbucks_retrieval.sizes import Size, Sizes
+
+_PAPER_GRID = Size(12, 768)  # in whose terms a scale names its grid
+_SIZED = ("sizes", "train_dims", "train_layers")  # flags in terms of the paper's backbone
+_TASK_SETTINGS = ("pooling", "normalize")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The jobs that measure a row on a set: one for each seed, and for each model where every size has its own.
+
+    Attributes:
+        row, set: Whose scores they are.
+        seeds: The jobs of each seed.
+    """
+
+    row: str
+    set: str
+    seeds: list[list[Job]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything behind a table.
+
+    Attributes:
+        table, scale: What is made, at which scale.
+        measured: The jobs of every row and set that can be run.
+        not_run: The reason for the rows, or rows and sets, that cannot: {(row, set or ""): reason}.
+    """
+
+    table: Table
+    scale: Scale
+    measured: list[Measured]
+    not_run: dict[tuple[str, str], str]
+
+    def jobs(self, rows: Sequence[str] = ()) -> list[Job]:
+        """Return all jobs, or those of some rows, each once and after those that it needs."""
+        found: dict[str, Job] = {}
+
+        def add(job: Job) -> None:
+            for needed in job.needs:
+                add(needed)
+            found.setdefault(job.id, job)
+
+        chosen = [one for one in self.measured if not rows or one.row in rows]
+        for seed in range(
+            max((len(one.seeds) for one in chosen), default=0)
+        ):  # every row once, before any a second time
+            for job in (job for one in chosen for jobs in one.seeds[seed : seed + 1] for job in jobs):
+                add(job)
+        return [*found.values()]
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the table, in terms of the scale's backbone. Raises UserError if none fits it."""
+        return sizes_of(self.table, self.scale)
+
+
+def sizes_of(table: Table, scale: Scale) -> Sizes:
+    """Return the sizes of a table, in terms of the scale's backbone. Raises UserError if none fits it."""
+    if table.sizes == "grid":
+        return Sizes(Size(layer, dim) for layer in _axis(scale, "layers") for dim in _axis(scale, "dims"))
+    paper = Sizes.default(table.full.layer, table.full.dim) if table.sizes == "diagonal" else Sizes.parse(table.sizes)
+    fitting = [size for size in (rescale(one, table.full, scale.full) for one in paper) if size is not None]
+    if not fitting:
+        raise UserError(f"none of the sizes {paper} fits a backbone of {scale.full}", "take another scale")
+    return Sizes(dict.fromkeys(fitting))
+
+
+def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
+    """Return the jobs behind a table.
+
+    Args:
+        table, scale: What `read_table` and `read_scale` return.
+        seeds: Runs of each trained row.
+        data_dir: The folder in which the scale's relative paths are looked up.
+
+    Raises:
+        UserError: A backbone or a set is missing, or rows see different negatives.
+    """
+    planner = _Planner(table, scale, data_dir)
+    measured, not_run = [], dict[tuple[str, str], str]()
+    columns = list(dict.fromkeys(column.set for column in table.columns))
+    for row in table.rows:
+        if row.blocked:
+            not_run[row.name, ""] = row.blocked
+            continue
+        for name in columns:
+            if name not in scale.sets:
+                not_run[row.name, name] = "the scale does not have this set"
+                continue
+            data = scale.sets[name]
+            task = data.model or data.task
+            if row.train and task not in row.train:
+                not_run[row.name, name] = f"the row has no recipe for {task}"
+                continue
+            runs = range(seeds if row.train else 1)
+            measured.append(Measured(row.name, name, [list(planner.measure(row, name, data, task, i)) for i in runs]))
+    planner.check_negatives()
+    return Plan(table, scale, measured, not_run)
+
+
+class _Planner:
+    def __init__(self, table: Table, scale: Scale, data_dir: Path) -> None:
+        self.table, self.scale, self.data_dir = table, scale, data_dir
+        self.settings: dict[str, dict[str, Any]] = {}
+
+    def measure(self, row: Row, name: str, data: DataSet, task: Task, seed: int) -> Iterator[Job]:
+        """Yield the jobs that measure a row on a set, in one run."""
+        layers, dims = _axis(self.scale, "layers"), _axis(self.scale, "dims")
+        if row.each == "size":
+            for size in self._sizes(row, task):
+                yield self._measure(row, data, name, self._model(row, task, seed, size), [size.layer], [size.dim])
+        elif row.each == "layer":
+            for layer in layers:
+                size = Size(layer, self.scale.full.dim)
+                yield self._measure(row, data, name, self._model(row, task, seed, size), [layer], dims)
+        else:
+            yield self._measure(row, data, name, self._model(row, task, seed), layers, dims)
+
+    def _sizes(self, row: Row, task: Task) -> Sizes:
+        """Return the sizes that each have a model: those of the table, but of a whole grid the paper's six."""
+        if self.table.sizes == "grid":
+            full = self.scale.full
+            return Sizes.default(full.layer, full.dim)
+        return sizes_of(self.table, self.scale)
+
+    def _model(self, row: Row, task: Task, seed: int, size: Size | None = None) -> Job | str:
+        """Return the model of a row: a job, or the backbone of a row without any."""
+        model: Job | str = find_backbone(self.scale.backbones[row.start], self.data_dir)
+        for flags in row.pretrain:
+            model = self._job("pretrain", {**flags, **self.scale.pretrain}, model)
+        if row.fit is not None:
+            model = self._job("fit", {**self.scale.fit, **row.fit}, model)
+        if task in row.train:
+            flags = row.train[task] | self.scale.train.get(task, {})
+            if size is not None:
+                flags |= {"sizes": str(size)}
+            flags |= {"seed": 42 + seed}
+            self._note_negatives(row, task, flags)
+            model = self._job("train", flags, model, size is None)
+        return model
+
+    def _measure(
+        self, row: Row, data: DataSet, name: str, model: Job | str, layers: Sequence[int], dims: Sequence[int]
+    ) -> Job:
+        flags = {**self.scale.encode, **data.flags, **row.measure}
+        axes = {"layers": ",".join(map(str, layers)), "dims": ",".join(map(str, dims))}
+        flags |= axes
+        if isinstance(model, str):  # a trained model stores these
+            trained = self.scale.train.get(data.task, {})
+            flags |= {key: trained[key] for key in _TASK_SETTINGS if key in trained}
+        if data.task == "sts":
+            path = self._find(data.path)
+            return self._job("sts", {"data": [f"{name}={path}"], "grid": True, "keep_pairs": True, **flags}, model)
+        flags |= {"dataset_path": [self._find(data.path)], "split": data.split, "measures": data.measures}
+        return self._job("grid", flags, model)
+
+    def _job(self, stage: str, flags: dict[str, Any], model: Job | str, scaled: bool = True) -> Job:
+        flags = {"model_name_or_path": model, **self._located(flags)}
+        if scaled:
+            for name in _SIZED:
+                if name in flags:
+                    flags[name] = self._rescaled(name, str(flags[name]))
+        local = [one for value in flags.values() for one in local_paths(value)]
+        return Job(
+            stage, {k: v for k, v in flags.items() if v is not None}, tuple((path, state_of(path)) for path in local)
+        )
+
+    def _rescaled(self, name: str, text: str) -> str:
+        """Return sizes, layers or dims in terms of the scale's backbone; those that it does not have are left out."""
+        paper, full = self.table.full, self.scale.full
+        if text in ("last", "all"):
+            return text
+        if name == "sizes":
+            found = [rescale(size, paper, full) for size in Sizes.parse(text)]
+            return str(Sizes(dict.fromkeys(size for size in found if size is not None)))
+        ours, theirs = (full.dim, paper.dim) if name == "train_dims" else (full.layer, paper.layer)
+        return ",".join(str(int(n) * ours // theirs) for n in text.split(",") if int(n) * ours % theirs == 0)
+
+    def _located(self, flags: dict[str, Any]) -> dict[str, Any]:
+        """Return flags with the paths of `dataset_path` looked up in the folder of the data."""
+        paths = flags.get("dataset_path")
+        return flags | {"dataset_path": [self._find(path) for path in paths]} if paths else flags
+
+    def _find(self, path: str) -> str:
+        return find_data(path, self.data_dir, self.scale.child)
+
+    def _note_negatives(self, row: Row, task: Task, flags: Mapping[str, Any]) -> None:
+        from starbucks_retrieval.train.presets import PRESETS
+
+        recipe = PRESETS.get(flags.get("preset", ""), {}) | dict(flags)
+        names = ("false_negatives", "train_group_size", "dataset_path", "dataset_name", "query_negatives")
+        self.settings[f"{row.name}|{task}"] = {name: recipe.get(name) for name in names}
+
+    def check_negatives(self) -> None:
+        """Raise UserError if a row of a task sees other negatives than the first one."""
+        first: dict[str, tuple[str, dict[str, Any]]] = {}
+        for key, found in self.settings.items():
+            row, _, task = key.rpartition("|")
+            other, expected = first.setdefault(task, (row, found))
+            for name, value in found.items():
+                if value != expected[name]:
+                    raise UserError(
+                        f"row {row!r} sees other negatives than {other!r} on {task}: {name} is {value}, not "
+                        f"{expected[name]}",
+                        "give both rows the same, or put them into different tables",
+                    )
+
+
+def _axis(scale: Scale, name: str) -> list[int]:
+    """Return the layers or dims of the scale's grid that its backbone has."""
+    ours, theirs = (scale.full.dim, _PAPER_GRID.dim) if name == "dims" else (scale.full.layer, _PAPER_GRID.layer)
+    numbers = [int(number) for number in getattr(scale, name).split(",")]
+    return [number * ours // theirs for number in numbers if number * ours % theirs == 0]

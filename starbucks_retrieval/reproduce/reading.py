@@ -1,0 +1,203 @@
+"""Reads the YAML files of tables, rows and scales, and checks them before anything runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import parse_json, read_text
+from starbucks_retrieval.reproduce.schema import Row, Scale, Score, ScoreFile, Table
+from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.yaml_text import parse_yaml
+
+FOLDER = Path(__file__).parent
+_HINT = "correct the file; docs/howto/reproduce.md describes its fields"
+
+
+def table_names() -> list[str]:
+    """Return `<paper>/<table>` of every table in the package."""
+    files = sorted((FOLDER / "tables").glob("*/*.yaml"))
+    return [f"{path.parent.name}/{path.stem}" for path in files if path.stem != "rows"]
+
+
+def find_table(name: str) -> Path:
+    """Return the file of a table. Raises UserError if there is none."""
+    if name in table_names():
+        return FOLDER / "tables" / f"{name}.yaml"
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return path
+    raise UserError(f"no table is called {name}", "starbucks reproduce --list names them; or name a YAML file")
+
+
+def read_table(path: Path) -> Table:
+    """Read a table, with its rows and published scores, and check them.
+
+    Args:
+        path: The YAML file; its folder's rows.yaml has the rows that it names.
+
+    Raises:
+        UserError: The file cannot be read, a row is unknown, named twice or has an unknown preset, or a published score
+            has no source or belongs to no row.
+    """
+    content = _read_yaml(path)
+    rows = [_row(path, each) for each in _list(path, content, "rows")]
+    names = [row.name for row in rows]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: row {name!r} is there twice", "give each row a name of its own")
+    published = _published(path, content.get("published") or [], names)
+    columns = [{"set": one} if isinstance(one, str) else one for one in _list(path, content, "columns")]
+    table = _check(content | {"rows": [], "columns": columns, "published": []}, Table, path)
+    wanted = [("baseline", table.baseline)] if table.baseline else []
+    wanted += [(f"claim {claim.id}", name) for claim in table.claims for name in (claim.row, claim.than)]
+    for where, name in wanted:
+        if name not in names:
+            raise UserError(f"{path}: {where}: no row is called {name!r}", f"the rows are {', '.join(names)}")
+    return replace(table, rows=rows, published=published)
+
+
+def read_scale(name: str, table: Table, path: Path) -> Scale:
+    """Read a scale, with the changes of a table, and check that its sets and measures exist.
+
+    Args:
+        name: `tiny`, `cpu` or `full`.
+        table: The table.
+        path: Its file, for messages.
+
+    Raises:
+        UserError: The scale cannot be read, or a column has a measure that its set does not have.
+    """
+    content = _read_yaml(FOLDER / "scales" / f"{name}.yaml")
+    scale = _check(_merge(content, table.scales.get(name, {})), Scale, f"{path}: scale {name}")  # type: ignore[call-overload]
+    for row in table.rows:
+        if row.start not in scale.backbones and not row.blocked:
+            raise UserError(
+                f"{path}: row {row.name!r}: the scale {name} has no backbone {row.start!r}",
+                f"it has {', '.join(scale.backbones)}",
+            )
+    known = all_sets()
+    for column in table.columns:
+        if column.set not in scale.sets and column.set not in known:
+            raise UserError(
+                f"{path}: columns: no scale has a set {column.set!r}", f"they have {', '.join(sorted(known))}"
+            )
+        found = scale.sets.get(column.set)
+        if found and column.measure and column.measure not in found.measures:
+            raise UserError(
+                f"{path}: columns: {column.set} has no measure {column.measure!r} at the scale {name}",
+                f"it has {', '.join(found.measures)}",
+            )
+    return scale
+
+
+@cache
+def all_sets() -> frozenset[str]:
+    """Return the names of the sets of all scales."""
+    return frozenset(name for path in (FOLDER / "scales").glob("*.yaml") for name in _read_yaml(path)["sets"])
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    content = parse_yaml(read_text(path), path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: its content is no mapping", _HINT)
+    return content
+
+
+def _check(content: Any, kind: Any, name: Any) -> Any:
+    return parse_json(json.dumps(content), kind, name, _HINT, extra="forbid")
+
+
+def _list(path: Path, content: Mapping[str, Any], key: str) -> list[Any]:
+    found = content.get(key)
+    if not isinstance(found, list) or (key == "rows" and not found):
+        raise UserError(f"{path}: {key} is no list", _HINT)
+    return found
+
+
+def _row(path: Path, content: Any) -> Row:
+    """Return a row: by its name in rows.yaml, or as it is written in the table."""
+    if isinstance(content, str):
+        shared = path.parent / "rows.yaml"
+        found = [each for each in _list(shared, _read_yaml(shared), "rows") if each.get("name") == content]
+        if not found:
+            raise UserError(f"{path}: no row is called {content!r}", f"{shared} has the rows that a table can name")
+        return _row(path, found[0])
+    name = content.get("name") if isinstance(content, dict) else None
+    row = _check(content, Row, f"{path}: row {name!r}")
+    check_recipe(f"{path}: row {name!r}", row)
+    return row
+
+
+def check_recipe(where: str, row: Row) -> None:
+    """Check the presets, objectives and sizes of a row. Raises UserError that begins with `where`."""
+    if row.blocked:
+        return
+    from starbucks_retrieval.losses import LOSSES
+    from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
+    from starbucks_retrieval.pretrain.__main__ import PRESETS as PRETRAIN_PRESETS
+    from starbucks_retrieval.train.presets import PRESETS
+
+    stages = [(flags, list(PRETRAIN_PRESETS), list(PRETRAIN_OBJECTIVES)) for flags in row.pretrain]
+    stages += [(flags, list(PRESETS), list(LOSSES)) for flags in row.train.values()]
+    for flags, presets, objectives in stages:
+        for key, known in (("preset", presets), ("objective", objectives)):
+            if key in flags and flags[key] not in known:
+                raise UserError(f"{where}: there is no {key} {flags[key]!r}", f"one of {', '.join(known)}")
+        if "sizes" in flags:
+            try:
+                Sizes.parse(str(flags["sizes"]))
+            except UserError as error:
+                raise UserError(f"{where}: sizes: {error.what}", error.hint) from None
+
+
+def _published(path: Path, entries: list[Any], names: list[str]) -> list[Score]:
+    scores: list[Score] = []
+    for number, entry in enumerate(entries):
+        row = entry.get("row") or entry.get("file") if isinstance(entry, dict) else None
+        where = f"{path}: published score {number + 1} ({row})"
+        if not isinstance(entry, dict) or not str(entry.get("source") or "").strip():
+            raise UserError(f"{where} has no source", "add source: the paper and its table")
+        if "file" not in entry:
+            scores.append(_check(entry, Score, where))
+            continue
+        listed = _check(entry, ScoreFile, where)
+        scores += _score_file(path.parent / listed.file, listed.source)
+    for score in scores:
+        if score.row not in names:
+            raise UserError(f"{path}: published: no row is called {score.row!r}", f"the rows are {', '.join(names)}")
+    return scores
+
+
+def _score_file(path: Path, source: str) -> list[Score]:
+    scores = []
+    for number, line in enumerate(csv.DictReader(io.StringIO(read_text(path))), 2):
+        try:
+            value = float(line["value"])
+            scores.append(
+                Score(line["row"], line["set"], line["measure"], line["size"], value, source, bool(line["mark"]))
+            )
+        except (KeyError, TypeError, ValueError):
+            problem = f"{path}:{number}: not a published score"
+            raise UserError(problem, "write row,set,measure,size,value,mark") from None
+    return scores
+
+
+def _merge(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings with changes; the value null removes a key."""
+    merged = dict(content)
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = _merge(merged[key], value)
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged

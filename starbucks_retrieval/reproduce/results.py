@@ -1,0 +1,124 @@
+"""The scores of the rows of a table, from the result files of their jobs; all must be of the same queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.measures import parse_measures
+from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.reproduce.plan import Measured, Plan
+from starbucks_retrieval.reproduce.run import is_done
+from starbucks_retrieval.sizes import Size
+
+Key = tuple[str, str, Size]  # set, measure, size
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """The scores of a row.
+
+    Attributes:
+        row: Its name.
+        cells: Its scores, means over the seeds; the values of queries are means over the seeds too.
+        spread: The standard deviation over the seeds, where there are several.
+        seeds: How many seeds each set has.
+    """
+
+    row: str
+    cells: dict[Key, Cell]
+    spread: dict[Key, float]
+    seeds: dict[str, int]
+
+
+def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[str, str], str]]:
+    """Read what the finished jobs of a plan measured.
+
+    Args:
+        plan: The plan.
+        root: The output folder.
+
+    Returns:
+        The scores by row, and why the others are missing: {(row, set or ""): reason}.
+
+    Raises:
+        UserError: A result file is damaged, or a row was scored on other queries or pairs than the rest.
+    """
+    found: dict[str, RowScores] = {}
+    missing = dict(plan.not_run)
+    for one in plan.measured:
+        seeds = [jobs for jobs in one.seeds if all(is_done(job, root) for job in jobs)]
+        if len(seeds) < len(one.seeds):
+            missing[one.row, one.set] = f"{len(seeds)} of {len(one.seeds)} seeds were run" if seeds else "not run yet"
+        if not seeds:
+            continue
+        scores = found.setdefault(one.row, RowScores(one.row, {}, {}, {}))
+        runs = [
+            {key: cell for job in jobs for key, cell in _cells(job.folder(root) / job.output, one).items()}
+            for jobs in seeds
+        ]
+        for key in runs[0]:
+            cells = [run[key] for run in runs if key in run]
+            scores.cells[key] = _mean(cells, f"row {one.row!r} on {one.set}")
+            if len(cells) > 1:
+                values = [cell.value for cell in cells]
+                middle = math.fsum(values) / len(values)
+                scores.spread[key] = math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
+        scores.seeds[one.set] = len(seeds)
+    check_queries([*found.values()])
+    return found, missing
+
+
+def check_queries(rows: Sequence[RowScores]) -> None:
+    """Raise UserError if a row was scored on other queries or pairs than the first row with the same set."""
+    first: dict[tuple[str, str], tuple[str, Cell]] = {}
+    for row in rows:
+        for (name, measure, _), cell in row.cells.items():
+            other, expected = first.setdefault((name, measure), (row.row, cell))
+            if cell.count != expected.count or (cell.values or {}).keys() != (expected.values or {}).keys():
+                raise UserError(
+                    f"row {row.row!r} was scored on other queries of {name} than {other!r}: {cell.count}, not "
+                    f"{expected.count}",
+                    "measure both on the same queries",
+                )
+
+
+def write_row(path: Path, label: str, scores: RowScores) -> None:
+    """Write the scores of a row as a result file, which `report` and `choose` read."""
+    write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds}))
+
+
+def measure_of(name: str) -> str:
+    """Return a measure as result files name it.
+
+    Example:
+        >>> measure_of("RR@10"), measure_of("spearman")
+        ('RR@10', 'spearman')
+    """
+    return name if name in ("spearman", "pearson") else str(parse_measures(name)[0])
+
+
+def _cells(path: Path, one: Measured) -> dict[Key, Cell]:
+    """Return the cells of a result file under the name of their set; those of two layers are left out."""
+    cells = [cell for cell in read_results(path).cells if cell.size is not None and cell.passage_size is None]
+    return {
+        (one.set, cell.measure, cell.size): replace(cell, dataset=one.set, label=None)
+        for cell in cells
+        if cell.size is not None
+    }
+
+
+def _mean(cells: Sequence[Cell], where: str) -> Cell:
+    """Return the mean over seeds of a score and of its values by query."""
+    first = cells[0]
+    for cell in cells[1:]:
+        if cell.count != first.count or (cell.values or {}).keys() != (first.values or {}).keys():
+            raise UserError(f"{where}: two seeds were scored on different queries", "measure them on the same ones")
+    value = math.fsum(cell.value for cell in cells) / len(cells)
+    values = None
+    if first.values and all(cell.values for cell in cells):
+        values = {key: math.fsum((cell.values or {})[key] for cell in cells) / len(cells) for key in first.values}
+    return replace(first, value=value, values=values)

@@ -1,0 +1,162 @@
+"""Runs jobs, each in a folder of its own, and keeps those that an earlier run finished."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from starbucks_retrieval.cli.words import flag_words
+from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import read_results
+from starbucks_retrieval.parsing import read_json
+from starbucks_retrieval.reproduce.jobs import Job
+from starbucks_retrieval.steps import Steps
+
+log = logging.getLogger(__name__)
+_RECORDS = ".starbucks-reproduce"
+_LOG = "log.txt"
+_WAIT = 60  # seconds that a stopped stage has to write its checkpoint
+_RUNS = {"pretrain", "train"}  # stages that leave checkpoints
+
+
+class Stopped(Exception):
+    """The time that the user gave is over."""
+
+
+def is_done(job: Job, root: Path) -> bool:
+    """Return whether an earlier run finished a job, and its output is as it was written."""
+    return figures_of(job, root) is not None
+
+
+def figures_of(job: Job, root: Path) -> dict[str, Any] | None:
+    """Return what a finished job recorded (files, seconds, processor_seconds), None if it has to run."""
+    folder = job.folder(root)
+    try:
+        figures = read_json(folder / _RECORDS / f"{job.stage}.json")["figures"]
+        if _files(folder / job.output) != figures["files"]:
+            return None
+        if job.output.endswith(".json"):
+            read_results(folder / job.output)
+    except (UserError, OSError, KeyError, TypeError):
+        return None
+    return figures
+
+
+def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None) -> None:
+    """Run the jobs that are not finished, in order.
+
+    Args:
+        jobs: Each after those that it needs.
+        root: The output folder.
+        child: Whether each stage runs in a process of its own, whose output goes to log.txt in the job's folder.
+        minutes: Stop after this time; None for no limit.
+
+    Raises:
+        Stopped: The time is over. A training that was running goes on from its last checkpoint in the next run.
+        UserError: A stage failed; the message names its log.
+    """
+    began = now()
+    waiting = [job for job in jobs if not is_done(job, root)]
+    log.info("%d jobs, of which %d are finished", len(jobs), len(jobs) - len(waiting))
+    for number, job in enumerate(waiting, 1):
+        left = None if minutes is None else 60 * minutes - seconds_since(began)
+        if left is not None and left <= 0:
+            raise Stopped
+        folder = job.folder(root)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Steps.open(folder, {job.stage: [job.output]}, {"job": job.id}, "reproduce") as steps:
+            if not is_done(job, root):
+                _forget(folder, job)
+                title = f"[{number}/{len(waiting)}] {job.command(root)}"
+                steps.run(job.stage, title, lambda job=job, left=left: _work(job, root, child, left), resumes=True)  # type: ignore[misc]
+
+
+def _forget(folder: Path, job: Job) -> None:
+    """Remove the record and a damaged output of a job; of a training, its checkpoints stay."""
+    (folder / _RECORDS / f"{job.stage}.json").unlink(missing_ok=True)
+    output = folder / job.output
+    if output.is_file():
+        output.unlink()
+    elif (output / "training.json").exists():
+        shutil.rmtree(output)
+
+
+def _work(job: Job, root: Path, child: bool, left: float | None) -> dict[str, Any]:
+    """Run a stage, and return the sizes of its files and the processor time that it took."""
+    folder = job.folder(root)
+    flags = {**job.typed(root), "quiet": True}
+    if job.stage in _RUNS:
+        flags["disable_tqdm"] = "true"
+        resumes = any((folder / job.output).glob("checkpoint-*/trainer_state.json"))
+        flags |= {"resume_from_checkpoint": "true"} if resumes else {"overwrite_output_dir": True}
+    elif job.stage == "fit":
+        flags["overwrite_output_dir"] = True
+    words = flag_words(flags)
+    before = _processor_seconds()
+    if child:
+        _run_child(job, folder, words, left)
+    else:
+        with _quiet_stage():
+            importlib.import_module(f"starbucks_retrieval.{job.stage}.__main__").main(words)
+    for checkpoint in (folder / job.output).glob("checkpoint-*"):  # of no use after the end
+        shutil.rmtree(checkpoint)
+    return {"files": _files(folder / job.output), "processor_seconds": round(_processor_seconds() - before, 1)}
+
+
+def _run_child(job: Job, folder: Path, words: Sequence[str], left: float | None) -> None:
+    with open(folder / _LOG, "ab") as out:
+        process = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-m", "starbucks_retrieval", job.stage, *words], stdout=out, stderr=out
+        )
+        try:
+            status = process.wait(left)
+        except BaseException as error:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_WAIT)
+            process.kill()
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Stopped from None
+            raise
+    if status:
+        lines = (folder / _LOG).read_text("utf-8", "replace").splitlines()
+        reason = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
+        raise UserError(
+            f"{job.stage} failed with exit code {status}: {reason}", f"read {folder / _LOG}, and run it again"
+        )
+
+
+@contextlib.contextmanager
+def _quiet_stage() -> Iterator[None]:
+    """Keep the printing of a stage that runs in this process, and restore the log of this command after it."""
+    package = logging.getLogger("starbucks_retrieval")
+    handlers, level, propagate = package.handlers[:], package.level, package.propagate
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as out, contextlib.redirect_stdout(out):
+            yield
+    finally:
+        package.handlers[:], package.propagate = handlers, propagate
+        package.setLevel(level)
+
+
+def _files(output: Path) -> dict[str, int]:
+    """Return the bytes of every file of an output, without checkpoints."""
+    if output.is_file():
+        return {output.name: output.stat().st_size}
+    found = (one for one in output.rglob("*") if one.is_file() and not one.name.endswith(".lock"))
+    return {one.relative_to(output).as_posix(): one.stat().st_size for one in sorted(found)}
+
+
+def _processor_seconds() -> float:
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system

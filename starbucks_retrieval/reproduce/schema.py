@@ -1,0 +1,206 @@
+"""What the YAML files of tables, rows and scales say; `reading` reads and checks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from starbucks_retrieval.parsing import Finite
+from starbucks_retrieval.sizes import Size
+
+Task = Literal["retrieval", "sts"]
+Flags = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: a recipe, as flags of the stages.
+
+    Attributes:
+        name: Its name in this project and in the published scores.
+        label: Its name in tables (default: `name`).
+        start: The backbone of the scale that it starts from.
+        pretrain: Flags of each stage of pre-training, in order.
+        fit: Flags of `starbucks fit`, None without it.
+        train: Flags of training for the sets of a task; a row without them is measured untrained.
+        each: Whether every size, or every layer, has a model of its own.
+        measure: Further flags of `grid`.
+        blocked: Why the row cannot be run; empty if it can.
+    """
+
+    name: str
+    label: str = ""
+    start: str = "base"
+    pretrain: list[Flags] = field(default_factory=list)
+    fit: Flags | None = None
+    train: dict[Task, Flags] = field(default_factory=dict)
+    each: Literal["size", "layer"] | None = None
+    measure: Flags = field(default_factory=dict)
+    blocked: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a set of the scale and one of its measures (default: the first)."""
+
+    set: str
+    measure: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A published score.
+
+    Attributes:
+        row, set, measure: Where it is printed; `Average` is a set too.
+        size: The size, or `average` for a mean over the sizes of the table.
+        value: The score as a fraction.
+        mark: Whether the paper marks it as significant.
+        source: Paper and table.
+    """
+
+    row: str
+    set: str
+    measure: str
+    size: str
+    value: Finite
+    source: str
+    mark: bool = False
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """A csv file of published scores (row, set, measure, size, value, mark) and the paper and table it is from."""
+
+    file: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, and the comparison that decides about it.
+
+    Attributes:
+        id: A short name.
+        says: The claim.
+        row, than: The rows that are compared.
+        kind: above: `row` scores higher than `than`. on_par: it scores within `margin`. gain: the difference between the
+            rows is larger at `at` than at `against`.
+        sets: The sets that count (default: all of the table).
+        sizes: The sizes that count (default: all of the table).
+        margin: The largest difference that counts as none, for `on_par`.
+        at, against: Parts of the table, as `sets` and `sizes`, for `gain`.
+    """
+
+    id: str
+    says: str
+    row: str
+    than: str
+    kind: Literal["above", "on_par", "gain"] = "above"
+    sets: list[str] = field(default_factory=list)
+    sizes: list[str] = field(default_factory=list)
+    margin: Finite = 0.02
+    at: dict[Literal["sets", "sizes"], list[str]] = field(default_factory=dict)
+    against: dict[Literal["sets", "sizes"], list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure.
+
+    Attributes:
+        title: Its caption.
+        source: The paper, and the number of the table.
+        rows: Names of rows of the paper's rows.yaml, or rows.
+        columns: Sets, or sets with a measure.
+        sizes: diagonal: the paper's six sizes; grid: every layer and dim of the scale; or sizes.
+        layout: averages: means over the sizes; by_size: a block for each size; sizes: a column for each size; lines: a
+            figure of a line for each row over the sizes; panels: one panel for each layer; heat: every layer and dim;
+            differences: the same, less the baseline.
+        baseline: The row that the others are tested against.
+        published: Published scores.
+        claims: Claims that the table decides.
+        full: The layers and dims of the paper's backbone, in whose terms all sizes are written.
+        scales: Changes to a scale for this table.
+    """
+
+    title: str
+    source: str
+    rows: list[Row]
+    columns: list[Column]
+    sizes: str = "diagonal"
+    layout: Literal["averages", "by_size", "sizes", "lines", "panels", "heat", "differences"] = "by_size"
+    baseline: str = ""
+    published: list[Score] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    full: Size = field(default_factory=lambda: Size(12, 768))
+    scales: dict[Literal["tiny", "cpu", "full"], dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A set of a scale.
+
+    Attributes:
+        task: retrieval, or sts for scored pairs.
+        path: A BEIR folder, short name or file; relative paths are looked up in `--data_dir`.
+        split: The judgements of a retrieval set.
+        measures: Everything that is measured; a column shows the first one by default.
+        model: The task whose trained model is measured (default: `task`).
+        texts: Passages or sentences, for estimates.
+        flags: Further flags of `grid` or `sts`.
+    """
+
+    task: Task
+    path: str
+    split: str = "test"
+    measures: list[str] = field(default_factory=lambda: ["nDCG@10"])
+    model: Task | None = None
+    texts: int = 0
+    flags: Flags = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The backbone, data and budget of all tables at a scale.
+
+    Attributes:
+        about: A sentence for the tables.
+        full: Layers and width of the backbones.
+        backbones: Model folders or hub names; `package:` names a Python package with a MODEL_DIR.
+        sets: The sets by the name of their column.
+        pretrain, fit, train, encode: Flags that replace those of a recipe; `train` has them by task.
+        layers, dims: The grid, in terms of a backbone of 12:768.
+        tokens: Tokens of a text, for estimates.
+        steps: Optimiser steps of a recipe that trains for epochs, by stage and task, for estimates.
+        testable: Whether claims can be decided.
+        child: Whether stages run in processes of their own.
+    """
+
+    about: str
+    full: Size
+    backbones: dict[str, str]
+    sets: dict[str, DataSet]
+    pretrain: Flags = field(default_factory=dict)
+    fit: Flags = field(default_factory=dict)
+    train: dict[Task, Flags] = field(default_factory=dict)
+    encode: Flags = field(default_factory=dict)
+    layers: str = "2,4,6,8,10,12"
+    dims: str = "32,64,128,256,512,768"
+    tokens: int = 128
+    steps: dict[str, int] = field(default_factory=dict)
+    testable: bool = True
+    child: bool = True
+
+
+def rescale(size: Size, paper: Size, full: Size) -> Size | None:
+    """Return a size of the paper's backbone at the same part of another's layers and width; None if it has none.
+
+    Example:
+        >>> str(rescale(Size(4, 64), Size(12, 768), Size(6, 384))), rescale(Size(3, 64), Size(12, 768), Size(6, 384))
+        ('2:32', None)
+    """
+    layer, dim = size.layer * full.layer, size.dim * full.dim
+    if layer % paper.layer or dim % paper.dim:
+        return None
+    return Size(layer // paper.layer, dim // paper.dim)

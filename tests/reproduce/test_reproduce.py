@@ -1,0 +1,171 @@
+"""A small table from the first job to the page, on made-up data: kept, resumed and damaged jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run
+from starbucks_retrieval.reproduce.__main__ import main
+from starbucks_retrieval.reproduce.api import plan_reproduction
+from starbucks_retrieval.reproduce.claims import judge
+from starbucks_retrieval.reproduce.results import RowScores, check_queries
+from starbucks_retrieval.sizes import Size
+
+TABLE = """\
+title: Two rows
+source: a test
+rows:
+  - {name: SRL, train: {retrieval: {preset: starbucks-msmarco, sizes: "2:32,12:768"}}}
+  - {name: bare}
+  - {name: later, blocked: needs another stage}
+columns: [MS MARCO]
+sizes: 2:32,12:768
+baseline: bare
+published:
+  - {row: later, set: MS MARCO, measure: RR@10, size: "12:768", value: 0.5, source: "a paper, Table 1"}
+claims:
+  - {id: a, says: SRL is above the backbone, row: SRL, than: bare}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduce")
+    (folder / "two.yaml").write_text(TABLE)
+    arguments = ReproduceArguments(str(folder / "two.yaml"), output_dir=str(folder / "out"))
+    return folder, arguments, reproduce(arguments)
+
+
+def test_measured_scores_stand_beside_published_ones(finished):
+    folder, _, figures = finished
+    assert figures["complete"] and figures["verdicts"] == {"a": "not testable here"}
+    assert figures["missing"] == {"later": "needs another stage"}
+    text = figures["markdown"]
+    assert "_later (published)_ | _0.5000_" in text and "Not run (needs another stage): later." in text
+    assert "_later (published)_" not in text.split("6:48")[0]  # only at its size
+    scores = [line for line in text.splitlines() if "| SRL |" in line]
+    assert len(scores) == 2 and all(0 <= float(line.split("|")[3].strip(" *\\")) <= 1 for line in scores)
+    out = folder / "out" / "tiny" / "two"
+    assert {"two.md", "two.tex", "two.csv", "commands.txt"} <= {path.name for path in out.iterdir()}
+    assert (out / "page" / "index.html").is_file()
+
+
+def test_a_second_call_keeps_every_job_and_a_damaged_one_runs_again(finished, caplog):
+    folder, arguments, figures = finished
+    with caplog.at_level(logging.INFO):
+        assert reproduce(arguments)["markdown"] == figures["markdown"]
+    assert "3 jobs, of which 3 are finished" in caplog.text
+    root = folder / "out"
+    jobs = plan_reproduction(arguments).jobs()
+    grid = next(job for job in jobs if job.stage == "grid")
+    result = grid.folder(root) / grid.output
+    content = result.read_bytes()
+    record = grid.folder(root) / ".starbucks-reproduce" / "grid.json"
+    for damage in (lambda: result.write_bytes(content[:-9]), result.unlink, lambda: record.write_text("{")):
+        damage()
+        assert not run.is_done(grid, root)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run.run_jobs(jobs, root, child=False, minutes=None)
+        assert json.loads(result.read_bytes())["cells"] == json.loads(content)["cells"]
+        assert "3 jobs, of which 2 are finished" in caplog.text
+        assert run.is_done(grid, root)
+
+
+def test_a_killed_call_goes_on_with_the_job_that_it_was_at(finished, tmp_path, monkeypatch, caplog):
+    _, arguments, _ = finished
+
+    class Killed(BaseException):
+        pass
+
+    work, calls = run._work, []
+
+    def kill_second(job, *rest):
+        calls.append(job.stage)
+        if len(calls) == 2:
+            raise Killed
+        return work(job, *rest)
+
+    other = ReproduceArguments(arguments.table, output_dir=str(tmp_path))
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(run, "_work", kill_second)
+        reproduce(other)
+    jobs = plan_reproduction(other).jobs()
+    with caplog.at_level(logging.INFO):
+        run.run_jobs(jobs, tmp_path, child=False, minutes=None)
+    assert all(run.is_done(job, tmp_path) for job in jobs)
+    assert "3 jobs, of which 1 are finished" in caplog.text
+
+
+def test_the_command_lists_plans_and_prints(finished, capsys, monkeypatch):
+    folder, _, figures = finished
+    monkeypatch.chdir(folder)
+    assert run_command(main, ["--list", "--json"]) == 0
+    assert "starbucks/table2" in json.loads(capsys.readouterr().out)["tables"]
+    assert run_command(main, ["two.yaml", "--output_dir", "out", "--dry_run"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("finished") == 3 and "3 jobs, 0 to run: 0.00 hours" in printed.err
+    assert run_command(main, ["two.yaml", "--output_dir", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"] == figures["verdicts"]
+    assert run_command(main, ["two.yaml", "--only", "nothing"]) == 2
+    assert run_command(main, ["no/table"]) == 2
+    errors = capsys.readouterr().err
+    assert "no row is called 'nothing'" in errors and "no table is called no/table" in errors
+
+
+def row(name, values, count=None):
+    cells = {}
+    for size, mean in values.items():
+        queries = {f"q{i}": mean + 0.01 * (i % 3) for i in range(30)}
+        size = Size.parse(size)
+        cells["MS MARCO", "RR@10", size] = Cell("MS MARCO", "RR@10", size, mean + 0.01, count or 30, values=queries)
+    return RowScores(name, cells, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "theirs", "verdict"),
+    [
+        ("above", 0.5, 0.4, "confirmed"),
+        ("above", 0.4, 0.5, "not confirmed"),
+        ("above", 0.5, 0.5, "not confirmed"),
+        ("on_par", 0.5, 0.51, "confirmed"),
+        ("on_par", 0.5, 0.4, "not confirmed"),
+    ],
+)
+def test_verdicts_come_from_declared_comparisons(finished, tmp_path, kind, ours, theirs, verdict):
+    path = tmp_path / "claim.yaml"
+    path.write_text(TABLE.replace("than: bare}", f"than: bare, kind: {kind}}}"))
+    arguments = ReproduceArguments(str(path), output_dir=str(tmp_path))
+    plan = plan_reproduction(arguments)
+    plan.scale.__dict__["testable"] = True
+    both = {"1:2": ours, "6:48": ours}
+    scores = {"SRL": row("SRL", both), "bare": row("bare", dict.fromkeys(both, theirs))}
+    (found,) = judge(plan, scores, [("MS MARCO", "RR@10")])
+    assert found.verdict == verdict, found
+    assert f"{ours - theirs:+.4f} on average over 2 scores" in found.because
+    (missing,) = judge(plan, {"SRL": scores["SRL"]}, [("MS MARCO", "RR@10")])
+    assert missing.verdict == "not testable here" and "bare has no scores" in missing.because
+
+
+def test_a_gain_compares_two_parts_of_a_table(finished, tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(
+        TABLE.replace("than: bare}", 'than: bare, kind: gain, at: {sizes: ["2:32"]}, against: {sizes: ["12:768"]}}')
+    )
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    plan.scale.__dict__["testable"] = True
+    for small, verdict in ((0.6, "confirmed"), (0.5, "not confirmed")):
+        scores = {"SRL": row("SRL", {"1:2": small, "6:48": 0.55}), "bare": row("bare", {"1:2": 0.5, "6:48": 0.5})}
+        assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
+
+
+def test_rows_of_other_queries_are_refused():
+    ours, theirs = row("SRL", {"2:32": 0.5}), row("bare", {"2:32": 0.5}, count=29)
+    with pytest.raises(UserError, match="row 'bare' was scored on other queries of MS MARCO than 'SRL': 29, not 30"):
+        check_queries([ours, theirs])

@@ -1,0 +1,114 @@
+"""The YAML files of tables and scales: those of the package are valid, and mistakes are named with file and row."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.reproduce import ReproduceArguments
+from starbucks_retrieval.reproduce.api import plan_reproduction
+from starbucks_retrieval.reproduce.plan import make_plan
+from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
+from starbucks_retrieval.reproduce.schema import rescale
+from starbucks_retrieval.sizes import Size
+
+TABLE = """\
+title: t
+source: s
+rows:
+  - {name: SRL, train: {retrieval: {preset: starbucks-msmarco, sizes: "2:32,12:768"}}}
+  - {name: bare}
+columns: [MS MARCO]
+baseline: SRL
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
+    path = find_table(name)
+    table = read_table(path)
+    for scale_name in ("tiny", "cpu", "full"):
+        scale = read_scale(scale_name, table, path)
+        scale = dataclasses.replace(scale, child=False)  # the folder of the data is not looked at
+        plan = make_plan(table, scale, 1, Path("nowhere"))
+        if scale_name == "tiny":
+            assert plan.jobs() or all(row.blocked for row in table.rows), name
+        ids = [job.id for job in plan.jobs()]
+        assert len(ids) == len(set(ids))
+        position = {one: number for number, one in enumerate(ids)}
+        assert all(position[needed.id] < position[job.id] for job in plan.jobs() for needed in job.needs)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("starbucks-msmarco", "starbuck"), ["row 'SRL'", "preset 'starbuck'"]),
+        (('"2:32,12:768"', '"2-32"'), ["row 'SRL'", "sizes"]),
+        (("name: bare", "name: SRL"), ["row 'SRL' is there twice"]),
+        (("MS MARCO", "MS MARKO"), ["no scale has a set 'MS MARKO'"]),
+        (("[MS MARCO]", "[{set: MS MARCO, measure: MAP}]"), ["MS MARCO has no measure 'MAP'"]),
+        (("baseline: SRL", "baseline: SLR"), ["no row is called 'SLR'"]),
+        (("name: bare", "name: bare, trian: {}"), ["row 'bare'", "unknown key trian"]),
+        (("name: bare", "name: bare, start: bert"), ["row 'bare'", "no backbone 'bert'"]),
+        (("title: t", "titel: t"), ["title"]),
+        (("rows:", "rows: 3\nrest:"), ["rows is no list"]),
+        (
+            ("baseline: SRL", "published: [{row: SRL, set: MS MARCO, measure: RR@10, size: 12:768, value: 0.3}]"),
+            ["published score 1 (SRL) has no source"],
+        ),
+        (
+            (
+                "baseline: SRL",
+                "published: [{row: X, set: MS MARCO, measure: RR@10, size: 12:768, value: 0.3, source: P}]",
+            ),
+            ["no row is called 'X'"],
+        ),
+        (("name: bare", "name: bare, train: {retrieval: {preset: separate-msmarco, train_group_size: 4}}"), ["'bare'", "other negatives", "train_group_size"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_the_file_or_the_row(tmp_path, change, words):
+    path = write(tmp_path, TABLE.replace(*change))
+    arguments = ReproduceArguments(str(path), scale="full", output_dir=str(tmp_path))
+    with pytest.raises(UserError) as refused:
+        plan_reproduction(arguments)
+    assert all(word in refused.value.what for word in words), refused.value.what
+    assert refused.value.hint
+
+
+def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
+    text = TABLE.replace("name: bare", "name: bare, pretrain: [{preset: starbucks}]").replace(
+        "{name: SRL,", "{name: SRL, pretrain: [{preset: starbucks}],"
+    )
+    table = read_table(write(tmp_path, text))
+    ids = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "text.txt").write_text("same\n")
+        scale = dataclasses.replace(
+            read_scale("tiny", table, tmp_path / "t.yaml"), pretrain={"dataset_path": ["./text.txt"]}
+        )
+        jobs = make_plan(table, scale, 2, folder).jobs()
+        assert [job.stage for job in jobs].count("pretrain") == 1
+        assert [job.stage for job in jobs].count("train") == 2  # seeds
+        ids.append([job.id for job in jobs if job.stage == "pretrain"])
+    assert ids[0] == ids[1]
+    (tmp_path / "b" / "text.txt").write_text("other\n")
+    from starbucks_retrieval.reproduce.jobs import state_of
+
+    state_of.cache_clear()
+    assert [job.id for job in make_plan(table, scale, 2, tmp_path / "b").jobs() if job.stage == "pretrain"] != ids[0]
+
+
+def test_a_size_keeps_its_part_of_the_backbone():
+    assert rescale(Size(2, 32), Size(12, 768), Size(6, 384)) == Size(1, 16)
+    assert rescale(Size(5, 32), Size(12, 768), Size(6, 384)) is None
