@@ -115,7 +115,7 @@ def _differences(
     if sizes:
         scaled = (rescale(Size.parse(size), plan.table.full, plan.scale.full) for size in sizes)
         chosen = [size for size in scaled if size is not None]
-    keys: list[Key] = [(name, measure, size) for name, measure in wanted for size in chosen]
+    keys: list[Key] = [(name, measure, size, None) for name, measure in wanted for size in chosen]
     pairs = [(ours[key], theirs[key]) for key in keys if key in ours and key in theirs]
     pairs = [(one, other) for one, other in pairs if math.isfinite(one.value) and math.isfinite(other.value)]
     if not pairs:

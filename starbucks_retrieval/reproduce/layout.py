@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from starbucks_retrieval.cli.tables import escape_markdown
 from starbucks_retrieval.metrics.results import Cell
@@ -56,20 +55,56 @@ class _Maker:
     def make(self, name: str, missing: Mapping[tuple[str, str], str]) -> Table:
         sizes: list[Size] = [*self.plan.sizes]
         layout = self.plan.table.layout
+        headings = [Heading(column.dataset, measure_name(column.measure)) for column in self._with_average()]
+        corner = {"averages": "", "by_size": "size"}.get(layout, "set")
         if layout == "averages":
             blocks = [self._by_set("", sizes)]
-        elif layout == "sizes":
-            blocks = [self._by_size(column, sizes) for column in self._with_average()]
-        else:
+        elif layout == "by_size":
             blocks = [self._by_set(str(size), [size]) for size in sizes]
-        corner = {"averages": "", "sizes": "set"}.get(layout, "size")
-        if layout == "sizes":
+        elif layout in ("sizes", "lines"):
+            blocks = [self._by_size(column, sizes) for column in self._with_average()]
             headings = [*(Heading(str(size)) for size in sizes), Heading(AVERAGE, average=True)]
         else:
-            headings = [Heading(column.dataset, measure_name(column.measure)) for column in self._with_average()]
+            dims = sorted({size.dim for size in sizes})
+            blocks = self._by_layer(sorted({size.layer for size in sizes}), dims)
+            headings = [Heading(f"{dim} dims") for dim in dims]
         title = f"{self.plan.table.title} ({self.plan.table.source})"
         kept = tuple(block for block in blocks if block.rows)
         return Table(name, title, corner, tuple(headings), kept, self._notes(missing, layout == "averages"))
+
+    def _by_layer(self, layers: Sequence[int], dims: Sequence[int]) -> list[Block]:
+        """Return blocks with a column for each dim: of every layer, or of every row."""
+        layout, baseline = self.plan.table.layout, self.plan.table.baseline
+        blocks = []
+        for column in self._with_average()[-1:] if layout == "panels" else self._with_average():
+            place = f"{column.dataset} {measure_name(column.measure)}"
+            by_row = {row.name: self._layers(row, column, layers, dims) for row in self.rows}
+            if layout == "panels":
+                for layer in layers:
+                    rows = [self._rows(row, *by_row[row.name][layer]) for row in self.rows]
+                    blocks.append(Block(f"layer {layer}, {place}", mark_best([one for pair in rows for one in pair])))
+                continue
+            for row in self.rows:
+                found, title = by_row[row.name], f"{row.label or row.name}, {place}"
+                if layout == "differences":
+                    if row.name == baseline:
+                        continue
+                    title = f"{row.label or row.name} less {baseline}, {place}"
+                    found = {n: (_less(found[n][0], by_row[baseline][n][0]), []) for n in layers}
+                lines = [TableRow(f"layer {n}", tuple(found[n][0])) for n in layers]
+                blocks.append(Block(title, tuple(lines)))
+        return blocks
+
+    def _layers(
+        self, row: Row, column: Column, layers: Sequence[int], dims: Sequence[int]
+    ) -> dict[int, tuple[list[TableCell], list[Score | None]]]:
+        """Return the measured and published scores of a row over the dims, by layer."""
+        found = {}
+        for layer in layers:
+            sizes = [Size(layer, dim) for dim in dims]
+            cells = [TableCell(self._value(row, column, size)) for size in sizes]
+            found[layer] = cells, [self._published(row, column, str(size)) for size in sizes]
+        return found
 
     def _with_average(self) -> list[Column]:
         """Return the columns, and a column of averages for a measure of several sets."""
@@ -159,10 +194,16 @@ def to_markdown(table: Table, verdicts: Sequence[object]) -> str:
     return "\n".join(lines)
 
 
+def _less(cells: Sequence[TableCell], others: Sequence[TableCell]) -> list[TableCell]:
+    pairs = ((one.value, other.value) for one, other in zip(cells, others, strict=True))
+    return [TableCell(None if a is None or b is None else a - b) for a, b in pairs]
+
+
 def _method(row: Row, scores: RowScores | None) -> MethodResults:
     cells: dict[tuple[Column, Size | None], Cell] = {}
-    for (name, measure, size), cell in (scores.cells if scores else {}).items():
-        cells[Column(name, measure), size] = replace(cell)
+    for (name, measure, size, passage_size), cell in (scores.cells if scores else {}).items():
+        if passage_size is None:
+            cells[Column(name, measure), size] = cell
     return MethodResults(row.label or row.name, cells)
 
 

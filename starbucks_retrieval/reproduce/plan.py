@@ -95,20 +95,23 @@ def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
     measured, not_run = [], dict[tuple[str, str], str]()
     columns = list(dict.fromkeys(column.set for column in table.columns))
     for row in table.rows:
-        if row.blocked:
-            not_run[row.name, ""] = row.blocked
+        if row.blocked or row.start not in scale.backbones:
+            not_run[row.name, ""] = row.blocked or f"the scale has no backbone {row.start}"
             continue
         for name in columns:
             if name not in scale.sets:
                 not_run[row.name, name] = "the scale does not have this set"
                 continue
             data = scale.sets[name]
+            if data.blocked:
+                not_run[row.name, name] = data.blocked
+                continue
             task = data.model or data.task
             if row.train and task not in row.train:
                 not_run[row.name, name] = f"the row has no recipe for {task}"
                 continue
             runs = range(seeds if row.train else 1)
-            measured.append(Measured(row.name, name, [list(planner.measure(row, name, data, task, i)) for i in runs]))
+            measured.append(Measured(row.name, name, [list(planner.measure(row, data, task, i)) for i in runs]))
     planner.check_negatives()
     return Plan(table, scale, measured, not_run)
 
@@ -118,20 +121,20 @@ class _Planner:
         self.table, self.scale, self.data_dir = table, scale, data_dir
         self.settings: dict[str, dict[str, Any]] = {}
 
-    def measure(self, row: Row, name: str, data: DataSet, task: Task, seed: int) -> Iterator[Job]:
+    def measure(self, row: Row, data: DataSet, task: Task, seed: int) -> Iterator[Job]:
         """Yield the jobs that measure a row on a set, in one run."""
         layers, dims = _axis(self.scale, "layers"), _axis(self.scale, "dims")
         if row.each == "size":
-            for size in self._sizes(row, task):
-                yield self._measure(row, data, name, self._model(row, task, seed, size), [size.layer], [size.dim])
+            for size in self._sizes():
+                yield self._measure(row, data, self._model(row, task, seed, size), [size.layer], [size.dim])
         elif row.each == "layer":
             for layer in layers:
                 size = Size(layer, self.scale.full.dim)
-                yield self._measure(row, data, name, self._model(row, task, seed, size), [layer], dims)
+                yield self._measure(row, data, self._model(row, task, seed, size), [layer], dims)
         else:
-            yield self._measure(row, data, name, self._model(row, task, seed), layers, dims)
+            yield self._measure(row, data, self._model(row, task, seed), layers, dims)
 
-    def _sizes(self, row: Row, task: Task) -> Sizes:
+    def _sizes(self) -> Sizes:
         """Return the sizes that each have a model: those of the table, but of a whole grid the paper's six."""
         if self.table.sizes == "grid":
             full = self.scale.full
@@ -154,9 +157,7 @@ class _Planner:
             model = self._job("train", flags, model, size is None)
         return model
 
-    def _measure(
-        self, row: Row, data: DataSet, name: str, model: Job | str, layers: Sequence[int], dims: Sequence[int]
-    ) -> Job:
+    def _measure(self, row: Row, data: DataSet, model: Job | str, layers: Sequence[int], dims: Sequence[int]) -> Job:
         flags = {**self.scale.encode, **data.flags, **row.measure}
         axes = {"layers": ",".join(map(str, layers)), "dims": ",".join(map(str, dims))}
         flags |= axes
@@ -164,8 +165,10 @@ class _Planner:
             trained = self.scale.train.get(data.task, {})
             flags |= {key: trained[key] for key in _TASK_SETTINGS if key in trained}
         if data.task == "sts":
-            path = self._find(data.path)
-            return self._job("sts", {"data": [f"{name}={path}"], "grid": True, "keep_pairs": True, **flags}, model)
+            flags |= {"data": [self._find(data.path)]}
+            if "measure_cost" in flags:
+                return self._job("grid", {"task": "sts", **flags}, model)
+            return self._job("sts", {"grid": True, "keep_pairs": True, **flags}, model)
         flags |= {"dataset_path": [self._find(data.path)], "split": data.split, "measures": data.measures}
         return self._job("grid", flags, model)
 

@@ -77,20 +77,19 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
     """
     content = _read_yaml(FOLDER / "scales" / f"{name}.yaml")
     scale = _check(_merge(content, table.scales.get(name, {})), Scale, f"{path}: scale {name}")  # type: ignore[call-overload]
+    backbones = scale.backbones.keys() | names_in_scales("backbones")
     for row in table.rows:
-        if row.start not in scale.backbones and not row.blocked:
-            raise UserError(
-                f"{path}: row {row.name!r}: the scale {name} has no backbone {row.start!r}",
-                f"it has {', '.join(scale.backbones)}",
-            )
-    known = all_sets()
+        if row.start not in backbones:
+            problem = f"{path}: row {row.name!r}: no scale has a backbone {row.start!r}"
+            raise UserError(problem, f"they have {', '.join(sorted(backbones))}")
+    known = names_in_scales("sets")
     for column in table.columns:
         if column.set not in scale.sets and column.set not in known:
             raise UserError(
                 f"{path}: columns: no scale has a set {column.set!r}", f"they have {', '.join(sorted(known))}"
             )
         found = scale.sets.get(column.set)
-        if found and column.measure and column.measure not in found.measures:
+        if found and not found.blocked and column.measure and column.measure not in found.measures:
             raise UserError(
                 f"{path}: columns: {column.set} has no measure {column.measure!r} at the scale {name}",
                 f"it has {', '.join(found.measures)}",
@@ -99,9 +98,13 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
 
 
 @cache
-def all_sets() -> frozenset[str]:
-    """Return the names of the sets of all scales."""
-    return frozenset(name for path in (FOLDER / "scales").glob("*.yaml") for name in _read_yaml(path)["sets"])
+def names_in_scales(key: str) -> frozenset[str]:
+    """Return the names of the sets or backbones of all scales.
+
+    Args:
+        key: `sets` or `backbones`.
+    """
+    return frozenset(name for path in (FOLDER / "scales").glob("*.yaml") for name in _read_yaml(path)[key])
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

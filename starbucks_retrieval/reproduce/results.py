@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures
@@ -14,7 +15,7 @@ from starbucks_retrieval.reproduce.plan import Measured, Plan
 from starbucks_retrieval.reproduce.run import is_done
 from starbucks_retrieval.sizes import Size
 
-Key = tuple[str, str, Size]  # set, measure, size
+Key = tuple[str, str, Size, Size | None]  # set, measure, size, size of the passages if it differs
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class RowScores:
         cells: Its scores, means over the seeds; the values of queries are means over the seeds too.
         spread: The standard deviation over the seeds, where there are several.
         seeds: How many seeds each set has.
+        costs: Entries of the result files about the costs of sizes, of the first seed.
     """
 
     row: str
     cells: dict[Key, Cell]
     spread: dict[Key, float]
     seeds: dict[str, int]
+    costs: dict[str, Any] = field(default_factory=dict)
 
 
 def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[str, str], str]]:
@@ -68,6 +71,9 @@ def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[st
                 middle = math.fsum(values) / len(values)
                 scores.spread[key] = math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
         scores.seeds[one.set] = len(seeds)
+        if len(seeds[0]) == 1:
+            more = read_results(seeds[0][0].folder(root) / seeds[0][0].output).more
+            scores.costs.update({key: value for key, value in more.items() if key.startswith("cost")})
     check_queries([*found.values()])
     return found, missing
 
@@ -76,7 +82,7 @@ def check_queries(rows: Sequence[RowScores]) -> None:
     """Raise UserError if a row was scored on other queries or pairs than the first row with the same set."""
     first: dict[tuple[str, str], tuple[str, Cell]] = {}
     for row in rows:
-        for (name, measure, _), cell in row.cells.items():
+        for (name, measure, _, _), cell in row.cells.items():
             other, expected = first.setdefault((name, measure), (row.row, cell))
             if cell.count != expected.count or (cell.values or {}).keys() != (expected.values or {}).keys():
                 raise UserError(
@@ -88,7 +94,7 @@ def check_queries(rows: Sequence[RowScores]) -> None:
 
 def write_row(path: Path, label: str, scores: RowScores) -> None:
     """Write the scores of a row as a result file, which `report` and `choose` read."""
-    write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds}))
+    write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds} | scores.costs))
 
 
 def measure_of(name: str) -> str:
@@ -102,11 +108,10 @@ def measure_of(name: str) -> str:
 
 
 def _cells(path: Path, one: Measured) -> dict[Key, Cell]:
-    """Return the cells of a result file under the name of their set; those of two layers are left out."""
-    cells = [cell for cell in read_results(path).cells if cell.size is not None and cell.passage_size is None]
+    """Return the cells of a result file under the name of their set."""
     return {
-        (one.set, cell.measure, cell.size): replace(cell, dataset=one.set, label=None)
-        for cell in cells
+        (one.set, cell.measure, cell.size, cell.passage_size): replace(cell, dataset=one.set, label=None)
+        for cell in read_results(path).cells
         if cell.size is not None
     }
 

@@ -114,8 +114,8 @@ class Table:
         rows: Names of rows of the paper's rows.yaml, or rows.
         columns: Sets, or sets with a measure.
         sizes: diagonal: the paper's six sizes; grid: every layer and dim of the scale; or sizes.
-        layout: averages: means over the sizes; by_size: a block for each size; sizes: a column for each size; lines: a
-            figure of a line for each row over the sizes; panels: one panel for each layer; heat: every layer and dim;
+        layout: averages: means over the sizes; by_size: a block for each size; sizes, lines: a column for each size, and
+            a figure of a line for each row; panels: a block for each layer; heat: every layer and dim of each row;
             differences: the same, less the baseline.
         baseline: The row that the others are tested against.
         published: Published scores.
@@ -149,6 +149,7 @@ class DataSet:
         model: The task whose trained model is measured (default: `task`).
         texts: Passages or sentences, for estimates.
         flags: Further flags of `grid` or `sts`.
+        blocked: Why it cannot be measured; empty if it can.
     """
 
     task: Task
@@ -158,6 +159,7 @@ class DataSet:
     model: Task | None = None
     texts: int = 0
     flags: Flags = field(default_factory=dict)
+    blocked: str = ""
 
 
 @dataclass(frozen=True)

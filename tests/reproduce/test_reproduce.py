@@ -124,7 +124,9 @@ def row(name, values, count=None):
     for size, mean in values.items():
         queries = {f"q{i}": mean + 0.01 * (i % 3) for i in range(30)}
         size = Size.parse(size)
-        cells["MS MARCO", "RR@10", size] = Cell("MS MARCO", "RR@10", size, mean + 0.01, count or 30, values=queries)
+        cells["MS MARCO", "RR@10", size, None] = Cell(
+            "MS MARCO", "RR@10", size, mean + 0.01, count or 30, values=queries
+        )
     return RowScores(name, cells, {}, {})
 
 

@@ -58,7 +58,7 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
         (("[MS MARCO]", "[{set: MS MARCO, measure: MAP}]"), ["MS MARCO has no measure 'MAP'"]),
         (("baseline: SRL", "baseline: SLR"), ["no row is called 'SLR'"]),
         (("name: bare", "name: bare, trian: {}"), ["row 'bare'", "unknown key trian"]),
-        (("name: bare", "name: bare, start: bert"), ["row 'bare'", "no backbone 'bert'"]),
+        (("name: bare", "name: bare, start: bert"), ["row 'bare'", "no scale has a backbone 'bert'"]),
         (("title: t", "titel: t"), ["title"]),
         (("rows:", "rows: 3\nrest:"), ["rows is no list"]),
         (
