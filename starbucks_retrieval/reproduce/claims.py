@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from starbucks_retrieval.metrics.equivalence import (
+    CorrelationDifference,
+    Difference,
+    adjust_equivalence,
+    mean_difference,
+    verdict,
+)
 from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.metrics.significance import fisher_z, paired_test
+from starbucks_retrieval.metrics.significance import adjust, fisher_z, paired_test
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import Key, RowScores
 from starbucks_retrieval.reproduce.schema import Claim, rescale
@@ -18,6 +25,7 @@ CONFIRMED: Literal["confirmed"] = "confirmed"
 NOT_CONFIRMED: Literal["not confirmed"] = "not confirmed"
 NOT_TESTABLE: Literal["not testable here"] = "not testable here"
 _ALPHA = 0.05
+_CORRELATIONS = ("spearman", "pearson")
 
 
 @dataclass(frozen=True)
@@ -34,20 +42,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Differences:
-    """The differences of two rows over the cells that both have."""
+    """The pairs of scores that two rows have in common, and their p-values after Holm's correction."""
 
-    values: list[float]
-    above: int
-    below: int
+    pairs: list[tuple[Cell, Cell]]
+    p_values: list[float]
+
+    @property
+    def values(self) -> list[float]:
+        """The differences."""
+        return [one.value - other.value for one, other in self.pairs]
 
     @property
     def mean(self) -> float:
+        """Their mean."""
         return math.fsum(self.values) / len(self.values)
+
+    def count(self, sign: int) -> int:
+        """Return how many differences of a sign are significant."""
+        return sum(p < _ALPHA and value * sign > 0 for value, p in zip(self.values, self.p_values, strict=True))
 
     def __str__(self) -> str:
         return (
-            f"{self.mean:+.4f} on average over {len(self.values)} scores, of which {self.above} are significantly "
-            f"higher and {self.below} lower (p < {_ALPHA})"
+            f"{self.mean:+.4f} on average over {len(self.pairs)} scores, of which {self.count(1)} are significantly "
+            f"higher and {self.count(-1)} lower (p < {_ALPHA}, Holm's correction)"
         )
 
 
@@ -55,8 +72,9 @@ def judge(plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str
     """Return the verdict about each claim of a table.
 
     above is confirmed if the mean difference is positive and more scores are significantly higher than lower; on_par if
-    no score is significantly lower by more than the margin and the mean difference is within it; gain if the mean
-    difference is positive at one part of the table, and larger than at the other.
+    two one-sided tests with Holm's correction find every set within the margin (values of queries are averaged over the
+    sizes; correlations are tested at each size); gain if the mean difference is positive at one part of the table, and
+    larger than at the other.
 
     Args:
         plan: The plan of the table.
@@ -80,11 +98,42 @@ def _judge(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Seq
         return Verdict(claim, NOT_TESTABLE, found)
     told = f"{claim.row} less {claim.than}: {found}."
     if claim.kind == "on_par":
-        holds = abs(found.mean) <= claim.margin and all(value >= -2 * claim.margin for value in found.values)
-        told = f"{told} The margin is {claim.margin:g} on average, and twice that for a single score."
-    else:
-        holds = found.mean > 0 and found.above > found.below
+        return _judge_equivalence(claim, found)
+    holds = found.mean > 0 and found.count(1) > found.count(-1)
     return Verdict(claim, CONFIRMED if holds else NOT_CONFIRMED, told)
+
+
+def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
+    by_set: dict[str, list[tuple[Cell, Cell]]] = {}
+    tests: list[tuple[str, Difference]] = []
+    for one, other in found.pairs:
+        if one.values and other.values and one.measure not in _CORRELATIONS:
+            by_set.setdefault(f"{one.dataset} {one.measure}", []).append((one, other))
+        elif one.measure in _CORRELATIONS:
+            tests.append((f"{one.dataset} {one.size}", CorrelationDifference(one.value, other.value, one.count)))
+    for name, pairs in by_set.items():
+        ours, theirs = (_query_means([pair[side] for pair in pairs]) for side in (0, 1))
+        tests.append((name, mean_difference(ours, theirs)))
+    if not tests:
+        return Verdict(claim, NOT_TESTABLE, "The scores come without those of single queries.")
+    adjusted = adjust_equivalence([test.equivalence(claim.margin) for _, test in tests], "holm")
+    equal = sum(verdict(one) == "equivalent" for one in adjusted)
+    shown = ", ".join(
+        f"{name} {test.value:+.4f} [{low:+.4f}, {high:+.4f}]"
+        for (name, test), (low, high) in ((each, each[1].interval()) for each in tests)
+    )
+    told = (
+        f"{claim.row} less {claim.than}, with 95 % intervals: {shown}; {equal} of {len(tests)} are within ±{claim.margin:g} "
+        "(two one-sided tests, Holm's correction)."
+    )
+    return Verdict(claim, CONFIRMED if equal == len(tests) else NOT_CONFIRMED, told)
+
+
+def _query_means(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the mean of each query's values over the cells."""
+    return {
+        query: math.fsum((cell.values or {})[query] for cell in cells) / len(cells) for query in cells[0].values or {}
+    }
 
 
 def _judge_gain(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str, str]]) -> Verdict:
@@ -120,17 +169,12 @@ def _differences(
     pairs = [(one, other) for one, other in pairs if math.isfinite(one.value) and math.isfinite(other.value)]
     if not pairs:
         return f"{claim.row} and {claim.than} have no score in common at {_name({'sets': sets, 'sizes': sizes})}."
-    found = [(one.value - other.value, _p(one, other)) for one, other in pairs]
-    return _Differences(
-        [difference for difference, _ in found],
-        sum(p < _ALPHA and difference > 0 for difference, p in found),
-        sum(p < _ALPHA and difference < 0 for difference, p in found),
-    )
+    return _Differences(pairs, adjust([_p(one, other) for one, other in pairs], "holm"))
 
 
 def _p(one: Cell, other: Cell) -> float:
     """Return the p-value of a paired t-test over queries, of Fisher's z for correlations."""
-    if one.measure in ("spearman", "pearson"):
+    if one.measure in _CORRELATIONS:
         return fisher_z(one.value, one.count, other.value, other.count)[1]
     if not one.values or not other.values:
         return math.nan

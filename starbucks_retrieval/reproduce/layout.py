@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from starbucks_retrieval.cli.tables import escape_markdown
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import AVERAGE, Column, MethodResults, mean_or_none, measure_name
-from starbucks_retrieval.report.layouts import SignificanceMarks
-from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow, mark_best
+from starbucks_retrieval.report.comparisons import SignificanceMarks
+from starbucks_retrieval.report.layouts import mark_best
+from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import RowScores, measure_of
 from starbucks_retrieval.reproduce.schema import Row, Score, rescale
@@ -47,6 +48,7 @@ class _Maker:
         self.rows = plan.table.rows
         self.methods = {row.name: _method(row, scores.get(row.name)) for row in self.rows}
         self.marks = SignificanceMarks(self.methods.get(plan.table.baseline), "none")
+        self.tests = self.marks.compare([*self.methods.values()], self.columns, [*plan.sizes])
         self.published = {
             (score.row, score.set, measure_of(score.measure), _scaled(score, plan)): score
             for score in plan.table.published
@@ -119,13 +121,12 @@ class _Maker:
         """Return a block with a column for each set; of several sizes, the mean."""
         at = str(sizes[0]) if len(sizes) == 1 and title else MEAN
         only = sizes[0] if at != MEAN else None
-        tests = {column: self.marks.compare([*self.methods.values()], column, only) for column in self.columns if only}
         rows = []
         for row in self.rows:
             cells = []
             for column in self._with_average():
                 value = mean_or_none([self._value(row, column, size) for size in sizes])
-                cells.append(TableCell(value, comparison=tests.get(column, {}).get(row.label or row.name)))
+                cells.append(TableCell(value, comparison=self.tests.get((column, only), {}).get(row.label or row.name)))
             published = [self._published(row, column, at) for column in self._with_average()]
             rows += self._rows(row, cells, published)
         return Block(title, mark_best(rows))
@@ -135,9 +136,7 @@ class _Maker:
         rows = []
         for row in self.rows:
             values = [self._value(row, column, size) for size in sizes]
-            tests: list[CellComparison | None] = [
-                self.marks.compare([*self.methods.values()], column, size).get(row.label or row.name) for size in sizes
-            ]
+            tests = [self.tests.get((column, size), {}).get(row.label or row.name) for size in sizes]
             cells = [TableCell(value, comparison=test) for value, test in zip(values, tests)]
             cells.append(TableCell(mean_or_none(values)))
             published = [self._published(row, column, at) for at in (*map(str, sizes), MEAN)]

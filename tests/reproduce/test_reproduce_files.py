@@ -10,6 +10,7 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce import ReproduceArguments
 from starbucks_retrieval.reproduce.api import plan_reproduction
+from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.plan import make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
 from starbucks_retrieval.reproduce.schema import rescale
@@ -57,9 +58,9 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
         (("MS MARCO", "MS MARKO"), ["no scale has a set 'MS MARKO'"]),
         (("[MS MARCO]", "[{set: MS MARCO, measure: MAP}]"), ["MS MARCO has no measure 'MAP'"]),
         (("baseline: SRL", "baseline: SLR"), ["no row is called 'SLR'"]),
-        (("name: bare", "name: bare, trian: {}"), ["row 'bare'", "unknown key trian"]),
+        (("name: bare", "name: bare, training: {}"), ["row 'bare'", "unknown key training"]),
         (("name: bare", "name: bare, start: bert"), ["row 'bare'", "no scale has a backbone 'bert'"]),
-        (("title: t", "titel: t"), ["title"]),
+        (("title: t", "titles: t"), ["title"]),
         (("rows:", "rows: 3\nrest:"), ["rows is no list"]),
         (
             ("baseline: SRL", "published: [{row: SRL, set: MS MARCO, measure: RR@10, size: 12:768, value: 0.3}]"),
@@ -82,6 +83,26 @@ def test_a_mistake_is_named_with_the_file_or_the_row(tmp_path, change, words):
         plan_reproduction(arguments)
     assert all(word in refused.value.what for word in words), refused.value.what
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_published_scores_stand_in_the_layout_of_their_table(name):
+    path = find_table(name)
+    table = read_table(path)
+    scale = dataclasses.replace(read_scale("full", table, path), child=False)
+    plan = make_plan(table, scale, 1, Path("nowhere"))
+    made = make_table(plan, "t", {}, plan.not_run)
+    rows = [row for block in made.blocks for row in block.rows]
+    assert rows and all(len(row.cells) == len(made.headings) for row in rows)
+    shown = sum(cell.value is not None for row in rows if row.published for cell in row.cells)
+    if table.layout in ("averages", "by_size"):
+        assert shown == len([score for score in table.published if "average" in score.size or in_table(score, plan)])
+    assert bool(shown) == bool(table.published)
+    assert all("not run" in row.name for row in rows if not row.published and table.layout in ("averages", "sizes"))
+
+
+def in_table(score, plan):
+    return Size.parse(score.size) in plan.sizes.members
 
 
 def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
