@@ -140,7 +140,7 @@ def row(name, values, count=None):
         ("on_par", 0.5, 0.47, "not confirmed"),
     ],
 )
-def test_verdicts_come_from_declared_comparisons(finished, tmp_path, kind, ours, theirs, verdict):
+def test_verdicts_come_from_declared_comparisons(tmp_path, kind, ours, theirs, verdict):
     path = tmp_path / "claim.yaml"
     path.write_text(TABLE.replace("than: bare}", f"than: bare, kind: {kind}}}"))
     arguments = ReproduceArguments(str(path), output_dir=str(tmp_path))
@@ -156,7 +156,7 @@ def test_verdicts_come_from_declared_comparisons(finished, tmp_path, kind, ours,
     assert missing.verdict == "not testable here" and "bare has no scores" in missing.because
 
 
-def test_a_gain_compares_two_parts_of_a_table(finished, tmp_path):
+def test_a_gain_compares_two_parts_of_a_table(tmp_path):
     path = tmp_path / "claim.yaml"
     path.write_text(
         TABLE.replace("than: bare}", 'than: bare, kind: gain, at: {sizes: ["2:32"]}, against: {sizes: ["12:768"]}}')
