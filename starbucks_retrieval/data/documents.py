@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from starbucks_retrieval.data import Passage, Records, join_text
-from starbucks_retrieval.data.fields import TEXT, TITLE, as_text, string
+from starbucks_retrieval.data.fields import TEXT, TITLE, BadRow, as_text, string
 from starbucks_retrieval.data.formats import decode, raw_lines
+from starbucks_retrieval.data.groups import group_from
 from starbucks_retrieval.data.rows import Collection, as_path
 from starbucks_retrieval.data.sources import find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
 
+PAIR = "\x1f"  # between the two texts of a pair; ASCII's unit separator
+_PAIRS = {2: ("query", "positive"), 3: ("query", "positive", "negative")}
 _TSV = {1: ("text",), 2: ("docid", "text"), 3: ("docid", "title", "text")}
 _ORDER = 3  # separates these random generators from those of windows and masks
 
@@ -75,6 +78,34 @@ def open_documents(
         raise UserError(f"{collection} has no paragraphs: it is not a .txt file", "leave --paragraphs out for it")
     rows = find_rows(collection, "corpus", _TSV, config, split)
     return Records(collection, rows.source, rows.read, partial(_joined, (column,) if column else TEXT, separator))
+
+
+def open_text_pairs(collection: Collection, *, config: str | None = None, split: str | None = None) -> Records[str]:
+    """Open pairs of texts with one meaning, such as the sentences of an entailment, without reading them.
+
+    Args:
+        collection: Training groups with their texts, as `open_groups` reads them; the first positive counts, negatives do
+            not.
+        config: Configuration of a Hugging Face data set.
+        split: Split of a Hugging Face data set.
+
+    Returns:
+        Each pair as one text, with `PAIR` between the two.
+
+    Raises:
+        UserError: As for `open_groups`; iterating also raises it for rows that hold ids instead of texts.
+    """
+    collection = as_path(collection)
+    rows = find_rows(collection, "groups", _PAIRS, config, split)
+    return Records(collection, rows.source, rows.read, _pair)
+
+
+def _pair(row: dict[str, Any]) -> str:
+    group = group_from(row)
+    if group.passages is None:
+        raise BadRow("the row holds ids of passages, not their texts", "write the columns anchor and positive")
+    positive = group.passages[group.positive_ids[0]]
+    return PAIR.join(text.replace(PAIR, " ") for text in (group.query, join_text(positive)))
 
 
 @dataclass

@@ -20,9 +20,9 @@ POSITIVE = ("positive", "answer")
 NUMBERED_NEGATIVE = re.compile(r"negative_(\d+)", re.ASCII)
 POSITIVE_SCORES = "positive_scores"
 NEGATIVE_SCORES = "negative_scores"
-PAIR_SCORE = ("score", "label", "similarity_score")
-SENTENCE1 = ("sentence1", "text1")
-SENTENCE2 = ("sentence2", "text2")
+PAIR_SCORE = ("score", "label", "similarity_score", "relatedness_score")
+SENTENCE1 = ("sentence1", "text1", "sentence_A")
+SENTENCE2 = ("sentence2", "text2", "sentence_B")
 LABEL = ("label", "coarse_label")
 FIRST = ("text", "sentence", "sentence1", "text1")
 SECOND = ("text2", "sentence2")
@@ -33,7 +33,7 @@ SUBSET = "subset"
 SPLIT = "split"
 
 _GROUP = (*ANCHOR, *ANCHOR_FALLBACK, *POSITIVE, "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
-_PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT)
+_PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT, "pair_ID", "entailment_judgment")  # the last two: SICK
 # A first tsv line is a header if all its cells are among these, or negative_1, negative_2 …
 HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
 # A first csv line is a header if at least one of its cells is among these.

@@ -41,6 +41,14 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
     "beir/webis-touche2020": {"test": "beir/webis-touche2020/v2"},
 }
 
+# Sets of BEIR that nobody may pass on, and where their texts come from; BEIR's examples/dataset says how to make a folder.
+LICENSED: dict[str, str] = {
+    "beir/bioasq": "register at bioasq.org for Task 9B",
+    "beir/signal1m": "request Signal-1M from Signal AI, and its tweets from X",
+    "beir/trec-news": "sign NIST's agreement for the Washington Post collection",
+    "beir/robust04": "sign NIST's agreement for TREC disks 4 and 5",
+}
+
 _PYSERINI = {
     "msmarco-passage/dev/small": "msmarco-passage-dev-subset",
     "msmarco-passage/trec-dl-2019/judged": "dl19-passage",
@@ -68,12 +76,17 @@ def resolve_short_name(name: str, split: str | None) -> str | None:
         split: Such as test; None: the first that the collection has.
 
     Raises:
-        UserError: The collection has no such split.
+        UserError: The collection has no such split, or its licence forbids to pass it on.
 
     Example:
         >>> resolve_short_name("beir/fiqa", "dev")
         'beir/fiqa/dev'
     """
+    if name in LICENSED:
+        raise UserError(
+            f"{name} may not be passed on: {LICENSED[name]}",
+            "make its folder as BEIR describes, and name the folder (corpus.jsonl, queries.jsonl, qrels/test.tsv)",
+        )
     splits = SHORT_NAMES.get(name)
     if splits is None:
         return None

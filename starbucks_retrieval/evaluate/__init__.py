@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.evaluate.answers import MEASURES as ANSWER_MEASURES
+from starbucks_retrieval.evaluate.answers import judge_by_answers, read_answers
 from starbucks_retrieval.evaluate.comparison import (
     BaselineComparisons,
     Family,
@@ -27,6 +30,7 @@ from starbucks_retrieval.evaluate.inputs import (
     open_sets,
     run_names,
     run_paths,
+    set_name,
 )
 from starbucks_retrieval.evaluate.preflight import Finding, preflight, preflight_qrels, recognise_truncation
 from starbucks_retrieval.evaluate.results import Evaluation, SetResult, write_per_query
@@ -55,11 +59,13 @@ __dir__ = public_names(__name__)
 
 def evaluate(
     runs: str | Path | Sequence[str | Path],
-    qrels: str | Path | Sequence[str | Path],
+    qrels: str | Path | Sequence[str | Path] | None,
     measures: str | Sequence[str] | None = None,
     *,
     split: str = "test",
     queries: str | Sequence[str] | None = None,
+    answers: str | Path | None = None,
+    corpus: str | None = None,
     remove_identical_ids: bool = False,
     label: str | Sequence[str] | None = None,
     without: Sequence[str] = (),
@@ -85,6 +91,9 @@ def evaluate(
             R(rel=2)@1000.
         split: Split of a BEIR folder or short name.
         queries: The queries that were searched. Their order shows whether a run was truncated; a BEIR folder has them.
+        answers: Answers of the questions, instead of judgements: a passage of `corpus` is relevant if it contains one. The
+            measures are then Success@20 and Success@100 by default, DPR's top-k accuracy.
+        corpus: The passages that were searched, with `answers`.
         remove_identical_ids: Drop results whose docid is the query's id, before anything else.
         label: Name of the method in tables, one for all runs or one for each.
         without: Sets that a further average leaves out.
@@ -121,7 +130,13 @@ def evaluate(
         raise UserError("--margin needs something to be on par with", "name it with --baseline")
     for target in (per_query, output):
         _check_target(target)
-    sets = open_sets(qrels, split, queries)
+    if answers is not None:
+        sets = [_answered(runs, answers, corpus, qrels, given_measures)]
+        given_measures = given_measures or parse_measures(ANSWER_MEASURES)
+    else:
+        if corpus is not None:
+            raise UserError("--corpus belongs to --answers", "drop it, or name the answers")
+        sets = open_sets([] if qrels is None else qrels, split, queries)
     paths = run_paths(runs, sets)
     _check_names(paths, sets, label, without)
     judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
@@ -160,6 +175,25 @@ def evaluate(
     if output:
         write_results(output, evaluation.results())
     return evaluation
+
+
+def _answered(
+    runs: str | Path | Sequence[str | Path],
+    answers: str | Path,
+    corpus: str | None,
+    qrels: object,
+    measures: Sequence[Any] | None,
+) -> JudgedSet:
+    """Judge the results of the runs by the answers that the passages contain."""
+    if qrels:
+        raise UserError("--qrels and --answers both judge the passages", "give one of them")
+    if corpus is None:
+        raise UserError("--answers needs the texts of the passages", "name the collection that was searched: --corpus")
+    cutoffs = [measure.params.get("cutoff") for measure in measures or parse_measures(ANSWER_MEASURES)]
+    depth = None if None in cutoffs else max(cutoffs)
+    known = read_answers(answers)
+    found = judge_by_answers((open_run(path.path).results for path in run_paths(runs, [])), known, corpus, depth)
+    return JudgedSet(set_name(str(answers)), str(answers), found, None)
 
 
 def _check_names(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import evaluate
 
 
@@ -19,9 +20,14 @@ class EvaluateArguments:
     )
     qrels: list[str] = flag(
         None,
-        "relevance judgements: files (TREC, or with a header), BEIR folders, short names, ir:…",
-        required=True,
+        "relevance judgements: files (TREC, or with a header), BEIR folders, short names, ir:… (required without --answers)",
     )
+    answers: str | None = flag(
+        None,
+        "answers of questions instead: a passage that contains one is relevant (Natural Questions, as DPR)",
+        rare=True,
+    )
+    corpus: str | None = flag(None, "with --answers: the passages that were searched", rare=True)
     split: str = flag("test", "split of a BEIR folder or short name")
     queries: list[str] | None = flag(
         None, "the queries that were searched: their order shows whether a run was truncated"
@@ -69,6 +75,8 @@ def main(argv: Sequence[str]) -> None:
         ),
     )
     setup_logging(common)
+    if arguments.qrels is None and arguments.answers is None:
+        raise UserError("--qrels is missing", "name the judgements, or --answers and --corpus; see --help")
     flags = asdict(arguments) | asdict(comparison) | {"seed": common.seed, "without": arguments.without or ()}
     evaluation = evaluate(flags.pop("run"), flags.pop("qrels"), flags.pop("measures"), **flags)
     text = evaluation.table()

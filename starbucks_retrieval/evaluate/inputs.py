@@ -68,7 +68,7 @@ def open_sets(
     parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand_pattern(source)]
     if not parts:
         raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
-    names = [name or _set_name(source) for name, source in parts]
+    names = [name or set_name(source) for name, source in parts]
     # Two files of one name get their paths as names; given names have to differ.
     names = [
         source if names.count(name) > 1 and chosen is None else name for name, (chosen, source) in zip(names, parts)
@@ -174,7 +174,7 @@ def _split(word: str) -> tuple[str | None, str]:
     return found[1], found[2]
 
 
-def _set_name(source: str) -> str:
+def set_name(source: str) -> str:
     """Return the name of judgements: a folder's name, a file's name without `qrels` and endings, or an id."""
     path = Path(source).expanduser()
     if path.is_dir():

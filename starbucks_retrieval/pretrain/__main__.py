@@ -53,6 +53,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     # arXiv 2208.00231, in the figures of RetroMAE's repository
     "retromae-stage1": _RETROMAE | {"mode": "blocks", "max_length": 512, "per_device_train_batch_size": 32},
     "retromae-stage2": _RETROMAE | {"max_length": 150, "per_device_train_batch_size": 128},
+    # The second stage of arXiv 2208.00231 on NLI pairs, with its contrastive term (eq. 8-9); temperature as for similarity
+    "retromae-stage2-nli": _RETROMAE
+    | {
+        "mode": "pairs",
+        "max_length": 150,
+        "per_device_train_batch_size": 128,
+        "contrastive_weight": 1.0,
+        "contrastive_normalize": True,
+        "contrastive_temperature": 0.05,
+    },
 }
 
 
@@ -100,14 +110,16 @@ class PretrainArguments:
     )
     size_batch: int | None = flag(None, "sizes that the decoder runs at once (default: all)", rare=True)
     contrastive_weight: float | None = flag(
-        None, "weight of InfoNCE between two spans of a document; needs --mode spans", rare=True
+        None, "weight of InfoNCE between two spans of a document, or two texts of a pair; see --mode", rare=True
     )
     contrastive_temperature: float | None = flag(None, "divides the scores of InfoNCE (default: 1)", rare=True)
     contrastive_normalize: bool | None = flag(None, "cosines instead of dot products", rare=True)
 
     max_length: int = flag(512, "tokens of a sequence, special tokens included; at most the backbone's limit")
-    mode: Literal["window", "blocks", "spans"] = flag(
-        "window", "one random window of a long document; blocks of whole sentences; or two spans of each document"
+    mode: Literal["window", "blocks", "spans", "pairs"] = flag(
+        "window",
+        "one random window of a long document; blocks of whole sentences; two spans of each document; or both texts of "
+        "each row (anchor, positive) of training groups, such as NLI",
     )
     pack: bool = flag(False, "blocks continue into the next document", rare=True)
     shuffle: int = flag(10000, "documents that are shuffled together; 0 keeps the order of the files", rare=True)
@@ -128,8 +140,13 @@ class PretrainArguments:
             owners = [name for name in PRETRAIN_OBJECTIVES if self.variant in PRETRAIN_OBJECTIVES[name].variants]
             hint = f"it belongs to --objective {' or '.join(owners)}" if owners else "drop --variant"
             raise UserError(f"--objective {self.objective} has no variant {self.variant}", hint)
-        if self.contrastive_weight and self.mode != "spans":
-            raise UserError("--contrastive_weight compares two spans of a document", "add --mode spans")
+        if self.contrastive_weight and self.mode not in ("spans", "pairs"):
+            raise UserError(
+                "--contrastive_weight compares two spans of a document, or the texts of a pair",
+                "add --mode spans, or --mode pairs for rows with an anchor and a positive",
+            )
+        if self.mode == "pairs" and (self.paragraphs or self.text_column):
+            raise UserError("--mode pairs reads the columns anchor and positive", "drop --paragraphs and --text_column")
         if self.sizes and objective.options.sizes == "full":
             raise UserError(f"--objective {self.objective} trains the full size alone", "drop --sizes")
         if self.shuffle < 0 or self.max_skipped_steps < 0:

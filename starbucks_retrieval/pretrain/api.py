@@ -11,7 +11,7 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.cli.checks import NO_END
 from starbucks_retrieval.cli.dry_run import Preview
 from starbucks_retrieval.data import Records
-from starbucks_retrieval.data.documents import open_documents
+from starbucks_retrieval.data.documents import open_documents, open_text_pairs
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.pretrain import PretrainOptions, visited_sizes
@@ -135,14 +135,11 @@ def plan_pretraining(arguments: PretrainArguments, settings: TrainingArguments) 
     model = model_info(arguments.model_name_or_path)
     options = arguments.options()
     masking = arguments.masking(options)
+    where = {"config": arguments.dataset_config, "split": arguments.dataset_split}
+    how = {"column": arguments.text_column, "paragraphs": arguments.paragraphs}
+    pairs = arguments.mode == "pairs"
     sources = [
-        open_documents(
-            name,
-            column=arguments.text_column,
-            paragraphs=arguments.paragraphs,
-            config=arguments.dataset_config,
-            split=arguments.dataset_split,
-        )
+        open_text_pairs(name, **where) if pairs else open_documents(name, **how, **where)  # type: ignore[arg-type]
         for name in arguments.collections
     ]
     depth, width = model.num_layers, model.hidden_size

@@ -15,7 +15,7 @@ from starbucks_retrieval.data import Records
 from starbucks_retrieval.data.documents import DocumentStream
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.pretrain import masks
-from starbucks_retrieval.pretrain.windows import Cutter, Mode, Pieces, WholeWordTokenizer
+from starbucks_retrieval.pretrain.windows import PAIRED, Cutter, Mode, Pieces, WholeWordTokenizer
 
 _MASKS = 2  # separates these random generators from those of documents and windows
 
@@ -98,8 +98,8 @@ class PretrainingData(torch.utils.data.IterableDataset):
     state of a batch continues with the next batch, bit for bit; the number of processes and the batch size must be the
     same. Windows are seeded with (seed, epoch, document), masks with (seed, rank, batch).
 
-    Iterate it directly, or through a DataLoader with batch_size=None and at most one worker. In mode spans, rows 2i and
-    2i + 1 come from the same document.
+    Iterate it directly, or through a DataLoader with batch_size=None and at most one worker. In modes spans and pairs,
+    rows 2i and 2i + 1 come from the same document.
 
     Args:
         sources: Texts, read one after the other.
@@ -139,8 +139,11 @@ class PretrainingData(torch.utils.data.IterableDataset):
         state: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        if mode == "spans" and batch_size % 2:
-            raise UserError(f"{batch_size} spans do not come in pairs", "take an even batch size")
+        if mode in PAIRED and batch_size % 2:
+            raise UserError(
+                f"{batch_size} {'spans' if mode == 'spans' else 'texts'} do not come in pairs",
+                "take an even batch size",
+            )
         self.batch_size = batch_size
         self.seed = seed
         self.rank = rank

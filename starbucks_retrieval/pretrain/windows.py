@@ -11,12 +11,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from starbucks_retrieval.data.documents import Document
+from starbucks_retrieval.data.documents import PAIR, Document
 from starbucks_retrieval.errors import UserError
 
 MAX_WORD = 16  # pieces
 
-Mode = Literal["window", "blocks", "spans"]
+Mode = Literal["window", "blocks", "spans", "pairs"]
+PAIRED = ("spans", "pairs")  # rows 2i and 2i + 1 of a batch belong together
 _WINDOWS = 1  # separates these random generators from those of documents and masks
 _CHUNK = (64, 1 << 20)  # documents and characters that are tokenised at once
 # White space stays before the following sentence, where tokenizers that keep it expect it.
@@ -149,7 +150,7 @@ class Cutter:
         mode: window takes one uniformly random window of a long document and a short document whole. blocks takes as
             many whole sentences as fit (they end at . ! ? before white space, and at line breaks) and cuts sentences
             that are too long. spans takes two random spans of a document that never overlap: one on either side of a
-            random position in its middle half.
+            random position in its middle half. pairs takes both texts of a pair, however short.
         seed: Seeds the random choices.
         pack: Blocks continue into the next document.
         least: Word pieces of the shortest sequence.
@@ -175,6 +176,7 @@ class Cutter:
             raise UserError(f"documents cannot be cut into {self.mode!r}", f"take {', '.join(get_args(Mode))}")
         if self.pack and self.mode != "blocks":
             raise UserError(f"packing joins blocks of sentences, not {self.mode}", "use blocks, or do not pack")
+        self.least = 1 if self.mode == "pairs" else self.least
         self.capacity = self.max_length - len(self.tokenizer.prefix) - len(self.tokenizer.suffix)
         # Of two neighbouring blocks one is always long enough, so no document is lost.
         if self.capacity < 2 * self.least:
@@ -199,10 +201,10 @@ class Cutter:
 
     def _parts(self, documents: Iterator[Document]) -> Iterator[tuple[Document, list[Pieces]]]:
         """Each document that is long enough, as the pieces of its sentences (blocks) or of its whole text."""
-        least = 2 * self.least if self.mode == "spans" else self.least
+        least = self.least * (2 if self.mode == "spans" else 1)
         kept, whole, epoch = False, False, -1
         for chunk in _chunks(documents):
-            texts = [_sentences(document.text) if self.mode == "blocks" else [document.text] for document in chunk]
+            texts = [self._texts(document.text) for document in chunk]
             pieces = iter(self.tokenizer([text for of_document in texts for text in of_document]))
             for document, of_document in zip(chunk, texts):
                 if document.epoch != epoch:
@@ -213,19 +215,27 @@ class Cutter:
                 parts = [next(pieces) for _ in of_document]
                 if not document.text.strip():
                     self.dropped["empty"] += 1
-                elif sum(len(part.ids) for part in parts) < least:
+                elif sum(map(_length, parts)) < least or (self.mode == "pairs" and not all(map(_length, parts))):
                     self.dropped["short"] += 1
                 else:
                     kept = True
                     yield document, parts
 
+    def _texts(self, text: str) -> list[str]:
+        """The parts of a document that are tokenised apart."""
+        if self.mode == "pairs":
+            first, _, second = text.partition(PAIR)
+            return [first, second]
+        return _sentences(text) if self.mode == "blocks" else [text]
+
     def _random(self, documents: Iterator[tuple[Document, list[Pieces]]]) -> Iterator[TokenSequence]:
-        for document, (pieces,) in documents:
+        for document, parts in documents:
             after = (document.position + 1, 0)
             rng = np.random.default_rng([_WINDOWS, self.seed, document.epoch, document.number])
-            if self.mode == "window":
-                yield TokenSequence(self._window(pieces, 0, len(pieces.ids), rng), after)
+            if self.mode != "spans":  # a whole text, or both of a pair
+                yield from (TokenSequence(self._window(part, 0, _length(part), rng), after) for part in parts)
                 continue
+            (pieces,) = parts
             length = len(pieces.ids)
             edge = max(self.least, length // 4)
             middle = int(rng.integers(edge, length - edge + 1))
@@ -279,6 +289,10 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
             held, characters = [], 0
     if held:
         yield held
+
+
+def _length(part: Pieces) -> int:
+    return len(part.ids)
 
 
 def _sentences(text: str) -> list[str]:

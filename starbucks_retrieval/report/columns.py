@@ -29,6 +29,9 @@ _DATASETS = {
     "trecdl2020": "dl20",
     "dbpedia": "dbpediaentity",
     "webistouche2020": "touche2020",
+    "fiqa2018": "fiqa",
+    "cfever": "climatefever",
+    "signal1mrt": "signal1m",
 }
 _MEASURES = {"spearmancosine": "spearman", "mrr@10": "rr@10"}
 

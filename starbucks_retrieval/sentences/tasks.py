@@ -30,6 +30,10 @@ SETS = {
     "STS-B": "sentence-transformers/stsb",
     "SICK-R": "mteb/sickr-sts",
 }
+# mteb's SICK-R has all 9,927 pairs of SICK, SentEval's and the papers' before mteb its test part alone. The hub's copies of
+# that part are another release (4,906 pairs), so it is read from SentEval's file.
+SICK_TEST, _SICK_TEST_PAIRS = "SICK-R-test", 4927
+_SICK_FILE = "SICK_test_annotated"
 _SUFFIXES = re.compile(r"(\.(tsv|csv|jsonl|json|txt|parquet|gz))+$")
 _TRAIN, _DEV, _TEST = ("train",), ("dev", "validation", "valid", "val"), ("test",)
 
@@ -123,8 +127,15 @@ def open_pair_sets(named: Sequence[str], split: str | None = None) -> list[PairS
     """
     hub = {hub_name: name for name, hub_name in SETS.items()}
 
+    if SICK_TEST.lower() in map(str.lower, named) and not os.path.exists(SICK_TEST):
+        raise UserError(
+            f"{SICK_TEST}, SentEval's {_SICK_TEST_PAIRS:,} test pairs, is on no hub",
+            f"name SentEval's file: --data {SICK_TEST}={_SICK_FILE}.txt; SICK-R has mteb's 9,927 pairs",
+        )
+
     def stem(collection: str) -> str:
-        return hub.get(collection) or _SUFFIXES.sub("", Path(collection).name)
+        found = hub.get(collection) or _SUFFIXES.sub("", Path(collection).name)
+        return SICK_TEST if found == _SICK_FILE else found
 
     return _open_named(named, "set of pairs", SETS, stem, lambda name, source: _read_pairs(name, source, split))
 
@@ -195,6 +206,9 @@ def _read_pairs(name: str, collection: str, split: str | None) -> PairSet:
     empty = sum(not (a.strip() and b.strip()) for a, b in zip(first, second))
     if empty:
         log.warning("%d of %d pairs of %s lack a sentence; they are kept", empty, len(scores), records.source)
+    if name == "SICK-R" and len(scores) == _SICK_TEST_PAIRS:
+        log.warning("%s holds SentEval's %d test pairs; tables call it %s", records.source, len(scores), SICK_TEST)
+        name = SICK_TEST
     return PairSet(name, records.source, numbers, (first, second), np.array(scores), digest.hexdigest())
 
 

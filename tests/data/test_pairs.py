@@ -142,9 +142,9 @@ def test_retrieval_sets_have_no_pairs(name):
         ({"score": None, "sentence1": "a", "sentence2": "b"}, "score is null, not a number"),
         ({"score": float("nan"), "sentence1": "a", "sentence2": "b"}, "score is nan, not a finite number"),
         ({"score": float("inf"), "sentence1": "a", "sentence2": "b"}, "score is inf, not a finite number"),
-        ({"sentence1": "a", "sentence2": "b"}, "no column score, label or similarity_score"),
-        ({"score": 1, "sentence2": "b"}, "no column sentence1 or text1"),
-        ({"score": 1, "sentence1": "a", "sentence2": 2}, "sentence2 or text2 is a number, not a string"),
+        ({"sentence1": "a", "sentence2": "b"}, "no column score, label, similarity_score or relatedness_score"),
+        ({"score": 1, "sentence2": "b"}, "no column sentence1, text1 or sentence_A"),
+        ({"score": 1, "sentence1": "a", "sentence2": 2}, "sentence2, text2 or sentence_B is a number, not a string"),
         ({"score": 1, "sentence1": "a", "sentence2": "b", "subset": 1}, "subset is a number, not a string"),
     ],
 )

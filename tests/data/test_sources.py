@@ -19,7 +19,7 @@ from starbucks_retrieval.data import (
     open_queries,
     read_qrels,
 )
-from starbucks_retrieval.data.ir_datasets import SHORT_NAMES, resolve_short_name
+from starbucks_retrieval.data.ir_datasets import LICENSED, SHORT_NAMES, resolve_short_name
 from starbucks_retrieval.errors import UserError
 
 
@@ -164,6 +164,18 @@ def test_short_names_are_ir_datasets_ids(ir, tmp_path, monkeypatch):
     (tmp_path / "beir" / "scifact").mkdir(parents=True)
     (tmp_path / "beir" / "scifact" / "queries.jsonl").write_text('{"_id": "local", "text": "x"}')
     assert [q.query_id for q in open_queries("beir/scifact")] == ["local"]
+
+
+@pytest.mark.parametrize("name", LICENSED)
+def test_sets_that_nobody_may_pass_on_say_where_they_come_from(name, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=f"{name} may not be passed on") as caught:
+        open_corpus(name)
+    assert "folder" in caught.value.hint
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
+    assert [passage.docid for passage in open_corpus(name)] == ["d1"]
 
 
 def test_the_table_of_short_names():

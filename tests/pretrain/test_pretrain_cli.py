@@ -156,6 +156,9 @@ def test_short_documents_are_dropped_and_counted_and_the_text_wraps(tiny_bert, t
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_trains(tiny_bert, text, tmp_path, name):
+    if PRESETS[name].get("mode") == "pairs":
+        text = tmp_path / "pairs.jsonl"
+        text.write_text('{"anchor": "w1", "positive": "w2 w3"}\n' * 4)
     words = (
         "--preset",
         name,
@@ -195,9 +198,22 @@ def test_the_contrastive_term_separates_spans_of_different_documents(tiny_bert, 
     assert "ctr" in history(tmp_path / "m")[0]
 
 
+def test_nli_pairs_are_the_second_stage_with_a_contrastive_term(tiny_bert, tmp_path, capsys):
+    rows = [{"anchor": f"w{i} w{i + 1}", "positive": f"w{i} w{i + 2} w3", "negative": "w9"} for i in range(20)]
+    (tmp_path / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("--preset", "retromae-stage2-nli", "--fp16", "false", "--max_length", 32)
+    assert run_pretrain(tiny_bert, tmp_path / "nli.jsonl", tmp_path / "m", *words) == 0
+    record = history(tmp_path / "m")[0]
+    assert "ctr" in record and any(name.startswith("dec") for name in record)
+    (tmp_path / "ids.jsonl").write_text('{"query_id": "1", "query_text": "w1", "positive_document_ids": ["d1"]}\n')
+    assert run_pretrain(tiny_bert, tmp_path / "ids.jsonl", tmp_path / "n", *words) == 2
+    assert "ids.jsonl:1: the row holds ids of passages" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--mode pairs --paragraphs true", "anchor and positive"),
         ("--max_steps -1", "no end"),
         ("--sizes 9:8", "layer 9"),
         ("--sizes 1:8,4:64", "64"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from pretrain.letters import letters, lines_file, random_texts, read
 
 from starbucks_retrieval import UserError
-from starbucks_retrieval.data.documents import open_documents
+from starbucks_retrieval.data.documents import open_documents, open_text_pairs
 from starbucks_retrieval.pretrain.data import PretrainingData
 from starbucks_retrieval.pretrain.masks import Masking
 
@@ -106,6 +107,22 @@ def test_spans_of_a_document_are_neighbours(files):
             assert joined.replace("##", "") == text
     with pytest.raises(UserError, match="7 spans"):
         data(files, mode="spans", batch_size=7)
+
+
+def test_both_texts_of_a_pair_are_neighbours(tmp_path):
+    pairs = [(first, f"{second} {first}") for first, second in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrstu")]
+    lines = [json.dumps({"anchor": first, "positive": [second], "negative": "z"}) for first, second in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join([*lines, '{"anchor": "z", "positive": " "}']))
+    source = open_text_pairs(str(tmp_path / "pairs.jsonl"))
+    stream = PretrainingData([source], letters(), max_length=40, batch_size=8, mode="pairs")
+    for number, batch in enumerate(islice(stream, 6)):
+        texts = [read(row[row > 4].tolist()) for row in batch["ids"]]
+        half = len(texts) // 2
+        expected = [text for i in range(half) for text in pairs[(number * half + i) % 20]]
+        assert texts == expected
+    assert stream.cutter.dropped["short"] > 0  # the empty one
+    with pytest.raises(UserError, match="7 texts"):
+        PretrainingData([source], letters(), max_length=40, batch_size=7, mode="pairs")
 
 
 def test_empty_and_short_documents_are_counted(files):

@@ -52,6 +52,23 @@ def test_names_of_the_papers_whatever_their_spelling(write):
     assert sets[2].digest == sets[3].digest == sets[0].digest
 
 
+def test_sentevals_sick_is_another_set_than_mtebs(tmp_path, monkeypatch, caplog):
+    """SentEval's file has 4,927 test pairs; the hub's SICK-R has all 9,927."""
+    monkeypatch.chdir(tmp_path)
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    lines = [f"{i}\tthis is {i}\tthat is {i}\t{1 + i % 5}\tNEUTRAL\n" for i in range(4927)]
+    (tmp_path / "SICK_test_annotated.txt").write_text(head + "".join(lines))
+    for word in ("SICK_test_annotated.txt", "SICK-R-test=SICK_test_annotated.txt", "SICK-R=SICK_test_annotated.txt"):
+        [one] = open_pair_sets([word])
+        assert one.name == "SICK-R-test" and len(one.numbers) == 4927 and one.sentences[1][1] == "that is 1"
+    assert "tables call it SICK-R-test" in caplog.text
+    (tmp_path / "sickr.tsv").write_text(head + "".join(lines[:100]))
+    assert open_pair_sets(["sickr.tsv"])[0].name == "SICK-R"
+    with pytest.raises(UserError, match="4,927 test pairs, is on no hub") as caught:
+        open_pair_sets(["SICK-R-test"])
+    assert "SICK_test_annotated.txt" in caught.value.hint
+
+
 def test_names_come_from_the_hub(monkeypatch):
     asked = []
 
