@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -189,8 +190,8 @@ def _answered(
         raise UserError("--qrels and --answers both judge the passages", "give one of them")
     if corpus is None:
         raise UserError("--answers needs the texts of the passages", "name the collection that was searched: --corpus")
-    cutoffs = [measure.params.get("cutoff") for measure in measures or parse_measures(ANSWER_MEASURES)]
-    depth = None if None in cutoffs else max(cutoffs)
+    cutoffs = [measure.params.get("cutoff", math.inf) for measure in measures or parse_measures(ANSWER_MEASURES)]
+    depth = None if max(cutoffs) == math.inf else int(max(cutoffs))
     known = read_answers(answers)
     found = judge_by_answers((open_run(path.path).results for path in run_paths(runs, [])), known, corpus, depth)
     return JudgedSet(set_name(str(answers)), str(answers), found, None)
