@@ -221,7 +221,7 @@ def mapped(path: Path, names: tuple[str, ...]) -> pa.Table:
         table.validate(full=True)
         if tuple(table.column_names) != names:
             raise pa.ArrowInvalid(f"its columns are {table.column_names}")
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged ({error})", "run the same command again, it writes the file anew") from None
     return table
 

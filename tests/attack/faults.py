@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.provenance import git_revision
-
 RECORD = Path(__file__).with_name("faults.json")
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "faults.md"
 # An entry's key; a part that runs again with the same seed replaces its entry.
@@ -65,7 +63,7 @@ def record(part: str, subject: str, seed: int, tried: int, lost: Iterable[str] =
         return
     found = read(Path(path)) if Path(path).exists() else []
     entry: dict[str, Any] = {"part": part, "subject": subject, "seed": seed, "tried": tried, "lost": sorted(lost)}
-    entry |= {"outcomes": outcomes, "date": datetime.now(UTC).date().isoformat(), "git": git_revision()}
+    entry |= {"outcomes": outcomes, "date": datetime.now(UTC).date().isoformat()}
     write(Path(path), [*found, entry])
 
 
@@ -89,10 +87,10 @@ def page(entries: list[dict[str, Any]]) -> str:
         "`make attack` damages files, kills commands and fills disks. The counts below are those of its recorded runs, all",
         "together; `python tests/attack/faults.py` writes this page from `tests/attack/faults.json`. *Lost* counts every",
         "case with another outcome than the one in the last column: a traceback, a crash, a hang, a wrong or mixed output, a",
-        "refused rerun.",
+        "refused rerun. *Mended* counts those of them that passed when the same case was tried again after a change.",
         "",
-        "| fault | tried | survived | lost | survived means |",
-        "|---|---|---|---|---|",
+        "| fault | tried | survived | lost | mended | survived means |",
+        "|---|---|---|---|---|---|",
     ]
     by_part = {part: [entry for entry in entries if entry["part"] == part] for part in PARTS}
     lines += [_row(PARTS[part][0], found, f" {PARTS[part][1]} |") for part, found in by_part.items() if found]
@@ -104,7 +102,7 @@ def page(entries: list[dict[str, Any]]) -> str:
         seeds = ", ".join(map(str, sorted({entry["seed"] for entry in of_part})))
         between = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else dates[0]
         lines += ["", f"## {fault[0].upper()}{fault[1:]}", "", f"{between}, seeds {seeds}.", ""]
-        lines += ["| on | tried | survived | lost | outcomes |", "|---|---|---|---|---|"]
+        lines += ["| on | tried | survived | lost | mended | outcomes |", "|---|---|---|---|---|---|"]
         for subject in dict.fromkeys(entry["subject"] for entry in of_part):
             same = [entry for entry in of_part if entry["subject"] == subject]
             names = sorted({name for entry in same for name in entry["outcomes"]})
@@ -115,8 +113,10 @@ def page(entries: list[dict[str, Any]]) -> str:
 
 
 def _row(name: str, entries: list[dict[str, Any]], rest: str) -> str:
-    tried, lost = sum(entry["tried"] for entry in entries), sum(len(entry["lost"]) for entry in entries)
-    return f"| {name} | {tried:,} | {tried - lost:,} | {lost:,} |{rest}"
+    tried = sum(entry["tried"] for entry in entries)
+    mended = sum(len(entry.get("mended", ())) for entry in entries)
+    lost = mended + sum(len(entry["lost"]) for entry in entries)
+    return f"| {name} | {tried:,} | {tried - lost:,} | {lost:,} | {mended:,} |{rest}"
 
 
 if __name__ == "__main__":

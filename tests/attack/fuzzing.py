@@ -32,7 +32,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     os.environ["HF_HUB_OFFLINE"] = "1"
 
-from attack.faults import record  # noqa: E402
+from attack import faults  # noqa: E402
 from attack.further_targets import TARGETS  # noqa: E402
 from attack.mutations import damage  # noqa: E402
 from attack.targets import Target  # noqa: E402
@@ -154,8 +154,28 @@ def run_and_record(prepared: Prepared, position: int, cases: int, seed: int) -> 
         if case[1] not in PASSED:
             failed.append(case)
     lost = [f"{outcome} {of}: {description}" for of, outcome, description in failed]
-    record("files", f"{target.name} ({target.read.__name__.strip('_')})", seed, counts.total(), lost, **counts)
+    faults.record("files", _subject(target), seed, counts.total(), lost, **counts)
     return failed
+
+
+def _subject(target: Target) -> str:
+    return f"{target.name} ({target.read.__name__.strip('_')})"
+
+
+def try_again(folder: Path) -> None:
+    """Try the lost cases of the record again, and note those that pass now as mended."""
+    entries = faults.read()
+    for entry in entries:
+        if entry["part"] == "files" and entry["lost"]:
+            seeds = [re.match(r"\w+ (\d+/\d+/.*?/\d+): ", text)[1] for text in entry["lost"]]  # type: ignore[index]
+            position = int(seeds[0].split("/")[1])
+            prepared = Prepared(TARGETS[position], folder / str(position))
+            assert _subject(prepared.target) == entry["subject"], f"targets have changed since: {entry['subject']}"
+            outcomes = [outcome for _, outcome, _ in run_isolated(prepared, seeds)]
+            tried = list(zip(entry["lost"], outcomes, strict=True))
+            entry["mended"] = [*entry.get("mended", []), *(text for text, outcome in tried if outcome in PASSED)]
+            entry["lost"] = [text for text, outcome in tried if outcome not in PASSED]
+    faults.write(faults.RECORD, entries)
 
 
 def main() -> int:
@@ -164,12 +184,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a regular expression of targets")
     parser.add_argument("--show", type=int, default=400, help="groups of failures to print")
+    parser.add_argument(
+        "--again", action="store_true", help="try the lost cases of faults.json, and note which are mended"
+    )
     parser.add_argument("--one", help="the seed of one case to run with its traceback")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     failures = collections.defaultdict[str, list[str]](list)
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["STARBUCKS_CACHE"] = f"{temporary}/cache"
+        if options.again:
+            try_again(Path(temporary))
+            return 0
         for position, target in enumerate(TARGETS):
             if not re.search(options.only, f"{target.name} {target.read.__name__}"):
                 continue

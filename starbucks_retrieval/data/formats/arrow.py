@@ -151,7 +151,7 @@ def _stream_rows(files: list[Path], start: int, stop: int | None, source: Path) 
                         return
         except FileNotFoundError:
             raise UserError(f"no such file: {path}", "save the data set again") from None
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
             raise UserError(f"{path}: not an Arrow stream ({error})", "save the data set again") from None
 
 

@@ -31,7 +31,7 @@ def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts |
                         return
     except FileNotFoundError:
         raise UserError(f"no such file: {path}", "check the path") from None
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
         raise UserError(f"{path}: not a readable Parquet file ({error})", "fetch or make the file again") from None
 
 
