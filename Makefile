@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-short test test-slow attack lint audit dist pipelines wheel docs bench clean
+.PHONY: help setup demo demo-short test test-slow attack lint audit dist pipelines wheel docs bench bench-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -67,7 +67,10 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
-	@set -e; for file in bench/*_*.py; do $(BIN)/python $$file; done
+	@set -e; for file in bench/*_*.py; do case $$file in *_gpu.py) continue;; esac; $(BIN)/python $$file; done
+
+bench-gpu: setup
+	@$(BIN)/python bench/gpu.py
 
 clean:
 	rm -rf build dist *.egg-info demo-out demo-short-out

@@ -41,6 +41,12 @@ def parser(description: str, rounds: int = 5) -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=rounds, help="rounds, each running every contender once")
     made.add_argument("--seed", type=int, default=0, help="chooses the texts and the random weights")
     made.add_argument("--output", type=Path, default=None, help="file to append the JSON lines to")
+    made.add_argument(
+        "--clock",
+        choices=["wall", "processor"],
+        default="wall",
+        help="processor: time of this process on any core, for OMP_NUM_THREADS=1 on a busy machine",
+    )
     return made
 
 
@@ -102,15 +108,18 @@ def _version(package: str) -> str | None:
 # ---------------------------------------------------------------- time and memory
 
 
-def interleaved(contenders: Mapping[str, Callable[[int], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    contenders: Mapping[str, Callable[[int], object]], rounds: int, clock: str = "wall"
+) -> dict[str, list[float]]:
     """Seconds of every contender in every round, run as A B C A B C …; each is called with the round's number."""
+    read = {"wall": time.perf_counter, "processor": time.process_time}[clock]
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, run in contenders.items():
             gc.collect()
-            start = time.perf_counter()
+            start = read()
             run(number)
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(read() - start)
         laps = ", ".join(f"{name} {laps[-1]:.2f} s" for name, laps in seconds.items())
         print(f"round {number + 1} of {rounds}: {laps}", file=sys.stderr, flush=True)
     return seconds
@@ -158,11 +167,21 @@ def megabytes(count: float) -> float:
     return round(count / 1e6, 1)
 
 
-def autocast(dtype: str) -> contextlib.AbstractContextManager:
+def autocast(dtype: str, device: str = "cpu") -> contextlib.AbstractContextManager:
     """The arithmetic that --dtype names, for code that is not ours."""
     import torch
 
-    return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
+    return torch.autocast(device, torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
+
+
+def need_gpu(device: str) -> None:
+    """End this program with two lines where --device is cuda and there is none."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        print("error: this benchmark needs a CUDA device, and torch finds none", file=sys.stderr)
+        print("hint: run it on a machine with a GPU; --device cpu tries it out with small numbers", file=sys.stderr)
+        sys.exit(2)
 
 
 def matmul_flops(width: int) -> float:

@@ -52,7 +52,9 @@ def main() -> None:
 
     for run in runtimes.values():
         timed(run, 0)
-    seconds = common.interleaved({name: partial(timed, run) for name, run in runtimes.items()}, settings.rounds)
+    seconds = common.interleaved(
+        {name: partial(timed, run) for name, run in runtimes.items()}, settings.rounds, settings.clock
+    )
     report = common.Report("encode_backends", settings, texts=common.describe_texts(texts, source, 196))
     scores = _demo_scores(base, list(runtimes))
     for name, run in runtimes.items():

@@ -45,12 +45,12 @@ def main() -> None:
         )
         sizes = Sizes.parse(settings.sizes, model_sizes)
         ours = _ours(folder, settings)
-        all_layers = _published(folder, settings)
-        rival = _sentence_transformers(folder, settings)
+        encode_all = all_layers(folder, settings.dtype, settings.passage_max_len, settings.rival_batch_size)
+        rival = sentence_transformers(folder, settings.dtype, settings.width, settings.passage_max_len)
 
     described = common.describe_texts(texts, source, settings.passage_max_len)
     report = common.Report("encode_sizes", settings, texts=described)
-    contenders: dict[str, Callable[[list[str]], np.ndarray]] = {"published": all_layers}
+    contenders: dict[str, Callable[[list[str]], np.ndarray]] = {"published": encode_all}
     for size in sizes:
         contenders[f"ours {size}"] = partial(ours, size=size)
         if rival is not None:
@@ -62,7 +62,7 @@ def main() -> None:
 
     multiply = common.matmul(settings.width, settings.dtype)
     laps = {"matmul": multiply} | {name: partial(timed, name) for name in contenders}
-    seconds = common.interleaved(laps, settings.rounds)
+    seconds = common.interleaved(laps, settings.rounds, settings.clock)
     difference = _difference(found, sizes)
     if difference > _TOLERANCE[settings.dtype]:
         sys.exit(f"embeddings differ by {difference} of their spread: the contenders do not do the same work")
@@ -100,31 +100,37 @@ def _ours(folder: str, settings: Any) -> Callable[..., np.ndarray]:
     return run
 
 
-def _published(folder: str, settings: Any) -> Callable[[list[str]], np.ndarray]:
-    model, tokenizer = published.load(folder), common.tokenizer()
+def all_layers(
+    folder: str, dtype: str, max_length: int, batch_size: int, device: str = "cpu"
+) -> Callable[[list[str]], np.ndarray]:
+    """The published way to encode texts with the model of a folder: every state, [texts, layers + 1, hidden]."""
+    model, tokenizer = published.load(folder).to(device), common.tokenizer()
 
     def run(texts: list[str]) -> np.ndarray:
-        with common.autocast(settings.dtype):
-            return published.encode(model, tokenizer, texts, settings.passage_max_len, settings.rival_batch_size)
+        with common.autocast(dtype, device):
+            return published.encode(model, tokenizer, texts, max_length, batch_size)
 
     return run
 
 
-def _sentence_transformers(folder: str, settings: Any) -> Callable[..., np.ndarray] | None:
+def sentence_transformers(
+    folder: str, dtype: str, width: int, max_length: int, device: str = "cpu"
+) -> Callable[..., np.ndarray] | None:
+    """sentence-transformers on the model of a folder cut to a size; None where it is not installed."""
     try:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     except ImportError:
         print("sentence-transformers 6 is not installed: its figures are left out", file=sys.stderr)
         return None
-    transformer = Transformer(folder, max_seq_length=settings.passage_max_len)
-    model = SentenceTransformer(modules=[transformer, Pooling(settings.width, "cls")], device="cpu")
+    transformer = Transformer(folder, max_seq_length=max_length)
+    model = SentenceTransformer(modules=[transformer, Pooling(width, "cls")], device=device)
     stack = transformer.auto_model.encoder
     layers = list(stack.layer)
 
     def run(texts: list[str], size: Size) -> np.ndarray:
         stack.layer = torch.nn.ModuleList(layers[: size.layer])  # microseconds
-        with common.autocast(settings.dtype):
+        with common.autocast(dtype, device):
             return model.encode(texts, truncate_dim=size.dim, show_progress_bar=False)  # batch size and order: its own
 
     return run

@@ -44,7 +44,9 @@ def main() -> None:
             encoder.encode(texts, lookup, max_tokens=max_tokens)
 
     seconds = common.interleaved(
-        {"layer 0": look_up, "full size": lambda _: encoder.encode(texts, full, max_tokens=max_tokens)}, settings.rounds
+        {"layer 0": look_up, "full size": lambda _: encoder.encode(texts, full, max_tokens=max_tokens)},
+        settings.rounds,
+        settings.clock,
     )
     each = [lap / settings.repeats for lap in seconds["layer 0"]]
     report.line(
@@ -61,6 +63,7 @@ def main() -> None:
             "encode": lambda _: encoder.encode(many[: settings.fit_texts], full, max_tokens=max_tokens),
         },
         settings.fit_rounds,
+        settings.clock,
     )
     report.line(
         "fit over encoding",

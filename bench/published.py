@@ -41,8 +41,10 @@ def encode(model: Any, tokenizer: Any, texts: Iterable[str], max_length: int, ba
     """Every state of every text, [texts, layers + 1, hidden]: a size is sliced out of it afterwards."""
     kept = []
     for batch in _batches(texts, batch_size):
-        inputs = tokenizer(batch, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
-        kept.append(np.array(cls_states(model, inputs).transpose(0, 1).float()))  # a copy: a view keeps the stack
+        inputs = tokenizer(batch, padding=True, truncation=True, max_length=max_length, return_tensors="pt").to(
+            model.device
+        )
+        kept.append(np.array(cls_states(model, inputs).transpose(0, 1).float().cpu()))  # a copy: a view keeps the stack
     return np.concatenate(kept)
 
 
@@ -57,7 +59,7 @@ def srl_loss(model: Any, queries: Any, passages: Any, sizes: Sizes) -> Tensor:
     layers = list(sizes.layers)
     q, p = cls_states(model, queries)[layers], cls_states(model, passages)[layers]
     products = q[:, :, None, :] * p[:, None, :, :]  # [layers, queries, passages, hidden]
-    targets = torch.arange(q.shape[1]) * (p.shape[1] // q.shape[1])
+    targets = torch.arange(q.shape[1], device=q.device) * (p.shape[1] // q.shape[1])
     teacher = products[-1].sum(-1).detach().softmax(-1)
     total = products.new_zeros(())
     for size in sizes:

@@ -72,6 +72,10 @@ class Corpus:
         vectors, rng = self._queries(count)
         return {size: self._cut(vectors, size, rng) for size in sizes}
 
+    def vectors(self, size: Size) -> np.ndarray:
+        """All passages at one size in memory, float32 [count, dim]."""
+        return np.concatenate([self._cut(vectors, size, rng) for vectors, rng in self._passages()])
+
     def describe(self) -> dict[str, Any]:
         """For the report."""
         return {

@@ -1,19 +1,20 @@
 """Figures of SRL training on a GPU: milliseconds a step, peak memory, share of the matmul peak, the largest batch that fits.
 
 One step is the forward pass, the loss over six sizes, the backward pass and AdamW, of BERT-base's shape under bf16, on
-texts of real lengths cut at 32 and 196 tokens. Skips with a line on a machine without a CUDA device.
+texts of real lengths cut at 32 and 196 tokens. The published computation takes the same step on the same weights.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import common
+import published
 import torch
 
 from starbucks_retrieval import NestedEncoder
@@ -31,9 +32,7 @@ def main() -> None:
     flags.add_argument("--layers", type=int, default=12, help="layers of the model")
     flags.add_argument("--width", type=int, default=768, help="width of the model")
     settings = flags.parse_args()
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device: nothing measured", file=sys.stderr)
-        return
+    common.need_gpu(settings.device)
     report = common.Report("train_gpu", settings, device=_name(settings.device))
     with tempfile.TemporaryDirectory() as folder:
         common.save_bert(Path(folder), settings.layers, settings.width, settings.seed)
@@ -41,6 +40,8 @@ def main() -> None:
         for cached in (False, True):
             trial = Trial(folder, settings, cached)
             _report_step(report, trial, settings, peak, cached)
+            if not cached:
+                _report_published(report, trial, settings)
             largest = trial.largest(settings.queries, settings.largest)
             kind = "with the gradient cache" if cached else "without the gradient cache"
             report.line(
@@ -76,15 +77,32 @@ class Trial:
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Seconds of one step."""
+        return self._timed(lambda: self.module(**batch)["loss"])
+
+    def _timed(self, loss: Callable[[], torch.Tensor]) -> float:
         self._wait()
         start = time.perf_counter()
         with torch.autocast(self.device, torch.bfloat16):
-            loss = self.module(**batch)["loss"]
-        loss.backward()
+            value = loss()
+        value.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self._wait()
         return time.perf_counter() - start
+
+    def padded(self, count: int) -> tuple[Any, Any]:
+        """The same queries and passages as the published computation takes them."""
+        queries, _ = common.queries(count, self.settings.seed)
+        passages, _ = common.passages(count * self.settings.group, self.settings.seed)
+        encoder, made = self.encoder, []
+        for rows in (encoder.tokenize(queries, 32), encoder.tokenize(passages, 196)):
+            padded = encoder.tokenizer.pad({"input_ids": rows}, pad_to_multiple_of=16, return_tensors="pt")
+            made.append(padded.to(self.device))
+        return made[0], made[1]
+
+    def published_step(self, batch: tuple[Any, Any]) -> float:
+        """Seconds of one step of the published computation."""
+        return self._timed(lambda: published.srl_loss(self.encoder.backbone, *batch, self.encoder.sizes))
 
     def largest(self, count: int, limit: int) -> int:
         """The largest batch, in queries, that one step of fits the device's memory; 0 if `count` does not."""
@@ -131,6 +149,28 @@ def _report_step(report: common.Report, trial: Trial, settings: Any, peak: float
         share_of_matmul_peak=round(operations / seconds / peak, 3),
         matmul_peak_tflops=round(peak / 1e12, 1),
         peak_memory_mb=common.megabytes(torch.cuda.max_memory_allocated()) if trial.device == "cuda" else None,
+    )
+
+
+def _report_published(report: common.Report, trial: Trial, settings: Any) -> None:
+    ours, theirs = trial.batch(settings.queries), trial.padded(settings.queries)
+    try:
+        trial.published_step(theirs)
+    except torch.OutOfMemoryError:
+        report.line("step time over published", "the published computation does not fit this device", ratio=None)
+        return
+    pairs = [(trial.step(ours), trial.published_step(theirs)) for _ in range(settings.rounds)]
+    peaks = []
+    for step in (lambda: trial.step(ours), lambda: trial.published_step(theirs)):
+        if trial.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            peaks.append(common.megabytes(torch.cuda.max_memory_allocated()))
+    report.line(
+        "step time over published",
+        "seconds of a step of ours / of the published computation; lower is better. Peak memory: ours, published",
+        **common.ratio([one for one, _ in pairs], [other for _, other in pairs]),
+        peak_memory_mb=peaks,
     )
 
 

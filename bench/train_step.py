@@ -159,7 +159,7 @@ def _time(contenders: Contenders, settings: Any, report: common.Report) -> None:
     def timed(mode: str, number: int) -> None:
         losses[mode].append(contenders.step(mode, number))
 
-    seconds = common.interleaved({mode: partial(timed, mode) for mode in losses}, settings.rounds)
+    seconds = common.interleaved({mode: partial(timed, mode) for mode in losses}, settings.rounds, settings.clock)
     for rival, ours in zip(losses["rival"], losses["ours"], strict=True):
         _same("loss", {"rival": rival, "ours": ours}, tolerance)
     report.line(

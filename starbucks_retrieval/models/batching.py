@@ -39,6 +39,23 @@ def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None 
     return batches
 
 
+def batch_tokens(max_tokens: int, device_type: str) -> int:
+    """Return the largest rows x longest row of a batch that is fast on a device, `max_tokens` at most.
+
+    On CPUs, products of 1,024 rows are as fast as larger ones, and smaller batches have less padding and more of their
+    states in the caches. More than two threads share 512 rows each.
+
+    Args:
+        max_tokens: The limit that the user set.
+        device_type: "cpu" or "cuda".
+
+    Example:
+        >>> batch_tokens(600, "cpu"), batch_tokens(65536, "cuda")
+        (600, 65536)
+    """
+    return max_tokens if device_type != "cpu" else min(max_tokens, max(1024, 512 * torch.get_num_threads()))
+
+
 def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Pad rows on the right to the longest one.
 

@@ -19,12 +19,23 @@ class CapturedLayers(threading.local):
         layers: The layers to capture.
         states: {layer: token states or pooled output} of those that have run.
         finish: Turns the token states [batch, tokens, hidden] of a layer into its pooled output.
+        first_only: Compute the deepest layer for the first token alone where pooling takes no other.
     """
 
     def __init__(self) -> None:
         self.layers: set[int] = set()
         self.states: dict[int, Tensor] = {}
         self.finish: Callable[[Tensor], Tensor] = _unchanged
+        self.first_only = False
+
+    @contextlib.contextmanager
+    def shortened(self) -> Iterator[None]:
+        """Set `first_only` during passes of this thread."""
+        self.first_only = True
+        try:
+            yield
+        finally:
+            self.first_only = False
 
     @contextlib.contextmanager
     def collect(self, layers: set[int], finish: Callable[[Tensor], Tensor]) -> Iterator[dict[int, Tensor]]:

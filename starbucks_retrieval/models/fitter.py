@@ -12,7 +12,7 @@ import torch
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import fitting
-from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.batching import batch_tokens, pad, token_batches
 from starbucks_retrieval.models.fit_report import (
     FitReport,
     fitted_texts_needed,
@@ -173,8 +173,9 @@ class Fitter:
         layers = self._captured
         outputs = {layer: np.empty((len(rows), encoder.hidden_size), np.float32) for layer in self._captured}
         pad_id = encoder.tokenizer.pad_token_id or 0
+        batches = token_batches([len(row) for row in rows], batch_tokens(max_tokens, encoder.device.type))
         with torch.autocast(encoder.device.type, dtype, enabled=dtype is not None):
-            for batch in token_batches([len(row) for row in rows], max_tokens):
+            for batch in batches:
                 padded = pad([rows[i] for i in batch], pad_id, encoder.device)
                 for layer, pooled in encoder.unprojected(**padded, layers=layers).items():
                     outputs[layer][batch] = pooled.float().cpu().numpy()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import unpadded
+from starbucks_retrieval.models import first_token, unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.captured import CapturedLayers
 from starbucks_retrieval.models.config import EncoderConfig
@@ -235,12 +235,22 @@ class PooledBackbone(nn.Module):
         if not (min(layers) >= 0 and 1 <= deepest <= self.num_layers):
             raise UserError(f"a model of {self.num_layers} layers has no layers {sorted(layers)}", "layers start at 1")
         below = set(layers) - {deepest}
-        model = self.backbone if deepest == self.num_layers else truncated_view(self.backbone, self.layout, deepest)
+        last = layers_of(self.backbone, self.layout)[deepest - 1]
+        first_only = (
+            self._captured.first_only
+            and self.config.pooling == "cls"
+            and deepest > 1
+            and first_token.can_compute(last, self.backbone, inputs)
+        )
+        run = deepest - first_only  # layers that compute all tokens
+        model = self.backbone if run == self.num_layers else truncated_view(self.backbone, self.layout, run)
         finish = partial(self._finish, pooled)
         with self._captured.collect(below, finish) as states:
-            output = model(**inputs)
+            hidden = model(**inputs).last_hidden_state
+        if first_only:
+            hidden = first_token.compute(last, hidden, inputs["attention_mask"])
         pooled_layers = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
-        pooled_layers[deepest] = pooled(output.last_hidden_state)
+        pooled_layers[deepest] = pooled(hidden)
         return {layer: pooled_layers[layer] for layer in sorted(set(layers))}
 
     def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:

@@ -15,12 +15,13 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.architectures import token_limit
-from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.batching import batch_tokens, pad, token_batches
 from starbucks_retrieval.models.by_size import Embeddings
 from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
 from starbucks_retrieval.models.head import Head
+from starbucks_retrieval.models.packed_weights import packed_weights
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.prompts import Prompts
@@ -199,14 +200,15 @@ class TokenEncoder(PooledBackbone):
         deeper = [size for size in sizes if size.layer or self.projections is None]
         results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
         layers = Sizes(deeper).layers if deeper else ()
-        batches = token_batches([len(row) for row in rows], max_tokens, max_rows) if deeper else []
+        budget = batch_tokens(max_tokens, self.device.type)
+        batches = token_batches([len(row) for row in rows], budget, max_rows) if deeper else []
         dtype = dtype or self.autocast_dtype
         precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
         steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
         end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None
         # One autocast region for all batches: it casts each weight once and keeps the copy until it is left.
-        with precision:
+        with precision, packed_weights(self, dtype, sum(map(len, rows))), self._captured.shortened():
             for batch in steps:
                 batch_rows = [rows[i] for i in batch]
                 if end_to_end:

@@ -12,7 +12,7 @@ import torch
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.batching import pad, token_batches
+from starbucks_retrieval.models.batching import batch_tokens, pad, token_batches
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.sizes import Size, Sizes
@@ -89,7 +89,7 @@ class GraphBackend(ABC):
         results.update(self._encoder.look_up(rows, [size for size in sizes if not size.layer]))
         if not graph_layers(sizes):
             return results
-        batches = token_batches([len(row) for row in rows], max_tokens)
+        batches = token_batches([len(row) for row in rows], batch_tokens(max_tokens, "cpu"))
         run = self.runner()
         normalize = self._encoder.config.normalize
         for batch in progress(batches, len(batches), "batches", label) if label else batches:

@@ -1,0 +1,36 @@
+"""The last layer for the first token alone gives what the whole layer gives, and computes nothing else of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import FAMILIES, save_model
+
+from starbucks_retrieval.models import NestedEncoder, first_token
+from starbucks_retrieval.sizes import Sizes
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Texts of 20, 11 and 1 tokens, enough of them for the layer to be shortened."""
+    ids = torch.randint(5, 100, (30, 20), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(20) < torch.tensor([[20], [11], [1]]).repeat(10, 1)).long()
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_first_token_of_the_last_layer(tmp_path, family):
+    save_model(tmp_path, family)
+    encoder = NestedEncoder.from_pretrained(tmp_path, device="cpu")
+    encoder.config = encoder.config.__class__(pooling="cls", sizes=Sizes.parse("2:8,4:32"))
+    rows = []
+    for layer in encoder.backbone.modules():
+        if type(layer).__name__.endswith("Intermediate"):
+            layer.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
+    texts = [row[mask.bool()].tolist() for row, mask in zip(*batch().values())]
+    found = encoder.embed(texts, encoder.sizes)
+    assert (rows == [20, 20, 20, 1]) == (family in first_token.FAMILIES)
+    with torch.no_grad():  # the pooled outputs of `forward` are those of the truncated model, bit for bit
+        expected = encoder(**batch(), layers=encoder.sizes.layers)
+    assert rows[4:] == ([20] * 4 if family in first_token.FAMILIES else rows[:4])
+    for size, vectors in found.items():
+        torch.testing.assert_close(torch.from_numpy(vectors), expected[size.layer][:, : size.dim], rtol=1e-5, atol=1e-6)
