@@ -61,6 +61,9 @@ def main() -> None:
             texts, size, max_length=196, max_tokens=settings.max_tokens_per_batch, dtype=torch.bfloat16
         )
 
+    def rivals(size: Size, number: int) -> object:
+        return rival(texts, size) if rival is not None else None
+
     contenders: dict[str, Callable[[int], object]] = {"matmul": multiply}
     for kind in encoders:
         contenders |= {f"{kind} {size}": partial(embed, kind, Sizes([size])) for size in sizes}
@@ -69,7 +72,7 @@ def main() -> None:
     for size in sizes:
         contenders[f"ours {size}"] = partial(encode, size)
         if rival is not None:
-            contenders[f"sentence-transformers {size}"] = lambda _, size=size: rival(texts, size)
+            contenders[f"sentence-transformers {size}"] = partial(rivals, size)
     for run in contenders.values():
         run(0)
     one, other = (embed(kind, Sizes([sizes.full]), 0)[sizes.full] for kind in encoders)

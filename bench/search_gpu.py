@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import common
@@ -40,9 +41,7 @@ def main() -> None:
             start = time.perf_counter()
             index = build(passages)
             seconds = time.perf_counter() - start
-            laps = common.interleaved(
-                {name: lambda _, index=index, queries=queries: index.search(queries, settings.depth)}, settings.rounds
-            )
+            laps = common.interleaved({name: partial(_search, index, queries, settings.depth)}, settings.rounds)
             report.line(
                 f"{name} at {size}",
                 "queries/s; recall: share of the exact best that is found; seconds to build, once",
@@ -81,6 +80,10 @@ def _flat(faiss: Any, gpu: Any, passages: np.ndarray) -> Any:
     index = index if gpu is None else faiss.index_cpu_to_gpu(gpu, 0, index)
     index.add(passages)
     return index
+
+
+def _search(index: Any, queries: np.ndarray, depth: int, number: int) -> object:
+    return index.search(queries, depth)
 
 
 def _best(index: Any, queries: np.ndarray, depth: int) -> np.ndarray:
