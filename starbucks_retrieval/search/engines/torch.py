@@ -25,6 +25,8 @@ _ROUNDING = 2.0**-8  # of bfloat16: rounding errs by no more than this share
 _LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
 _LONG_VECTOR = 512  # dimensions
 _BLOCK_ROWS = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
+_CACHED_SCORES = 2**19  # of a product on a CPU: they stay in its cache until they are compared
+_STRIPES = 16  # scores whose greatest is compared first
 
 
 class TorchEngine(CandidateEngine):
@@ -63,6 +65,8 @@ class TorchCandidateGenerator:
         dim = store.spec.size.dim
         left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
         rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
+        if self.device.type == "cpu":
+            rows = min(rows, max(512, _CACHED_SCORES // len(queries) // _STRIPES * _STRIPES))
         kept = TopRows(len(queries), plan.candidates, self.device)
         product = _Product(left, min(rows, store.count))
         largest_move = 0.0  # no passage moved by more than this when it was rounded
@@ -118,7 +122,8 @@ class TopRows:
         if self.floor is None:
             self._take_best(start, scores)
             return
-        query, row = _nonzero(scores > self.floor.to(scores.dtype))  # a score of this dtype: the cast is exact
+        few = start > _STRIPES**2 * self.count  # about `count` of every `start` scores enter
+        query, row = _above(scores, self.floor.to(scores.dtype), few)  # of this dtype: the cast is exact
         per_query = torch.bincount(query, minlength=len(scores))
         most = int(per_query.max())
         if most > self.count:
@@ -150,11 +155,29 @@ class TopRows:
             self.filled, self.floor = self.count, best.min(dim=1, keepdim=True).values
 
 
-def _nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:
-    if mask.device.type != "cpu":
-        query, row = mask.nonzero(as_tuple=True)
+def _above(scores: Tensor, floor: Tensor, few: bool) -> tuple[Tensor, Tensor]:
+    """Return the queries and rows of the scores [queries, rows] above `floor` [queries, 1], ordered by query.
+
+    At 32 dimensions, comparing all scores takes torch longer than computing them, and NumPy half as long. If `few` pass,
+    the greatest of every `_STRIPES` scores is compared first, which takes a sixth, and then the scores under those that
+    pass.
+    """
+    if scores.device.type != "cpu":
+        query, row = (scores > floor).nonzero(as_tuple=True)
         return query, row
-    found = torch.from_numpy(np.flatnonzero(mask.numpy()))  # ten times as fast where few are set
+    width, remainder = divmod(scores.shape[1], _STRIPES)
+    if few and not remainder:
+        stripes = scores.view(len(scores), _STRIPES, width)
+        query, column = _nonzero((stripes.amax(1) > floor).numpy())
+        hit, stripe = _nonzero((stripes[query, :, column] > floor[query]).numpy())
+        return query[hit], stripe * width + column[hit]
+    if scores.dtype == torch.bfloat16:  # which NumPy lacks
+        return _nonzero((scores > floor).numpy())
+    return _nonzero(scores.numpy() > floor.numpy())
+
+
+def _nonzero(mask: np.ndarray) -> tuple[Tensor, Tensor]:
+    found = torch.from_numpy(np.flatnonzero(mask))  # ten times as fast as torch where few are set
     return found // mask.shape[1], found % mask.shape[1]
 
 
