@@ -159,3 +159,22 @@ def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(UserError, match=device) as caught:
         torch_generator(device)
     assert caught.value.hint == "say --device cpu"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 70])  # a multiple of the stripes, and not
+def test_lists_are_those_of_a_sort_of_all_scores(dtype, width, monkeypatch):
+    """Also when few scores of a block enter, so that only the greatest of 16 are compared with the list."""
+    scores = torch.from_numpy(np.random.default_rng(0).permutation(5 * 40 * width).reshape(5, -1).astype(np.float32))
+    scores = (scores - 5000).to(dtype)
+    kept = engine_module.TopRows(5, 3, torch.device("cpu"))
+    compared = []
+    real = engine_module._nonzero
+    monkeypatch.setattr(engine_module, "_nonzero", lambda mask: compared.append(mask.shape) or real(mask))
+    for start in range(0, scores.shape[1], width):
+        kept.add(start, scores[:, start : start + width].contiguous())
+    best, rows = kept.finish()
+    expected = scores.float().sort(dim=1, descending=True).values[:, :3]
+    assert np.array_equal(best, expected.numpy())
+    assert np.array_equal(scores.float().numpy()[np.arange(5)[:, None], rows], best)
+    assert ((5, 4) in compared) == (width == 64)

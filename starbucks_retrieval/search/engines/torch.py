@@ -33,10 +33,7 @@ class TorchEngine(CandidateEngine):
     """`--engine torch`: a GPU where there is one, unless `--device` says otherwise."""
 
     def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
-        """Return a generator; dtype `auto` is bf16 where that is faster for vectors of `dim`.
-
-        Raises UserError for an unknown dtype and for a device that is not there.
-        """
+        """Return a generator; dtype `auto` is bf16 where that is faster. Raises UserError for a device that is absent."""
         if options.dtype not in ("auto", "fp32", "bf16"):
             raise UserError(f"--dtype {options.dtype} is not one for searching", "use fp32, bf16 or auto")
         device = resolve_device(options.device)
@@ -54,8 +51,7 @@ class TorchCandidateGenerator:
     def __init__(self, device: torch.device, bf16: bool) -> None:
         self.device = device
         self.bf16 = bf16
-        # Scores in bfloat16 are coarser: more candidates are kept, and all that may matter are scored exactly.
-        self.overfetch = 2 if bf16 else 1
+        self.overfetch = 2 if bf16 else 1  # coarser scores: more candidates are kept and scored exactly
 
     def generate(
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
@@ -158,13 +154,11 @@ class TopRows:
 def _above(scores: Tensor, floor: Tensor, few: bool) -> tuple[Tensor, Tensor]:
     """Return the queries and rows of the scores [queries, rows] above `floor` [queries, 1], ordered by query.
 
-    At 32 dimensions, comparing all scores takes torch longer than computing them, and NumPy half as long. If `few` pass,
-    the greatest of every `_STRIPES` scores is compared first, which takes a sixth, and then the scores under those that
-    pass.
+    At 32 dimensions, comparing all scores takes torch longer than computing them. If `few` pass, the greatest of every
+    `_STRIPES` scores is compared first, then those under it: a sixth of the time.
     """
     if scores.device.type != "cpu":
-        query, row = (scores > floor).nonzero(as_tuple=True)
-        return query, row
+        return (scores > floor).nonzero(as_tuple=True)  # type: ignore[return-value]
     width, remainder = divmod(scores.shape[1], _STRIPES)
     if few and not remainder:
         stripes = scores.view(len(scores), _STRIPES, width)
@@ -212,7 +206,7 @@ def _bf16_error(queries: np.ndarray, moved: np.ndarray, largest_move: float, lar
 
 @contextmanager
 def float32_products() -> Iterator[None]:
-    """Compute float32 products in float32 inside this context, as the error bound needs, whatever the program's setting."""
+    """Compute float32 products in float32 inside this context, as the error bound needs."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
