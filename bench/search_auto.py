@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ from typing import Any
 import common
 import numpy as np
 import search_common
+import torch
 
 from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.search.codes import code_shortlister
+from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import CODES, Funnel
 from starbucks_retrieval.search.funnel_choice import DIMS, choose_funnel
 from starbucks_retrieval.search.funnel_quality import JudgedQuality
@@ -44,6 +48,7 @@ def main() -> None:
     flags.add_argument("--shallow", default="0:128@1000", help="first step of the funnel to compare with")
     flags.add_argument("--funnel", default=None, help="measure this one instead of choosing")
     flags.add_argument("--codes", nargs="*", default=list(CODES), help="codes to try")
+    flags.add_argument("--processor", action="store_true", help="processor time on one thread: for a busy machine")
     settings = flags.parse_args()
     sizes = stored_sizes(settings.passage_reps)
     full = sizes[-1]
@@ -92,11 +97,16 @@ def _compare(
         "batch_size": batch_size,
         "generator": search_common.generator("auto", batch_size, stores[full]),
     }
+    if settings.processor:
+        torch.set_num_threads(1)
+        import_faiss().omp_set_num_threads(1)
+        options |= {"threads": 1}
     shares: dict[str, float] = {}
     if settings.funnel:
         chosen = Funnel.parse(settings.funnel).at_depth(10)
     else:
-        choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options)
+        timed = {"timer": _processor_time} if settings.processor else {}
+        choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options, **timed)
         print(choice, choice.finalists, file=sys.stderr, flush=True)
         chosen, shares = choice.funnel, {"share_on_tuning": round(choice.score / choice.full_score, 4)}
     tested = [row for row, name in enumerate(ids) if name in test]
@@ -116,7 +126,10 @@ def _compare(
         run = partial(_search, asked, held, funnel, first, options)
         scores[name] = quality.scores(run(len(tested))).mean()
         contenders[name] = run
-    seconds = common.interleaved({name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds)
+    clock = time.process_time if settings.processor else time.perf_counter
+    seconds = common.interleaved(
+        {name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds, clock
+    )
     for rival in [name for name in funnels if name != "chosen"]:
         report.line(
             f"{chosen} over {funnels[rival]}, {batch_size} at once",
@@ -129,6 +142,13 @@ def _compare(
             test_queries=len(tested),
             query_ms={name: round(1000 * float(np.median(laps)) / _TIMED, 3) for name, laps in seconds.items()},
         )
+
+
+def _processor_time(what: str, run: Callable[[], object]) -> float:
+    """In place of `stopwatch`; `what` is not used."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
 
 
 def _timed(run: partial[np.ndarray], number: int) -> np.ndarray:

@@ -8,8 +8,6 @@ the machine matters less; the rival is IndexFlatIP over all vectors of the deepe
 
 from __future__ import annotations
 
-import gc
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -63,9 +61,7 @@ def main() -> None:
     flat = search_common.plain_flat(store)
     with tempfile.TemporaryDirectory() as folder:
         for batch in settings.batch_size:
-            ways: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-                "plain": lambda some, batch=batch: search_common.plain_search(flat, some, _DEPTH, batch)[0]
-            }
+            ways: dict[str, Callable[[np.ndarray], np.ndarray]] = {"plain": partial(_plain, flat, batch)}
             sizes: dict[str, float] = {"plain": 4.0 * full.dim}
             for way in settings.ways:
                 ways[way], sizes[way] = _way(way, settings, full, batch, Path(folder))
@@ -95,6 +91,10 @@ def _way(
     return partial(_through, funnel, stores, first, batch), float(bytes_each)
 
 
+def _plain(flat: Any, batch: int, queries: np.ndarray) -> np.ndarray:
+    return search_common.plain_search(flat, queries, _DEPTH, batch)[0]
+
+
 def _by_index(index: Any, parameters: dict[str, float], batch: int, queries: np.ndarray) -> np.ndarray:
     found = np.full((len(queries), _DEPTH), -1)
     for start in range(0, len(queries), batch):
@@ -108,7 +108,7 @@ def _through(
     funnel: Funnel, stores: dict[Size, EmbeddingStore], first: Any, batch: int, queries: np.ndarray
 ) -> np.ndarray:
     cut = {size: _unit(queries[:, : size.dim], stores[size]) for size in funnel.sizes}
-    options = {"batch_size": batch, "threads": 1}
+    options: dict[str, Any] = {"batch_size": batch, "threads": 1}
     if first is None and batch >= 16:
         options["generator"] = search_common.generator("torch-fp32", batch, stores[funnel.sizes[0]])
     return np.concatenate([rows for rows, _ in funnel_search(cut, stores, funnel, first=first, **options)])
@@ -118,6 +118,10 @@ def _unit(queries: np.ndarray, store: EmbeddingStore) -> np.ndarray:
     if not store.spec.normalize:
         return queries
     return queries / np.linalg.norm(queries, axis=1, keepdims=True).clip(1e-12)
+
+
+def _timed(run: Callable[[np.ndarray], np.ndarray], queries: np.ndarray, number: int) -> np.ndarray:
+    return run(queries)
 
 
 def _compare(
@@ -132,14 +136,8 @@ def _compare(
 ) -> None:
     found = {name: run(queries) for name, run in ways.items()}
     some = queries[: settings.queries]
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(settings.rounds):
-        for name, run in ways.items():
-            gc.collect()
-            began = time.process_time()
-            run(some)
-            seconds[name].append(time.process_time() - began)
-        print(f"round {number + 1} of {settings.rounds}, {batch} at once", file=sys.stderr, flush=True)
+    laps = {name: partial(_timed, run, some) for name, run in ways.items()}
+    seconds = common.interleaved(laps, settings.rounds, "processor")
     kept = Agreement(exact)
     best = judged.scores(exact).mean() if judged is not None else None
     for name in ways:

@@ -33,18 +33,20 @@ def test_codes_need_passages_to_learn_from(open_written):
         code_shortlister(Funnel.parse("6:8/int4@1,6:8").steps[0], store)
 
 
-@pytest.mark.parametrize(("code", "keep"), [("int8", 10), ("binary", 250)])
-def test_codes_that_are_stored_beside_the_vectors_are_scanned(open_written, code, keep, monkeypatch):
+@pytest.mark.parametrize(("code", "keep"), [("int8", 10), ("binary", 280)])
+@pytest.mark.parametrize("dim", [12, 64, 128])
+def test_codes_that_are_stored_beside_the_vectors_are_scanned(open_written, code, keep, dim, monkeypatch):
     rng = np.random.default_rng(0)
-    vectors = (rng.standard_normal((300, 12)) * np.arange(1, 13) + 0.5).astype(np.float32)
-    store = open_written([f"d{i}" for i in range(300)], vectors, "passages/L6-D12", size=Size(6, 12))
+    spread = np.linspace(1, 2, dim)
+    vectors = (rng.standard_normal((300, dim)) * spread + 0.5).astype(np.float32)
+    store = open_written([f"d{i}" for i in range(300)], vectors, f"passages/L6-D{dim}", size=Size(6, dim))
     quantise_stores(store.folders, code)
     monkeypatch.setattr("starbucks_retrieval.search.codes.make_index", lambda *_: pytest.fail("codes were made anew"))
-    queries = {Size(6, 12): rng.standard_normal((5, 12)).astype(np.float32)}
-    funnel = Funnel.parse(f"6:12/{code}@{keep},6:12@5")
+    queries = {Size(6, dim): rng.standard_normal((5, dim)).astype(np.float32)}
+    funnel = Funnel.parse(f"6:{dim}/{code}@{keep},6:{dim}@5")
     first = code_shortlister(funnel.steps[0], store)
-    [(rows, scores)] = funnel_search(queries, {Size(6, 12): store}, funnel, first=first)
-    [(exact, exact_scores)] = funnel_search(queries, {Size(6, 12): store}, Funnel.parse("6:12@5"))
+    [(rows, scores)] = funnel_search(queries, {Size(6, dim): store}, funnel, first=first)
+    [(exact, exact_scores)] = funnel_search(queries, {Size(6, dim): store}, Funnel.parse(f"6:{dim}@5"))
     assert rows.tolist() == exact.tolist()
     assert scores.tobytes() == exact_scores.tobytes()
 

@@ -158,7 +158,7 @@ def _above(scores: Tensor, floor: Tensor, few: bool) -> tuple[Tensor, Tensor]:
     `_STRIPES` scores is compared first, then those under it: a sixth of the time.
     """
     if scores.device.type != "cpu":
-        return (scores > floor).nonzero(as_tuple=True)  # type: ignore[return-value]
+        return (scores > floor).nonzero(as_tuple=True)
     width, remainder = divmod(scores.shape[1], _STRIPES)
     if few and not remainder:
         stripes = scores.view(len(scores), _STRIPES, width)
