@@ -105,7 +105,7 @@ def _compare(
     if settings.funnel:
         chosen = Funnel.parse(settings.funnel).at_depth(10)
     else:
-        timed = {"timer": _processor_time} if settings.processor else {}
+        timed: dict[str, Any] = {"timer": _processor_time} if settings.processor else {}
         choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options, **timed)
         print(choice, choice.finalists, file=sys.stderr, flush=True)
         chosen, shares = choice.funnel, {"share_on_tuning": round(choice.score / choice.full_score, 4)}
