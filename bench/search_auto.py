@@ -126,7 +126,7 @@ def _compare(
         run = partial(_search, asked, held, funnel, first, options)
         scores[name] = quality.scores(run(len(tested))).mean()
         contenders[name] = run
-    clock = time.process_time if settings.processor else time.perf_counter
+    clock = "processor" if settings.processor else "wall"
     seconds = common.interleaved(
         {name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds, clock
     )

@@ -9,7 +9,6 @@ the machine matters less; the rival is IndexFlatIP over all vectors of the deepe
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
