@@ -48,7 +48,6 @@ def main() -> None:
     flags.add_argument("--shallow", default="0:128@1000", help="first step of the funnel to compare with")
     flags.add_argument("--funnel", default=None, help="measure this one instead of choosing")
     flags.add_argument("--codes", nargs="*", default=list(CODES), help="codes to try")
-    flags.add_argument("--processor", action="store_true", help="processor time on one thread: for a busy machine")
     settings = flags.parse_args()
     sizes = stored_sizes(settings.passage_reps)
     full = sizes[-1]
@@ -97,7 +96,7 @@ def _compare(
         "batch_size": batch_size,
         "generator": search_common.generator("auto", batch_size, stores[full]),
     }
-    if settings.processor:
+    if settings.clock == "processor":
         torch.set_num_threads(1)
         import_faiss().omp_set_num_threads(1)
         options |= {"threads": 1}
@@ -105,7 +104,7 @@ def _compare(
     if settings.funnel:
         chosen = Funnel.parse(settings.funnel).at_depth(10)
     else:
-        timed: dict[str, Any] = {"timer": _processor_time} if settings.processor else {}
+        timed: dict[str, Any] = {"timer": _processor_time} if settings.clock == "processor" else {}
         choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options, **timed)
         print(choice, choice.finalists, file=sys.stderr, flush=True)
         chosen, shares = choice.funnel, {"share_on_tuning": round(choice.score / choice.full_score, 4)}
@@ -126,9 +125,8 @@ def _compare(
         run = partial(_search, asked, held, funnel, first, options)
         scores[name] = quality.scores(run(len(tested))).mean()
         contenders[name] = run
-    clock = "processor" if settings.processor else "wall"
     seconds = common.interleaved(
-        {name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds, clock
+        {name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds, settings.clock
     )
     for rival in [name for name in funnels if name != "chosen"]:
         report.line(

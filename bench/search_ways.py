@@ -2,8 +2,8 @@
 
 Stores of a real model (`starbucks encode`, `starbucks store quantise`) are searched in the ways that --ways names: at a size
 (6:384), at a size of the quantised store beside it (int8=6:384), through a funnel (6:384/int8@50,6:384) or by an index
-(IVF1024,SQ8;nprobe=16, whose best are scored again). Times are those of the processor, on one thread, so that other work on
-the machine matters less; the rival is IndexFlatIP over all vectors of the deepest size in single precision.
+(IVF1024,SQ8;nprobe=16, whose best are scored again). Times are those of the processor on one thread, unless --clock wall is
+given, so that other work matters less; the rival is IndexFlatIP over all vectors of the deepest size in single precision.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main() -> None:
     flags.add_argument("--qrels", default=None, help="judgements, for nDCG@10; only these queries are searched")
     flags.add_argument("--queries", type=int, default=64, help="queries a round that are timed")
     flags.add_argument("--batch_size", type=int, nargs="+", default=[64, 1], help="queries at once")
+    flags.set_defaults(clock="processor")
     settings = flags.parse_args()
     torch.set_num_threads(1)
     import_faiss().omp_set_num_threads(1)
@@ -54,9 +55,7 @@ def main() -> None:
     queries = own.vectors(asked).astype(np.float32)
     [(exact, _)] = exact_search(queries, store, _DEPTH, batch_size=-1)
     judged = JudgedQuality([qrels[ids[row]] for row in asked], store) if qrels is not None else None
-    report = common.Report(
-        "search_ways", settings, passages=store.count, queries=len(asked), clock="processor, one thread"
-    )
+    report = common.Report("search_ways", settings, passages=store.count, queries=len(asked), threads=1)
     flat = search_common.plain_flat(store)
     with tempfile.TemporaryDirectory() as folder:
         for batch in settings.batch_size:
@@ -136,7 +135,7 @@ def _compare(
     found = {name: run(queries) for name, run in ways.items()}
     some = queries[: settings.queries]
     laps = {name: partial(_timed, run, some) for name, run in ways.items()}
-    seconds = common.interleaved(laps, settings.rounds, "processor")
+    seconds = common.interleaved(laps, settings.rounds, settings.clock)
     kept = Agreement(exact)
     best = judged.scores(exact).mean() if judged is not None else None
     for name in ways:
