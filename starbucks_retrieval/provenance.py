@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.version import __version__
 
 DIGEST = "digest"  # an entry of a JSON file
@@ -122,3 +123,35 @@ def refuse_newer(version: Any, newest: int, path: Any, otherwise: str) -> None:
             f"{path} has version {version}, this program reads up to {newest}",
             f"upgrade starbucks-retrieval, or {otherwise}",
         )
+
+
+# Flags of `train` that decide which texts are negatives, and how much of a text is read.
+_NEGATIVES = (
+    *("false_negatives", "train_group_size", "in_batch_negatives", "query_negatives", "passage_negatives"),
+    *("false_negative_margin", "guide_model_name_or_path", "negatives_x_device", "dataset_path", "dataset_name"),
+    *("corpus_path", "query_max_len", "passage_max_len"),
+)
+
+
+def training_settings(folder: str | Path) -> dict[str, Any]:
+    """Return what has to be alike in the training of compared models: negatives, data, lengths, and rows read.
+
+    Args:
+        folder: A model folder.
+
+    Returns:
+        Flags of `train` by name, those that have a value, and `rows`; {} for a folder without a readable training.json,
+        and for training without labels, which has no negatives.
+    """
+    path = Path(folder).expanduser() / "training.json"
+    try:
+        record: Any = read_json(path) if path.is_file() else None
+        train, settings = record["configuration"]["train"], record["configuration"]["transformers"]
+        if train["objective"] == "distil":
+            return {}
+        found = {name: train[name] for name in _NEGATIVES if train.get(name) is not None}
+        steps = max((entry.get("step", 0) for entry in record["history"]), default=0)
+        rows = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * steps
+        return found | ({"rows": rows} if rows else {})
+    except (UserError, KeyError, TypeError, AttributeError):
+        return {}

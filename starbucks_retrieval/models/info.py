@@ -26,6 +26,7 @@ from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_inputs, map_shape, quiet_transformers
 from starbucks_retrieval.models.modules_json import HeadModule, read_head
 from starbucks_retrieval.models.projections import TokenTable
+from starbucks_retrieval.provenance import training_settings
 from starbucks_retrieval.sizes import Size, Sizes
 
 _VOCABULARY = 1000  # words of the model that is timed: a table of all words would take longer to make
@@ -60,10 +61,13 @@ class ModelInfo:
         """Return what result files record about the sizes that the model was made for.
 
         Returns:
-            `model_sizes`, as text (the full size of a bare backbone), and `fitted_layers`, which can be cut to any dim.
+            `model_sizes`, as text (the full size of a bare backbone), `fitted_layers`, which can be cut to any dim, and
+            `training`, what has to be alike in the training of compared models, if a folder records it.
         """
         sizes = self.config.sizes or Size(self.num_layers, self.hidden_size)
-        return {"model_sizes": str(sizes), "fitted_layers": list(self.config.projected_layers)}
+        training = training_settings(self.name)
+        made = {"model_sizes": str(sizes), "fitted_layers": list(self.config.projected_layers)}
+        return made | ({"training": training} if training else {})
 
     @cached_property
     def _head(self) -> tuple[HeadModule, ...]:

@@ -31,6 +31,7 @@ from starbucks_retrieval.report.figures import (
     grid_difference_figure,
     grid_figure,
 )
+from starbucks_retrieval.report.findings import trained_models
 from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
 from starbucks_retrieval.report.layer_pairs import layer_pairs_table
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
@@ -52,7 +53,7 @@ class Report:
         title: The heading of the page.
         subtitle: The sentence below it.
         kpis: The large numbers.
-        warnings: Serious findings of the preflight.
+        warnings: Serious findings of the preflight, and methods that were not trained alike.
         tables: The tables.
         drawings: The figures; that of effectiveness stands before the tables.
         sources: The result files.
@@ -75,7 +76,7 @@ class Report:
     def summary(self) -> str:
         """Return one line for a terminal."""
         drawn = f"{len(self.drawings)} figures" if self.drawings else "no figures"
-        found = f"; the preflight's findings: {len(self.warnings)}, see the page" if self.warnings else ""
+        found = f"; warnings: {len(self.warnings)}, see the page" if self.warnings else ""
         page = self.paths[-1]
         return f"{len(self.tables)} tables and {drawn} in {page.parent}, all of them in {page}{found}"
 
@@ -122,6 +123,8 @@ def report(
     correlation_test: CorrelationTest = "fisher",
     measures: Sequence[str] | None = None,
     seeds: bool = False,
+    models: Sequence[str] | None = None,
+    strict: bool = False,
     published: str | Path | None = None,
     title: str = "Every size, measured",
     note: Sequence[str] | None = None,
@@ -140,6 +143,9 @@ def report(
         correlation_test: The test that marks correlations: `fisher` as published, or `williams`, for files with all pairs.
         measures: The measures to show; None shows all.
         seeds: Files of one label are runs of several seeds, whose means are shown.
+        models: `LABEL=folder` of methods whose result files do not know their models (evaluate's): their training.json says
+            whether all methods saw the same negatives, data and lengths.
+        strict: Raise UserError where they did not, instead of a warning.
         published: A reference_results.json, whose scores of the paper are added to the tables.
         title: The heading of the page.
         note: Sentences below every table.
@@ -158,7 +164,9 @@ def report(
         check_margin(margin)
         if baseline is None:
             raise UserError("--margin needs something to be on par with", "name it with --baseline")
-    found = read_inputs(specs, measures=measures, seeds=seeds)
+    found = read_inputs(specs, measures=measures, seeds=seeds, models=trained_models(models or ()))
+    if strict and found.unlike:
+        raise UserError(found.unlike[0], "train them alike, or leave out --strict")
     model_sizes = found.choose_sizes(sizes)
     reference = _baseline(found, baseline)
     printed = read_published(published) if published else NO_PUBLISHED
@@ -173,7 +181,7 @@ def report(
         title=title,
         subtitle=_describe_inputs(found, model_sizes),
         kpis=choose_kpis(found, model_sizes),
-        warnings=found.warnings,
+        warnings=[*found.warnings, *found.unlike],
         tables=tables,
         drawings=drawings,
         sources=found.sources,

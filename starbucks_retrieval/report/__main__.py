@@ -34,6 +34,10 @@ class ReportArguments:
     )
     measures: list[str] | None = flag(None, "measures to show (default: all in the files)")
     seeds: bool = flag(False, "files of one label are runs of several seeds: show means, test over queries and seeds")
+    models: list[str] | None = flag(
+        None, "LABEL=folder of methods scored by evaluate: were all trained with the same negatives, data and lengths?"
+    )
+    strict: bool = flag(False, "fail, and write nothing, where they were not", rare=True)
     published: str | None = flag(None, "reference_results.json: adds the paper's scores, labelled as published")
     title: str = flag("Every size, measured", "title of the page")
     note: list[str] | None = flag(

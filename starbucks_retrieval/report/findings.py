@@ -6,7 +6,73 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.provenance import training_settings
+
 _SHOWN = 3  # sizes that the sentence about a finding names
+
+
+_BUDGET = "rows"
+
+
+def unlike_training(settings: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[list[str], list[str]]:
+    """Compare the training of methods, which is to be alike in everything but the method.
+
+    Args:
+        settings: (method, what `training_settings` returned) of each model.
+
+    Returns:
+        A sentence for each difference of negatives, data or lengths, and one about different numbers of rows. Models of
+        which nothing is known are not compared.
+
+    Example:
+        >>> warnings, notes = unlike_training([("A", {"false_negatives": "keep"}), ("B", {"false_negatives": "mask"})])
+        >>> warnings, notes
+        (['Not like with like: --false_negatives is keep for A and mask for B.'], [])
+    """
+    warnings, notes = [], []
+    for name in dict.fromkeys(name for _, known in settings for name in known):
+        labels: dict[str, list[str]] = {}
+        for label, known in settings:
+            if name in known:
+                labels.setdefault(_value_text(known[name]), []).append(label)
+        if len(labels) < 2:
+            continue
+        parts = [f"{value} for {', '.join(dict.fromkeys(found))}" for value, found in labels.items()]
+        listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
+        if name == _BUDGET:
+            notes.append(f"Rows of training data that a process read: {listed}.")
+        else:
+            warnings.append(f"Not like with like: --{name} is {listed}.")
+    return warnings, notes
+
+
+def _value_text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+
+
+def trained_models(models: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the settings of training of `LABEL=folder`.
+
+    Args:
+        models: Each `LABEL=folder`.
+
+    Raises:
+        UserError: A word names no method, or a folder has no record of its training.
+    """
+    found = []
+    for word in models:
+        label, equals, folder = word.partition("=")
+        settings = training_settings(folder) if equals and label else {}
+        if not settings:
+            raise UserError(
+                f"--models {word}: no training.json of labelled training"
+                if equals
+                else f"--models {word} names no method",
+                "write LABEL=folder, the folder of a model that starbucks train wrote",
+            )
+        found.append((label, settings))
+    return found
 
 
 def preflight_warnings(label: str, more: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from starbucks_retrieval.report.columns import (
     is_grid,
     measure_key,
 )
-from starbucks_retrieval.report.findings import preflight_warnings
+from starbucks_retrieval.report.findings import preflight_warnings, unlike_training
 from starbucks_retrieval.report.seeds import add_seed, average_seeds
 from starbucks_retrieval.sizes import Size, pair_name
 
@@ -62,6 +62,7 @@ class ReportInputs:
         left_out: How many scores of queries and passages of different layers are left out.
         notes: Sentences about other scores that were left out or combined.
         warnings: Sentences about serious findings of the preflight.
+        unlike: Sentences about methods that were not trained alike.
     """
 
     methods: list[MethodResults]
@@ -70,6 +71,7 @@ class ReportInputs:
     left_out: int
     notes: list[str]
     warnings: list[str]
+    unlike: list[str]
 
     @property
     def columns(self) -> list[Column]:
@@ -87,7 +89,11 @@ class ReportInputs:
 
 
 def read_inputs(
-    specs: Sequence[str | Path], *, measures: Sequence[str] | None = None, seeds: bool = False
+    specs: Sequence[str | Path],
+    *,
+    measures: Sequence[str] | None = None,
+    seeds: bool = False,
+    models: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> ReportInputs:
     """Read result files, and merge those of one label.
 
@@ -96,6 +102,7 @@ def read_inputs(
         measures: The measures to keep; None keeps all.
         seeds: Files of one label that have the same data set, measure and size are runs of several seeds. A figure is their
             mean.
+        models: (method, settings of its training) of methods whose files do not have them.
 
     Raises:
         UserError: A file cannot be read, `LABEL=` names a file of several methods, two files of one label differ in
@@ -103,11 +110,9 @@ def read_inputs(
     """
     if not specs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
-    methods: dict[str, MethodResults] = {}
-    origins: dict[tuple[str, Column, Size | None], str] = {}
-    sources, left_out = list[Source](), 0
-    listed, unknown = set[Size](), dict[str, list[set[Size]]]()
-    notes, warnings = list[str](), list[str]()
+    methods, origins = dict[str, MethodResults](), dict[tuple[str, Column, Size | None], str]()
+    sources, left_out, listed, unknown = list[Source](), 0, set[Size](), dict[str, list[set[Size]]]()
+    notes, warnings, training = list[str](), list[str](), list(models)
     for spec in specs:
         path, parts = _read_file(str(spec))
         for part in _of_measures(parts, measures):
@@ -125,16 +130,21 @@ def read_inputs(
             elif part.layout is None:
                 unknown.setdefault(part.label, []).append(sizes)
             warnings += [text for text in preflight_warnings(part.label, part.more) if text not in warnings]
+            if isinstance(trained := part.more.get("training"), dict):
+                training.append((part.label, trained))
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         if len(parts) == 1:
             notes += _add_costs(methods[parts[0].label], parts[0].more, path)
     _check_measures(measures, methods.values())
+    unlike, budgets = unlike_training(training)
     notes += [note for method in methods.values() for note in average_seeds(method)]
-    notes += _average_parts([*methods.values()])
+    notes += [*_average_parts([*methods.values()]), *budgets]
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
-    return ReportInputs(merged, sources, listed.union(*map(_guess_list, unknown.values())), left_out, notes, warnings)
+    return ReportInputs(
+        merged, sources, listed.union(*map(_guess_list, unknown.values())), left_out, notes, warnings, unlike
+    )
 
 
 def _of_measures(parts: Sequence[Results], measures: Sequence[str] | None) -> list[Results]:

@@ -152,7 +152,7 @@ def test_a_file_in_place_of_the_folder_is_refused(two_methods, tmp_path):
 def test_serious_findings_stand_on_top(write, tmp_path, capsys):
     path = write("a.json", [Cell("web", "RR@10", Size(2, 8), 0.5, 4)], findings={"web": {"2:8": ["hub documents"]}})
     assert run_command(main, ["--input", path, "--output_dir", str(tmp_path / "out"), "--no_figures"]) == 0
-    assert "the preflight's findings: 1" in capsys.readouterr().err
+    assert "warnings: 1" in capsys.readouterr().err
     text = (tmp_path / "out" / "index.html").read_text()
     assert text.index("ours, web at 2:8: hub documents") < text.index("<section")
 

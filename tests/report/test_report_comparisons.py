@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.equivalence import CorrelationDifference
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.metrics.significance import compare_correlations
+from starbucks_retrieval.provenance import training_settings
 from starbucks_retrieval.report.__main__ import main
 from starbucks_retrieval.report.comparisons import SignificanceMarks, differences_table
 from starbucks_retrieval.report.inputs import read_inputs
@@ -150,9 +152,45 @@ def test_measures_are_filtered_by_any_of_their_names(write):
         read_inputs(made, measures=["RR@10", "P@1"])
 
 
+def trained(folder, **flags):
+    folder.mkdir()
+    train = {"objective": "srl", "false_negatives": "keep", "train_group_size": 8, "dataset_path": ["a.jsonl"], **flags}
+    settings = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    record = {"configuration": {"train": train, "transformers": settings}, "history": [{"step": 5}]}
+    (folder / "training.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_methods_that_were_not_trained_alike_are_named(files, tmp_path, capsys, write):
+    models = {
+        "base": trained(tmp_path / "m1"),
+        "near": trained(tmp_path / "m2", false_negatives="mask"),
+        "far": trained(tmp_path / "m3", objective="distil"),  # without labels there are no negatives
+    }
+    assert training_settings(models["base"])["rows"] == 160 and training_settings(models["far"]) == {}
+    known = [f"{name}={folder}" for name, folder in models.items() if name != "far"]
+    argv = ["--input", *files, "--output_dir", str(tmp_path / "out"), "--no_figures", "--models", *known]
+    assert run_command(main, argv) == 0
+    assert "warnings: 1" in capsys.readouterr().err
+    sentence = "Not like with like: --false_negatives is keep for base and mask for near."
+    assert sentence in (tmp_path / "out" / "index.html").read_text()
+    assert run_command(main, [*argv, "--output_dir", str(tmp_path / "no"), "--strict"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {sentence}"
+    assert not (tmp_path / "no").exists()
+    # Files of sts and grid know it themselves.
+    one = write("one.json", [cell(BASE)], "one", "grid", training=training_settings(models["base"]))
+    two = write("two.json", [cell(BASE)], "two", "grid", training={"false_negatives": "keep", "rows": 80})
+    inputs = read_inputs([one, two])
+    assert (
+        inputs.unlike == [] and "Rows of training data that a process read: 160 for one and 80 for two." in inputs.notes
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
+        ("--models near", "names no method"),
+        ("--models near=absent", "no training.json"),
         ("--margin 0.01", "--margin needs"),
         ("--margin 0 --baseline base", "a margin of 0"),
         ("--measures P@3", "--measures P@3"),
