@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(FAISS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes: without compiled files each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo demo-short test test-slow attack lint audit dist pipelines wheel docs bench bench-gpu clean
 

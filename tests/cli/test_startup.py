@@ -21,6 +21,7 @@ LARGE = ("torch", "transformers", "datasets", "faiss", "scipy", "sklearn", "pand
 MODEL, DATA, OUT = ("--model_name_or_path", "./missing"), ("--dataset_path", "missing.jsonl"), ("--output_dir", "out")
 NEVER = (
     *("scipy", "sklearn", "pandas", "datasets", "pyarrow", "accelerate", "sympy", "matplotlib"),
+    *("sentence_transformers", "mteb"),
     *("torch._dynamo", "transformers.modeling_utils", "transformers.generation.utils"),
 )
 

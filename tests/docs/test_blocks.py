@@ -14,7 +14,7 @@ from starbucks_retrieval import Size
 from starbucks_retrieval.metrics.results import read_results
 
 # Pages whose blocks take longer than a few seconds even with samples.
-LONG = {"docs/howto/serve.md", "docs/howto/size.md", "docs/results.md", "docs/tutorial.md"}
+LONG = {"docs/howto/serve.md", "docs/howto/size.md", "docs/install.md", "docs/results.md", "docs/tutorial.md"}
 
 RUNNABLE = [
     page for page in pages() if page.startswith(("README", "docs/")) and any(to_run(block) for block in blocks(page))

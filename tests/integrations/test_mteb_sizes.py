@@ -1,5 +1,7 @@
 """MtebModel: prompts of tasks, several sizes from one pass, metadata from which mteb loads a size."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from fitted_models import fitted, load
@@ -8,7 +10,8 @@ from made_tasks import made_collection, made_pairs, retrieval_task, sts_task
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.integrations import MtebModel
 
-mteb = pytest.importorskip("mteb", minversion="2.0", reason="needs the package mteb 2")
+# Every test process collects every file: the import would cost each of them seconds.
+pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="needs the package mteb 2")
 QUIET = {"cache": None, "show_progress_bar": False}
 
 
@@ -41,6 +44,8 @@ def encoded(monkeypatch):
 
 
 def test_several_sizes_from_one_pass(folder, encoded):
+    import mteb
+
     tasks = [retrieval_task(made_collection()), sts_task(made_pairs())]
     model = MtebModel(folder)
     results = model.evaluate(tasks, ["2:8", "4:32", "1:8/4:8"], **QUIET)
@@ -62,6 +67,8 @@ def test_the_sizes_of_the_model_are_the_default(folder):
 
 
 def texts_of(model, monkeypatch, **options):
+    import mteb
+
     """The prefixes with which a model embeds queries, passages and sentences of a task."""
     seen = []
     embed_sizes = MtebModel._embed_sizes
@@ -103,6 +110,8 @@ def test_instructions_of_tasks(folder, monkeypatch):
 
 
 def test_mteb_loads_a_size_from_metadata(folder):
+    import mteb
+
     meta = MtebModel(folder, prompts={"query": "w1 "}).sizes_meta()
     assert meta.embed_dim == [8, 32]
     assert meta.revision == NestedEncoder.from_pretrained(folder).fingerprint(4)

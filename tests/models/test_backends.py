@@ -25,6 +25,7 @@ from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
 from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
 from starbucks_retrieval.models.backends.torch import TorchBackend
+from starbucks_retrieval.models.batching import pad
 
 SIZES = Sizes.parse("1:4,1:8,2:32")
 BACKENDS = ("onnx", "openvino")
@@ -215,7 +216,16 @@ def test_architectures(tmp_path, backend, family):
     check(load(tmp_path, family, pooling="mean" if family in DECODERS else "cls"), backend)
 
 
-@pytest.mark.parametrize("backend", ["openvino", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_the_graph_pools_the_last_token(tmp_path):
+    encoder, rows = load(tmp_path, pooling="last"), token_rows(8)
+    batch = pad(rows, encoder.tokenizer.pad_token_id)
+    pooled = PooledLayersGraph(encoder, [1, 2])(batch["input_ids"], batch["attention_mask"])
+    for found, expected in zip(pooled, encoder.embed(rows, Sizes.parse("1:32,2:32")).values(), strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.slow  # converting takes seconds
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_last_token_pooling(tmp_path, backend):
     needs(backend)
     check(load(tmp_path, pooling="last"), backend)

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from importlib.util import find_spec
 
 import pytest
-
-pytest.importorskip("matplotlib")
 
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.cost_figures import cheapest_best, latency_figure, pareto_figure
@@ -15,6 +14,9 @@ from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid
+
+# Every test process collects every file: the import would cost each of them seconds.
+pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the package matplotlib")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.sizes import Size
 
-pytest.importorskip("pymilvus")
+# Every test process collects every file: the import would cost each of them seconds.
+pytestmark = pytest.mark.skipif(find_spec("pymilvus") is None, reason="needs the package pymilvus")
 
 SMALL, LARGE = Size(2, 8), Size(6, 24)
 SERVER = os.environ.get("STARBUCKS_MILVUS_URI")

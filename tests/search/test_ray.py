@@ -1,4 +1,5 @@
 from contextlib import closing
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import EngineOptions
 from starbucks_retrieval.search.engines.ray import RaySearch, RowRangeView, _shares
 
-ray = pytest.importorskip("ray")
+# Every test process collects every file: the import would cost each of them seconds.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the package ray")
 
 
 @pytest.fixture
@@ -28,6 +30,8 @@ def joined(found):
 
 @pytest.mark.slow
 def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_written, corpus, monkeypatch):
+    import ray
+
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ids, vectors, queries = corpus
     whole = open_written(ids, vectors)
@@ -83,6 +87,8 @@ def test_shares_cover_the_store(open_written, corpus, workers):
 
 
 def test_bad_requests_start_no_ray(open_written, corpus):
+    import ray
+
     ids, vectors, queries = corpus
     folders = open_written(ids, vectors).folders
     for wrong, options, what in [
