@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 
 SMALL_FILE = 64 << 20  # bytes of a file that is read whole to count its records
 _MAX_CANDIDATES = 100_000  # enough to find a true duplicate among them, few enough to hold in memory
-_COUNTED = 1 << 30  # bytes of a larger file in which lines are counted
-_BLOCK = 1 << 20
+_COUNTED, _BLOCK = 1 << 30, 1 << 20  # bytes of a larger file in which lines are counted, and of one read
 
 T = TypeVar("T")
 Read = Callable[[int, int | None], NumberedRows]  # rows from position `start` up to `stop`
@@ -76,11 +75,6 @@ class ScoredPair:
 
 def join_text(passage: Passage, separator: str = " ", prefix: str = "") -> str:
     """Return the text given to the model: prefix + title + separator + text, stripped; no separator without a title.
-
-    Args:
-        passage: The passage.
-        separator: Put between title and text.
-        prefix: Put before all.
 
     Example:
         >>> join_text(Passage("d1", "Hens", "They lay eggs."), separator=": ", prefix="passage: ")
@@ -219,8 +213,8 @@ def count_records(records: Records[Any]) -> RecordCount:
         records: What an `open_` function returned.
 
     Returns:
-        The exact number for a Parquet or Arrow file and for a small file; about the number of lines of a large file;
-        unknown for anything else, such as data sets of the hub and of ir_datasets.
+        The exact number for a Parquet or Arrow file and for a small file; about the number of
+        lines of a large one; unknown for anything else, such as data sets of the hub and of ir_datasets.
 
     Raises:
         UserError: A file that is read to its end is malformed.
@@ -231,14 +225,12 @@ def count_records(records: Records[Any]) -> RecordCount:
     for table in (parquet, arrow):
         if find_reader(path) is table.rows:
             return RecordCount(table.count_rows(path), True)
-    size = path.stat().st_size
-    if size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE):
+    size, packed = path.stat().st_size, path.suffix == ".gz"
+    if size <= (SMALL_FILE // 4 if packed else SMALL_FILE):
         return RecordCount(sum(1 for _ in records), True)
-    if path.suffix == ".gz":
-        return RecordCount(None, False)
     lines = read = 0
-    with open(path, "rb") as handle:  # of a file beyond _COUNTED, equally spaced blocks
-        for start in range(0, size, _BLOCK * max(1, size // _COUNTED)):
+    with open(path, "rb") as handle:  # equally spaced blocks of a file beyond _COUNTED, none of a compressed one
+        for start in range(0, 0 if packed else size, _BLOCK * max(1, size // _COUNTED)):
             handle.seek(start)
             block = handle.read(_BLOCK)
             lines, read = lines + block.count(b"\n"), read + len(block)
