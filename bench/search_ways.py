@@ -25,7 +25,7 @@ from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_quality import Agreement, JudgedQuality
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.indexes import build_index, open_index
+from starbucks_retrieval.search.indexes import build_index, open_index, sample_rows
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
@@ -41,6 +41,7 @@ def main() -> None:
     flags.add_argument("--ways", nargs="+", required=True, help="see above")
     flags.add_argument("--qrels", default=None, help="judgements, for nDCG@10; only these queries are searched")
     flags.add_argument("--queries", type=int, default=64, help="queries a round that are timed")
+    flags.add_argument("--limit", type=int, default=500, help="queries whose results are compared, drawn by --seed")
     flags.add_argument("--batch_size", type=int, nargs="+", default=[64, 1], help="queries at once")
     flags.set_defaults(clock="processor")
     settings = flags.parse_args()
@@ -52,6 +53,7 @@ def main() -> None:
     ids = own.ids(np.arange(own.count))
     qrels = read_qrels(settings.qrels) if settings.qrels else None
     asked = np.array([row for row, name in enumerate(ids) if qrels is None or name in qrels])
+    asked = asked[sample_rows(len(asked), settings.limit, settings.seed)]
     queries = own.vectors(asked).astype(np.float32)
     [(exact, _)] = exact_search(queries, store, _DEPTH, batch_size=-1)
     judged = JudgedQuality([qrels[ids[row]] for row in asked], store) if qrels is not None else None

@@ -116,6 +116,7 @@ def choose_funnel(
     max_steps: int = 3,
     codes: Iterable[str] = tuple(CODES),
     margin: float = MARGIN,
+    tolerance: float = 0.15,
     batch_size: int = 1024,
     max_memory: int = MAX_MEMORY,
     threads: int | None = None,
@@ -123,7 +124,7 @@ def choose_funnel(
     seed: int = 42,
     timer: Timer = stopwatch,
 ) -> FunnelChoice:
-    """Choose the fastest funnel that keeps a share of the full size's quality.
+    """Choose the fastest funnel that keeps a share of the full size's quality; of nearly as fast ones, the best.
 
     Quality is nDCG@10 over the judged queries, or the share of the exact ten best that is found. A funnel qualifies if
     the share that it keeps, less `margin` standard errors, is the target: so that other queries keep it too. The full
@@ -140,6 +141,7 @@ def choose_funnel(
         max_steps: Steps of a funnel at most.
         codes: Names of `CODES` to try for the deepest layer.
         margin: Standard errors.
+        tolerance: A funnel is nearly as fast if it takes longer by no more than this share.
         batch_size: Queries that are searched at once; -1: as many as are timed.
         max_memory: Bytes for vectors and lists.
         threads: CPU threads; None: all.
@@ -201,7 +203,10 @@ def choose_funnel(
         for funnel, seconds in laps.items():
             seconds.append(search.seconds(funnel, timer))
     times = {funnel: 1000 * float(np.median(seconds)) for funnel, seconds in laps.items()}
-    chosen = min(times, key=lambda funnel: (times[funnel], cost(funnel, stores[full].count), str(funnel)))
+    # Times this close are equal in the next search; other queries keep most by the funnel that keeps most here.
+    fastest = min(times, key=lambda funnel: (times[funnel], cost(funnel, stores[full].count), str(funnel)))
+    near = [funnel for funnel in times if times[funnel] <= (1 + tolerance) * times[fastest] and funnel != alone]
+    chosen = fastest if fastest == alone else max(near, key=lambda funnel: (share(finalists[funnel]), -times[funnel]))
     return FunnelChoice(
         funnel=chosen,
         full=full,
