@@ -5,7 +5,7 @@ import pytest
 from . import commands
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs(tmp_path_factory, tiny_bert) -> dict[str, commands.Run]:
     """One small run of every command, by name."""
     return commands.make_inputs(tmp_path_factory.mktemp("inputs"), tiny_bert)
