@@ -292,7 +292,7 @@ def read_costs(more: Mapping[str, Any], path: str) -> dict[Size, Cost]:
             Size.parse(size): Cost(*(_positive_or_none(record.get(name)) for name in _COSTS))
             for size, record in (more.get("costs") or {}).items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, UserError) as error:
         raise UserError(f"{path}: damaged costs: {type(error).__name__}: {error}", "measure again") from None
 
 

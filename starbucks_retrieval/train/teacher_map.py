@@ -19,6 +19,7 @@ from starbucks_retrieval.models.fit_report import is_held_out
 from starbucks_retrieval.models.fitter import chunks
 from starbucks_retrieval.models.fitting import Ridge, unit, with_ones
 from starbucks_retrieval.models.texts import token_rows
+from starbucks_retrieval.parsing import Finite, check_value, parse_json
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.teacher import Teacher, too_few_texts
 from starbucks_retrieval.train.texts import Text
@@ -65,13 +66,14 @@ class TeacherMap(NamedTuple):
         """Read what `save` wrote. Raises UserError if the file is damaged."""
         from safetensors import SafetensorError, safe_open
 
+        hint = "start the run again with --overwrite_output_dir"
         try:
             with safe_open(path, framework="pt") as file:
-                fitted = json.loads(file.metadata()["fitted"])
-                return cls(file.get_tensor("weight"), file.get_tensor("bias"), fitted["score_scale"], fitted)
+                fitted = parse_json(file.metadata()["fitted"], dict[str, Any], path, hint)
+                scale = check_value(fitted.get("score_scale"), Finite, f"{path}: score_scale", hint)
+                return cls(file.get_tensor("weight"), file.get_tensor("bias"), scale, fitted)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            what = f"{path} is damaged ({type(error).__name__})"
-            raise UserError(what, "start the run again with --overwrite_output_dir") from None
+            raise UserError(f"{path} is damaged ({type(error).__name__})", hint) from None
 
 
 def map_path(output: Path) -> Path:

@@ -143,7 +143,7 @@ def test_deltas_are_refused(write):
 
 
 def test_damaged_costs_name_the_file(write):
-    for costs in ({"2:8": {"query_ms": "soon"}}, {"28": {}}, [1], {"2:8": 3}):
+    for costs in ({"2:8": {"query_ms": "soon"}}, {"2:8": {"query_ms": 10**400}}, {"28": {}}, [1], {"2:8": 3}):
         path = write("a.json", [cell(0.5)], costs=costs)
         with pytest.raises(UserError, match=r"a\.json: damaged costs"):
             read_inputs([path])

@@ -163,6 +163,18 @@ def test_the_map_finds_a_linear_teacher(tiny_bert, tmp_path):
     assert torch.equal(found.weight, again.weight) and (again.scale, again.fitted) == (found.scale, found.fitted)
 
 
+@pytest.mark.parametrize("fitted", ["[" * 10**5, "[]", '{"score_scale": "x"}', '{"score_scale": 1e999}', "{}"])
+def test_a_damaged_map_is_refused(tmp_path, fitted):
+    from safetensors.torch import save_file
+
+    from starbucks_retrieval import UserError
+
+    path = tmp_path / "map.safetensors"
+    save_file({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, path, {"fitted": fitted})
+    with pytest.raises(UserError, match=r"map\.safetensors"):
+        TeacherMap.load(path)
+
+
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [(np.ones((60, 40)), "the same embedding"), (np.full((60, 40), np.nan), "not finite")],
