@@ -36,6 +36,7 @@ def main() -> None:
     flags.add_argument("--passage_max_len", type=int, default=196, help="tokens of a passage")
     flags.add_argument("--max_tokens_per_batch", type=int, default=4096, help="ours: rows x longest of a batch")
     flags.add_argument("--rival_batch_size", type=int, default=64, help="rows of a batch of the published way")
+    flags.add_argument("--alone", action="store_true", help="only the share of the matmul peak, without the others")
     settings = flags.parse_args()
 
     texts, source = common.passages(settings.texts, settings.seed)
@@ -45,12 +46,14 @@ def main() -> None:
         )
         sizes = Sizes.parse(settings.sizes, model_sizes)
         ours = _ours(folder, settings)
-        encode_all = all_layers(folder, settings.dtype, settings.passage_max_len, settings.rival_batch_size)
-        rival = sentence_transformers(folder, settings.dtype, settings.width, settings.passage_max_len)
+        encode_all = rival = None
+        if not settings.alone:
+            encode_all = all_layers(folder, settings.dtype, settings.passage_max_len, settings.rival_batch_size)
+            rival = sentence_transformers(folder, settings.dtype, settings.width, settings.passage_max_len)
 
     described = common.describe_texts(texts, source, settings.passage_max_len)
     report = common.Report("encode_sizes", settings, texts=described)
-    contenders: dict[str, Callable[[list[str]], np.ndarray]] = {"published": encode_all}
+    contenders: dict[str, Callable[[list[str]], np.ndarray]] = {"published": encode_all} if encode_all else {}
     for size in sizes:
         contenders[f"ours {size}"] = partial(ours, size=size)
         if rival is not None:
@@ -76,7 +79,7 @@ def main() -> None:
             **common.ratio([work * lap for lap in seconds["matmul"]], mine),
             peak_tflops=round(common.per_second(1, seconds["matmul"]) * common.matmul_flops(settings.width) / 1e12, 3),
         )
-        rivals = {"published": "published"}
+        rivals = {"published": "published"} if encode_all else {}
         if rival is not None:
             rivals["sentence-transformers"] = f"sentence-transformers {size}"
         for name, key in rivals.items():
@@ -141,11 +144,11 @@ def _difference(found: dict[str, np.ndarray], sizes: Sizes) -> float:
     largest = 0.0
     for size in sizes:
         mine = found[f"ours {size}"]
-        others = [found["published"][:, size.layer, : size.dim]]
+        others = [found["published"][:, size.layer, : size.dim]] if "published" in found else []
         if (theirs := found.get(f"sentence-transformers {size}")) is not None:
             others.append(theirs)
         spread = mine.std(axis=0).mean()
-        largest = max(largest, *(float(np.abs(mine - other).max() / spread) for other in others))
+        largest = max([largest, *(float(np.abs(mine - other).max() / spread) for other in others)])
     return float(f"{largest:.2g}")
 
 

@@ -57,7 +57,7 @@ class EncodeArguments(SettingFlags):
     )
     backend: str = flag(
         "torch",
-        f"{BACKENDS.help_text()}; auto: the fastest on the first texts, which may differ from run to run",
+        f"{BACKENDS.help_text()}; auto: the fastest on the first texts, or what was measured before",
         choices=lambda: (*BACKENDS, "auto"),
     )
     torch_compile: bool = flag(False, "compile the layers (backend torch)", rare=True)

@@ -19,12 +19,13 @@ from starbucks_retrieval.encode.worker import EncodeStats, Worker, texts_of
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend
-from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
+from starbucks_retrieval.models.backends.selection import Choices, drift, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 from starbucks_retrieval.store.layout import read_manifest
 from starbucks_retrieval.store.quantise import QUANTISED, calibration_rows
+from starbucks_retrieval.store.storage import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -220,10 +221,10 @@ class Job:
         name, dtype = self._backend_of_store() or (self.arguments.backend, self.arguments.dtype)
         if name != "auto":
             return self._open(name, dtype), {}
-        candidates = self._candidates(dtype)
-        backend, speeds = choose_backend(candidates, self._first_rows, self.plan.sizes, self.max_tokens)
-        listed = ", ".join(f"{key} {speed:.0f} texts/s" for key, speed in speeds.items())
-        log.info("--backend auto: %s (%s)", backend.name, listed or "nothing to compare it with")
+        more = {"max_tokens": self.max_tokens, "max_length": self.max_length, "kind": self.arguments.kind}
+        more = {"max_length": self.max_length, "kind": self.arguments.kind}
+        choices = Choices(cache_folder(), self.encoder, self.plan.sizes, dtype, self.max_tokens, more)
+        backend, speeds = choices.fastest(self._open, lambda: self._candidates(dtype), self._first_rows)
         return backend, {"measured_texts_per_second": speeds}
 
     def _backend_of_store(self) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from starbucks_retrieval.models.backends import onnx, openvino, selection
 from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
-from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
+from starbucks_retrieval.models.backends.selection import Choices, choose_backend, drift, open_backend
 from starbucks_retrieval.models.backends.torch import TorchBackend
 from starbucks_retrieval.models.batching import pad
 
@@ -384,6 +384,43 @@ def test_the_fastest_of_equal_arithmetic_is_chosen_on_equal_work(clocked):
     timed = candidates[0].seen[2:]
     assert len(timed) == 5
     assert all(len(a[0]) > len(b[0]) for a, b in itertools.pairwise(timed))
+
+
+def test_a_choice_is_remembered_for_one_model_and_machine(clocked, tmp_path, tiny_bert, monkeypatch):
+    encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
+    slow, fast = Timed("fp32", 2e-5), Timed("openvino-fp32", 1e-5)
+    opened = []
+
+    def choose(max_tokens: int = 400, installed: bool = True) -> str:
+        def open_one(name: str, dtype: str) -> Timed:
+            opened.append(f"{name}-{dtype}")
+            if not installed:
+                raise UserError("not installed", "install it")
+            return fast
+
+        def candidates() -> list[Timed]:
+            opened.append("all")
+            return [slow, fast]
+
+        choices = Choices(tmp_path, encoder, SIZES, "fp32", max_tokens, {})
+        backend, speeds = choices.fastest(open_one, candidates, token_rows(100, 50))
+        assert set(speeds) == {"fp32", "openvino-fp32"}
+        return backend.name
+
+    assert choose() == choose() == "openvino-fp32"
+    assert opened == ["all", "openvino-fp32"]
+    choose(max_tokens=500)  # other circumstances
+    choose(installed=False)  # no longer installed
+    assert opened[2:] == ["all", "openvino-fp32", "all"]
+    [file, _] = sorted((tmp_path / "backends").iterdir(), key=lambda path: '"max_tokens": 500' in path.read_text())
+    for damaged in ("{", "[]", file.read_text().replace('"backend": "openvino-fp32"', '"backend": "other-fp32"')):
+        file.write_text(damaged)
+        opened.clear()
+        assert choose() == "openvino-fp32" and opened == ["all"]
+    monkeypatch.setattr(selection.torch, "get_num_threads", lambda: 97)
+    opened.clear()
+    choose()
+    assert opened == ["all"]
 
 
 def test_nothing_is_timed_where_there_is_no_choice():

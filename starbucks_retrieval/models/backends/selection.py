@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import logging
 import statistics
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+import torch
 
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import json_bytes, write_json
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend, Dtype, TokenRows
 from starbucks_retrieval.models.batching import token_batches
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.precision import WeightsDtype
+from starbucks_retrieval.parsing import Finite, read_json
+from starbucks_retrieval.provenance import versions
 from starbucks_retrieval.sizes import Size, Sizes
+
+log = logging.getLogger(__name__)
 
 _PROBES = 5  # batches that each candidate is timed on
 _SECONDS = 1.5  # seconds that the slowest candidate may take for all of them, unless they are small
@@ -90,6 +100,104 @@ def choose_backend(
     texts_per_token = len(rows) / sum(map(len, rows))
     rates = [texts_per_token / statistics.median(time) for time in times]
     return alike[rates.index(max(rates))], {candidate.name: rate for candidate, rate in zip(alike, rates)}
+
+
+@dataclasses.dataclass(frozen=True)
+class RememberedChoice:
+    """The content of a file that `Choices` writes."""
+
+    measured_for: dict[str, Any]
+    backend: str
+    texts_per_second: dict[str, Finite]
+
+
+class Choices:
+    """What `choose_backend` measured for a model on a machine, in a file for each, so that it is not measured again.
+
+    The files are a cache: one that is missing, damaged or for other circumstances counts as none.
+
+    Args:
+        folder: Where the files are.
+        encoder: The model.
+        sizes: The sizes to encode.
+        dtype: The value of `--dtype`.
+        max_tokens: The largest rows x longest row of a batch.
+        more: Further circumstances that decide the speed, JSON-ready.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        encoder: NestedEncoder,
+        sizes: Sizes,
+        dtype: str,
+        max_tokens: int,
+        more: Mapping[str, Any],
+    ) -> None:
+        self._sizes, self._max_tokens = sizes, max_tokens
+        self._circumstances = {
+            "model": encoder.fingerprint(sizes[-1].layer),
+            "sizes": [str(size) for size in sizes],
+            "dtype": dtype,
+            "device": encoder.device.type,
+            "threads": torch.get_num_threads(),
+            "processor": {name: str(value) for name, value in torch.cpu.get_capabilities().items()},
+            "versions": versions(("onnxruntime", "openvino")),
+            "max_tokens": max_tokens,
+            **more,
+        }
+        name = hashlib.blake2b(json_bytes(self._circumstances), digest_size=16).hexdigest()
+        self._path = folder / "backends" / f"{name}.json"
+
+    def fastest(
+        self, opened: Callable[[str, str], Backend], candidates: Callable[[], Sequence[Backend]], rows: TokenRows
+    ) -> tuple[Backend, dict[str, float]]:
+        """Return the remembered back end, else the fastest of all candidates, which is then remembered.
+
+        Args:
+            opened: Opens a back end from its name and dtype. Only the remembered one is opened.
+            candidates: Opens all candidates.
+            rows: As in `choose_backend`.
+
+        Returns:
+            The back end, and {name: texts per second}, measured now or before.
+        """
+        backend, when = None, ""
+        if (known := self.load()) is not None:
+            (chosen, speeds), when = known, ", measured before"
+            name, _, dtype = chosen.rpartition("-")
+            try:
+                backend = opened(name or "torch", dtype)
+            except UserError as error:
+                log.info("--backend auto: without %s, which was chosen before: %s", chosen, error.what)
+                when = ""
+        if backend is None:
+            backend, speeds = choose_backend(candidates(), rows, self._sizes, self._max_tokens)
+            if speeds:
+                self.save(backend.name, speeds)
+        listed = ", ".join(f"{key} {speed:.0f} texts/s" for key, speed in speeds.items())
+        log.info("--backend auto: %s (%s%s)", backend.name, listed or "nothing to compare it with", when)
+        return backend, speeds
+
+    def load(self) -> tuple[str, dict[str, float]] | None:
+        """Return the name of the back end and the texts per second of each candidate, or None."""
+        if not self._path.is_file():
+            return None
+        try:
+            found = read_json(self._path, RememberedChoice)
+        except (UserError, OSError) as error:
+            log.info("%s is measured again: %s", self._path, error)
+            return None
+        if found.measured_for != self._circumstances or found.backend not in found.texts_per_second:
+            return None
+        return found.backend, found.texts_per_second
+
+    def save(self, backend: str, speeds: Mapping[str, float]) -> None:
+        """Write a choice. A folder that cannot be written is no error: the next run measures again."""
+        try:
+            write_json(self._path, dataclasses.asdict(RememberedChoice(self._circumstances, backend, dict(speeds))))
+        except (UserError, OSError) as error:
+            log.info("the choice of the back end is not kept: %s", error)
 
 
 def _precision(backend: Backend) -> str:
