@@ -72,7 +72,7 @@ def test_everything_is_written(files, tmp_path, capsys):
         f"{name}.{kind}" for name in ("averages", "by_size", "differences", "ablation") for kind in ("md", "tex", "csv")
     ]
     drawn = [f"{name}.{kind}" for name in found["figures"] for kind in ("png", "svg")]
-    assert found["figures"] == ["effectiveness", "grid_deltas", "grid_values", "latency", "pareto"]
+    assert found["figures"] == ["effectiveness", "layers", "grid_deltas", "grid_values", "latency", "pareto"]
     assert sorted(path.name for path in out.iterdir()) == sorted([*tables, *drawn, "comparisons.csv", "index.html"])
     assert sorted(found["paths"]) == sorted(str(path) for path in out.iterdir())
     assert found["page"] == str(out / "index.html")

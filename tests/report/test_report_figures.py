@@ -11,6 +11,7 @@ from starbucks_retrieval.report.cost_figures import cheapest_best, latency_figur
 from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, draw_file, inline_svg, series_styles
 from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
 from starbucks_retrieval.report.inputs import read_inputs
+from starbucks_retrieval.report.layer_panels import layers_figure
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid
@@ -95,6 +96,21 @@ def test_pareto_over_bytes_and_milliseconds(inputs):
     assert list(line.get_ydata()) == pytest.approx([0.508, 0.516, 0.532])
 
 
+def test_a_panel_a_layer_and_a_line_a_method(inputs, write):
+    drawing = layers_figure(inputs)
+    assert drawing is not None
+    assert [panel.title for panel in drawing.panels] == [f"layer {layer}: site nDCG@10" for layer in (1, 2, 3)]
+    axes = [drawn(panel) for panel in drawing.panels]
+    assert len({one.get_ylim() for one in axes}) == 1  # panels can be compared
+    y, x = axes[0].get_lines()
+    assert (x.get_ydata() - y.get_ydata()).tolist() == pytest.approx([-0.1] * 3)
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["8", "16", "32"]
+    # Grids of one layer have one panel.
+    one = [write(f"one{i}.json", grid(0.1 * i, layers=(2,)), f"one{i}", "grid", "grid") for i in range(2)]
+    assert [panel.title for panel in layers_figure(read_inputs(one)).panels] == ["layer 2: site nDCG@10"]
+    assert layers_figure(read_inputs(one[:1])) is None
+
+
 def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
     inputs = read_inputs(two_methods)
     assert [
@@ -102,7 +118,8 @@ def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
         grid_difference_figure(inputs, None),
         latency_figure(inputs),
         pareto_figure(inputs),
-    ] == [None] * 4
+        layers_figure(inputs),
+    ] == [None] * 5
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
