@@ -45,7 +45,7 @@ def layers_figure(inputs: ReportInputs) -> Drawing | None:
             panels.append(
                 Panel(title, f"{title} over dimensions: {', '.join(lines)}", _draw(lines, known, limits), tuple(lines))
             )
-    return drawing_of("layers", "Layer by layer", panels, known, [], (3.4, 2.6))
+    return drawing_of("layers", "Layer by layer", panels, known, [], (4.3, 2.9))
 
 
 def _by_layer(inputs: ReportInputs, group: ColumnGroup, column: Column) -> dict[int, _Lines]:
