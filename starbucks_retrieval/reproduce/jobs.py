@@ -19,6 +19,7 @@ from starbucks_retrieval.version import __version__
 
 _OUTPUTS = {"pretrain": "model", "fit": "model", "train": "model", "grid": "results.json", "sts": "results.json"}
 _OUTPUT_FLAGS = {"model": "output_dir", "results.json": "output"}
+_NO_EFFECT = ("shard_size", "max_memory", "save_steps", "logging_steps")  # flags that change no result
 _LARGE = 64 << 20  # bytes of a file whose content is not read for the name of a job
 
 
@@ -39,7 +40,11 @@ class Job:
     @property
     def id(self) -> str:
         """The stage and a digest of everything that the output depends on: equal jobs of all tables are one."""
-        flags = {name: value.id if isinstance(value, Job) else value for name, value in sorted(self.flags.items())}
+        flags = {
+            name: value.id if isinstance(value, Job) else value
+            for name, value in sorted(self.flags.items())
+            if name not in _NO_EFFECT
+        }
         text = json.dumps([__version__, self.stage, flags], sort_keys=True)
         for path, digest in self.inputs:
             text = text.replace(path, digest)

@@ -158,7 +158,7 @@ class _Planner:
         return model
 
     def _measure(self, row: Row, data: DataSet, model: Job | str, layers: Sequence[int], dims: Sequence[int]) -> Job:
-        flags = {**self.scale.encode, **data.flags, **row.measure}
+        flags = {**self.scale.measure.get(data.task, {}), **data.flags, **row.measure}
         axes = {"layers": ",".join(map(str, layers)), "dims": ",".join(map(str, dims))}
         flags |= axes
         if isinstance(model, str):  # a trained model stores these

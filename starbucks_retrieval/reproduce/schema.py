@@ -171,7 +171,8 @@ class Scale:
         full: Layers and width of the backbones.
         backbones: Model folders or hub names; `package:` names a Python package with a MODEL_DIR.
         sets: The sets by the name of their column.
-        pretrain, fit, train, encode: Flags that replace those of a recipe; `train` has them by task.
+        pretrain, fit, train: Flags that replace those of a recipe; `train` has them by task.
+        measure: Flags of `grid` (retrieval) and of `sts`, by task.
         layers, dims: The grid, in terms of a backbone of 12:768.
         tokens: Tokens of a text, for estimates.
         steps: Optimiser steps of a recipe that trains for epochs, by stage and task, for estimates.
@@ -186,7 +187,7 @@ class Scale:
     pretrain: Flags = field(default_factory=dict)
     fit: Flags = field(default_factory=dict)
     train: dict[Task, Flags] = field(default_factory=dict)
-    encode: Flags = field(default_factory=dict)
+    measure: dict[Task, Flags] = field(default_factory=dict)
     layers: str = "2,4,6,8,10,12"
     dims: str = "32,64,128,256,512,768"
     tokens: int = 128

@@ -85,6 +85,34 @@ def test_a_mistake_is_named_with_the_file_or_the_row(tmp_path, change, words):
     assert refused.value.hint
 
 
+def test_every_flag_of_every_job_is_a_flag_of_its_stage():
+    from transformers import TrainingArguments
+
+    from starbucks_retrieval.fit import FitArguments
+    from starbucks_retrieval.grid import EncodingArguments, GridArguments
+    from starbucks_retrieval.pretrain import PretrainArguments
+    from starbucks_retrieval.sts import StsArguments
+    from starbucks_retrieval.train import TrainArguments
+
+    kinds = {
+        "pretrain": (PretrainArguments, TrainingArguments),
+        "train": (TrainArguments, TrainingArguments),
+        "fit": (FitArguments,),
+        "grid": (GridArguments, EncodingArguments),
+        "sts": (StsArguments,),
+    }
+    known = {
+        stage: {field.name for kind in found for field in dataclasses.fields(kind)} for stage, found in kinds.items()
+    }
+    for name in table_names():
+        path = find_table(name)
+        table = read_table(path)
+        for scale_name in ("tiny", "cpu", "full"):
+            scale = dataclasses.replace(read_scale(scale_name, table, path), child=False)
+            for job in make_plan(table, scale, 1, Path("nowhere")).jobs():
+                assert set(job.flags) <= known[job.stage] | {"seed"}, (name, scale_name, job.flags)
+
+
 @pytest.mark.parametrize("name", table_names())
 def test_published_scores_stand_in_the_layout_of_their_table(name):
     path = find_table(name)
