@@ -98,6 +98,10 @@ def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
         if row.blocked or row.start not in scale.backbones:
             not_run[row.name, ""] = row.blocked or f"the scale has no backbone {row.start}"
             continue
+        lacking = [flags["corpus"] for flags in row.pretrain if flags.get("corpus", "") not in ("", *scale.texts)]
+        if lacking:
+            not_run[row.name, ""] = f"the scale has no texts called {lacking[0]}"
+            continue
         for name in columns:
             if name not in scale.sets:
                 not_run[row.name, name] = "the scale does not have this set"
@@ -145,7 +149,9 @@ class _Planner:
         """Return the model of a row: a job, or the backbone of a row without any."""
         model: Job | str = find_backbone(self.scale.backbones[row.start], self.data_dir)
         for flags in row.pretrain:
-            model = self._job("pretrain", {**flags, **self.scale.pretrain}, model)
+            texts = self.scale.texts.get(flags.get("corpus", ""), {})
+            own = {name: value for name, value in flags.items() if name != "corpus"}
+            model = self._job("pretrain", own | self.scale.pretrain | texts, model)
         if row.fit is not None:
             model = self._job("fit", {**self.scale.fit, **row.fit}, model)
         if task in row.train:

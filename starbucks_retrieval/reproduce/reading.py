@@ -82,6 +82,10 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
         if row.start not in backbones:
             problem = f"{path}: row {row.name!r}: no scale has a backbone {row.start!r}"
             raise UserError(problem, f"they have {', '.join(sorted(backbones))}")
+        texts = scale.texts.keys() | names_in_scales("texts")
+        for found in (flags["corpus"] for flags in row.pretrain if flags.get("corpus", "") not in ("", *texts)):
+            problem = f"{path}: row {row.name!r}: no scale has texts called {found!r}"
+            raise UserError(problem, f"they have {', '.join(sorted(texts))}")
     known = names_in_scales("sets")
     for column in table.columns:
         if column.set not in scale.sets and column.set not in known:
@@ -99,12 +103,12 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
 
 @cache
 def names_in_scales(key: str) -> frozenset[str]:
-    """Return the names of the sets or backbones of all scales.
+    """Return the names of the sets, backbones or texts of all scales.
 
     Args:
-        key: `sets` or `backbones`.
+        key: `sets`, `backbones` or `texts`.
     """
-    return frozenset(name for path in (FOLDER / "scales").glob("*.yaml") for name in _read_yaml(path)[key])
+    return frozenset(name for path in (FOLDER / "scales").glob("*.yaml") for name in _read_yaml(path).get(key, {}))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Row:
         name: Its name in this project and in the published scores.
         label: Its name in tables (default: `name`).
         start: The backbone of the scale that it starts from.
-        pretrain: Flags of each stage of pre-training, in order.
+        pretrain: Flags of each stage of pre-training, in order; `corpus` names its texts in the scale (default: the scale's).
         fit: Flags of `starbucks fit`, None without it.
         train: Flags of training for the sets of a task; a row without them is measured untrained.
         each: Whether every size, or every layer, has a model of its own.
@@ -172,6 +172,7 @@ class Scale:
         backbones: Model folders or hub names; `package:` names a Python package with a MODEL_DIR.
         sets: The sets by the name of their column.
         pretrain, fit, train: Flags that replace those of a recipe; `train` has them by task.
+        texts: Flags of pre-training on other texts, by the name that `corpus` of a stage gives.
         measure: Flags of `grid` (retrieval) and of `sts`, by task.
         layers, dims: The grid, in terms of a backbone of 12:768.
         tokens: Tokens of a text, for estimates.
@@ -187,6 +188,7 @@ class Scale:
     pretrain: Flags = field(default_factory=dict)
     fit: Flags = field(default_factory=dict)
     train: dict[Task, Flags] = field(default_factory=dict)
+    texts: dict[str, Flags] = field(default_factory=dict)
     measure: dict[Task, Flags] = field(default_factory=dict)
     layers: str = "2,4,6,8,10,12"
     dims: str = "32,64,128,256,512,768"

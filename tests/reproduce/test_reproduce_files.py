@@ -59,6 +59,7 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
         (("[MS MARCO]", "[{set: MS MARCO, measure: MAP}]"), ["MS MARCO has no measure 'MAP'"]),
         (("baseline: SRL", "baseline: SLR"), ["no row is called 'SLR'"]),
         (("name: bare", "name: bare, training: {}"), ["row 'bare'", "unknown key training"]),
+        (("name: bare", "name: bare, pretrain: [{corpus: web}]"), ["row 'bare'", "no scale has texts called 'web'"]),
         (("name: bare", "name: bare, start: bert"), ["row 'bare'", "no scale has a backbone 'bert'"]),
         (("title: t", "titles: t"), ["title"]),
         (("rows:", "rows: 3\nrest:"), ["rows is no list"]),
