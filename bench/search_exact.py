@@ -81,7 +81,9 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
     laps: dict[str, Callable[[int], object]] = {"bandwidth": _stream()}
     for dtype in sorted({_arithmetic(name, queries, store) for name in settings.engines}):
         laps[f"matmul {dtype}"] = common.matmul(768, dtype)
-    seconds = common.interleaved(laps | {name: partial(timed, name) for name in contenders}, settings.rounds)
+    seconds = common.interleaved(
+        laps | {name: partial(timed, name) for name in contenders}, settings.rounds, settings.clock
+    )
     difference = _difference(found, settings.engines)
 
     stored = store.count * store.spec.size.dim * store.dtype.itemsize * -(-len(queries) // settings.batch_size)
