@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -175,6 +176,7 @@ def peer(context: Context, output: Path, loss: str) -> dict[str, Any]:
         learning_rate=1e-4,
         save_strategy="no",
         bf16=context.dtype == "bf16",
+        use_cpu=True,
         report_to=[],
         seed=0,
     )
@@ -194,6 +196,7 @@ ROWS: dict[str, Callable[[Context, Path], dict[str, Any]]] = {
     "model2vec": model2vec,
     "SRL, labels": srl,
     "fitted, SRL, labels": lambda context, output: srl(context, output, str(context.fitted())),
+    "fitted (own texts), SRL, labels": lambda context, output: srl(context, output, str(context.fitted(own=True))),
     "sentence-transformers Matryoshka2dLoss, labels": lambda c, output: peer(c, output, "Matryoshka2dLoss"),
     "sentence-transformers AdaptiveLayerLoss, labels": lambda c, output: peer(c, output, "AdaptiveLayerLoss"),
 }
@@ -301,7 +304,8 @@ def main() -> None:
         folder = context.work / name
         record = folder / "row.json"
         if not record.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
+            folder.mkdir(parents=True)
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
             began = processor_seconds()
             made = subprocess.run([*sys.orig_argv, "--row", name], check=True, stdout=subprocess.PIPE, text=True)
