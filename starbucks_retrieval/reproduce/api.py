@@ -67,9 +67,10 @@ def reproduce(arguments: ReproduceArguments) -> dict[str, Any]:
     """
     began = now()
     root = Path(arguments.output_dir).expanduser().absolute()
-    if arguments.scale == "tiny":
+    plan = plan_reproduction(arguments)  # a mistake is told before anything is written
+    if not plan.scale.child and not (root / "made").is_dir():
         make_data(root / "made")
-    plan = plan_reproduction(arguments)
+        plan = plan_reproduction(arguments)  # the names of jobs have digests of their data
     complete = True
     try:
         run_jobs(plan.jobs(arguments.only), root, plan.scale.child, arguments.minutes)
@@ -120,8 +121,6 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
 def preview(arguments: ReproduceArguments) -> tuple[list[list[str]], dict[str, Any]]:
     """Return the jobs of a table with estimated hours and bytes, as rows of a table and as figures."""
     root = Path(arguments.output_dir).expanduser().absolute()
-    if arguments.scale == "tiny":
-        make_data(root / "made")
     plan = plan_reproduction(arguments)
     jobs = plan.jobs(arguments.only)
     found = estimate(jobs, plan.scale, root)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 from collections.abc import Iterable
@@ -75,5 +77,6 @@ def _write_model(folder: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, pad_token_id=0, **_MODEL))
-    model.save_pretrained(folder)
+    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+        model.save_pretrained(folder)
     PreTrainedTokenizerFast(**options).save_pretrained(folder)

@@ -103,6 +103,14 @@ def test_a_killed_call_goes_on_with_the_job_that_it_was_at(finished, tmp_path, m
     assert "3 jobs, of which 1 are finished" in caplog.text
 
 
+def test_no_job_begins_when_the_time_is_over(tmp_path):
+    (tmp_path / "two.yaml").write_text(TABLE)
+    jobs = plan_reproduction(ReproduceArguments(str(tmp_path / "two.yaml"), output_dir=str(tmp_path))).jobs()
+    with pytest.raises(run.Stopped):
+        run.run_jobs(jobs, tmp_path, child=False, minutes=1e-9)
+    assert not (tmp_path / "jobs").exists()
+
+
 def test_the_command_lists_plans_and_prints(finished, capsys, monkeypatch):
     folder, _, figures = finished
     monkeypatch.chdir(folder)
