@@ -84,7 +84,8 @@ class Contenders:
         self.sizes: Sizes = self.encoder.sizes
         objective = SRL(self.sizes, self.sizes.full, SRLOptions(reduction="sum"))
         self.module = TrainingModule(self.encoder, objective, Chunks(settings.max_tokens_per_chunk))
-        self.optimizer = torch.optim.AdamW(self.encoder.parameters(), lr=0.0)
+        # Training takes the fused AdamW, transformers' default from torch 2.8 on.
+        self.optimizer = torch.optim.AdamW(self.encoder.parameters(), lr=0.0, fused=True)
         self.dtype = settings.dtype
         count, group = settings.queries, settings.group
         queries, _ = common.queries(settings.rounds * count, settings.seed)
