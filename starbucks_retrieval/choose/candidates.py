@@ -232,7 +232,7 @@ def _read_size_costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dic
             for size in sizes
             if (record := given.get(str(size))) is not None
         }
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, OverflowError, AttributeError):
         raise UserError(f"the costs in {name} cannot be read", "measure again") from None
     if absent := [size for size in sizes if BYTES not in costs.get(size, {})]:
         raise UserError(f"{name} has no {BYTES} for {absent[0]}", "measure costs and quality at the same sizes")

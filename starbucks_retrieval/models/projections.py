@@ -220,8 +220,11 @@ class Projections(nn.Module):
                     if layers is not None and max(layer, *inputs[layer]) > layers:
                         continue
                     bias = f"layer_{layer}.bias"
+                    weight = file.get_tensor(f"layer_{layer}.weight")
+                    if weight.shape[1] != len(inputs[layer]) * weight.shape[0]:
+                        raise ValueError("the map has other inputs")
                     maps[layer] = LayerMap(
-                        file.get_tensor(f"layer_{layer}.weight"),
+                        weight,
                         file.get_tensor(bias) if bias in names else None,
                         inputs[layer],
                         normalize[str(layer)],
@@ -234,7 +237,7 @@ class Projections(nn.Module):
                     int(n): bytes.fromhex(text) for n, text in digests.items() if int(n) not in found.layers
                 }
                 return found
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is damaged ({type(error).__name__})", "run starbucks fit again") from None
 
 

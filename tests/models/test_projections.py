@@ -15,7 +15,7 @@ from starbucks_retrieval.models.fit_report import FitReport, Quality
 from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
 from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
-from starbucks_retrieval.models.projections import FILE, Projections
+from starbucks_retrieval.models.projections import FILE, FORMAT, Projections
 from starbucks_retrieval.models.tables import refined_table, sparse_from, token_shares, token_states
 from starbucks_retrieval.models.texts import join_short
 from starbucks_retrieval.sizes import Size, Sizes
@@ -372,3 +372,14 @@ def test_the_configuration_names_the_projected_layers(tmp_path):
     (tmp_path / "starbucks.json").write_text('{"format": 1, "projected_layers": "0"}')
     with pytest.raises(UserError, match="projected_layers"):
         EncoderConfig.load(tmp_path / "starbucks.json")
+
+
+@pytest.mark.parametrize("inputs", ['{"1": [1, 1]}', "[" * 10**5])
+def test_damaged_inputs_of_maps_are_refused(tmp_path, inputs):
+    from safetensors.torch import save_file
+
+    settings = {"format": FORMAT, "version": "1", "inputs": inputs, "normalize": '{"1": true}', "fingerprints": "{}"}
+    path = tmp_path / "projections.safetensors"
+    save_file({"layer_1.weight": torch.ones(4, 4)}, path, settings | {"space": ""})
+    with pytest.raises(UserError, match="is damaged"):
+        Projections.load(path)
