@@ -12,12 +12,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Gt
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import temporaries, write_json
 from starbucks_retrieval.locks import FolderLock
-from starbucks_retrieval.parsing import Count, Finite, Positive, read_json
+from starbucks_retrieval.parsing import Count, Finite, Length, read_json
 from starbucks_retrieval.trainer.distributed import first_process
 
 if TYPE_CHECKING:
@@ -137,9 +139,9 @@ class _TrainerState:
 
     global_step: Count
     max_steps: Count = 0
-    logging_steps: Positive = 1
-    eval_steps: Count = 0
-    save_steps: Count = 0
+    logging_steps: Annotated[Finite, Gt(0)] = 1  # transformers writes 1.0 for a flag of 1
+    eval_steps: Length = 0
+    save_steps: Length = 0
     epoch: Finite | None = None
     num_train_epochs: int = 0  # sys.maxsize for a stream, as in pretrain
     train_batch_size: Count | None = None
@@ -178,6 +180,8 @@ def complete_checkpoints(output: Path) -> list[Path]:
     """
     checkpoints = []
     for path in output.glob(f"checkpoint-*/{STATE}"):
-        with contextlib.suppress(UserError):
+        try:
             checkpoints.append((check_state(path.parent), path.parent))
+        except UserError as error:
+            log.warning("%s; it is passed over", error.what)
     return [path for _, path in sorted(checkpoints)]

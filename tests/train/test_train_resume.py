@@ -114,15 +114,17 @@ def test_the_folder_is_locked_during_a_run(stage, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("values", [{"save_steps": "2"}, {"logging_steps": 0}, {"global_step": -1}])
-def test_a_checkpoint_whose_state_transformers_would_fail_on_is_none(tmp_path, values):
+def test_a_checkpoint_whose_state_transformers_would_fail_on_is_none(tmp_path, values, caplog):
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
-    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 1, "logging_steps": 5}))
+    (checkpoint / "trainer_state.json").write_text(
+        json.dumps({"global_step": 1, "logging_steps": 1.0})
+    )  # as transformers writes it
     assert check_state(checkpoint) == 1 and complete_checkpoints(tmp_path) == [checkpoint]
     (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 1} | values))
     with pytest.raises(UserError, match=r"trainer_state.json is damaged: (save_steps|logging_steps|global_step) is"):
         check_state(checkpoint)
-    assert complete_checkpoints(tmp_path) == []
+    assert complete_checkpoints(tmp_path) == [] and "it is passed over" in caplog.text
 
 
 @pytest.mark.parametrize("state", [[1, 2], [-1, 0, 0, -1], [1, 0, 2**63, 4], ["a", 1, 2]])
