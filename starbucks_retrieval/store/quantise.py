@@ -120,7 +120,7 @@ def calibration_rows(count: int) -> np.ndarray:
     """Return the rows of a corpus of `count` to calibrate on: evenly spread, so the same for every part and process.
 
     Example:
-        >>> calibration_rows(3), len(calibration_rows(10_000)), calibration_rows(10_000)[-1]
-        (array([0, 1, 2]), 1024, 9990)
+        >>> calibration_rows(3), calibration_rows(10_000).shape, int(calibration_rows(10_000)[-1])
+        (array([0, 1, 2]), (1024,), 9990)
     """
     return np.arange(min(count, CALIBRATED_ON)) * count // min(count, CALIBRATED_ON)

@@ -21,7 +21,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -209,13 +208,8 @@ def main() -> int:
             prepared = Prepared(target, Path(temporary) / str(position))
             if (whole := prepared.outcome())[0] != "read":
                 print(f"{target.name}: the valid input is not read: {whole}", flush=True)
-            began = time.monotonic()
             found = run_and_record(prepared, position, options.cases, options.seed)
-            rate = options.cases / (time.monotonic() - began)
-            print(
-                f"{target.name} {target.read.__name__}: {options.cases} cases, {rate:.0f}/s, {len(found)} failed",
-                flush=True,
-            )
+            print(f"{target.name} {target.read.__name__}: {options.cases} cases, {len(found)} failed", flush=True)
             for seed, outcome, description in found:
                 failures[f"{outcome} [{target.area}: {target.read.__name__}] {description}"].append(seed)
     for name, found in sorted(failures.items(), key=lambda item: -len(item[1]))[: options.show]:

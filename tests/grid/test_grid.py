@@ -66,8 +66,13 @@ def test_every_cell_is_what_three_separate_doors_give(tiny_bert, beir, tmp_path,
             assert cell.value == pytest.approx(other.value, abs=1e-9) and cell.count == other.count == 11
             assert cell.values == other.values and cell.dataset == other.dataset
         del run["q11"]  # nobody judged it
-        expected = {query_id: [(d, np.float32(value)) for d, value in own.items()] for query_id, own in run.items()}
-        assert ranking_of(Path("grid.work/small"), size, normalize) == expected
+        # The deepest layer is computed for the first token alone, so a size differs by rounding from one beside deeper ones.
+        ranked = ranking_of(Path("grid.work/small"), size, normalize)
+        assert {query_id: list(own) for query_id, own in run.items()} == {
+            query_id: [docid for docid, _ in own] for query_id, own in ranked.items()
+        }
+        for query_id, own in ranked.items():
+            assert dict(own) == pytest.approx(run[query_id], rel=1e-5)
     assert len({round(cell.value, 6) for cell in measured.cells}) > 9  # or the comparison would say little
 
 
