@@ -52,7 +52,12 @@ class BySize(dict[Size, T]):
             return False
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a size, or `default` where it is not there."""
+        """Return the value of a size, or `default` where it is not there.
+
+        Args:
+            key: A Size, text such as "2:32", or a size alias if the sizes of the model are known.
+            default: Also returned for a key that is no size.
+        """
         try:
             return self[key]
         except MissingSize:

@@ -39,7 +39,16 @@ class CapturedLayers(threading.local):
 
     @contextlib.contextmanager
     def collect(self, layers: set[int], finish: Callable[[Tensor], Tensor]) -> Iterator[dict[int, Tensor]]:
-        """Capture layers during one forward pass of this thread; yields the dictionary that it fills."""
+        """Capture layers during one forward pass of this thread; yields the dictionary that it fills.
+
+        Args:
+            layers: The layers whose outputs are captured; 0 is the output of the embedding layer.
+            finish: Turns the token states [batch, tokens, hidden] of a layer into its pooled output. While gradients
+                are recorded it is not called, and the dictionary holds token states.
+
+        Yields:
+            {layer: pooled output, or token states}, empty before the pass.
+        """
         self.layers, self.states, self.finish = layers, {}, finish
         try:
             yield self.states

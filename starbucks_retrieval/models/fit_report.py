@@ -118,7 +118,14 @@ def quality(vectors: np.ndarray, full: np.ndarray, nearest: np.ndarray, normaliz
 
 
 def nearest_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return the positions of each row's nearest other rows by dot product."""
+    """Return the positions of each row's nearest other rows by dot product.
+
+    Args:
+        vectors: [texts, dim]. All pairs are scored at once, which takes memory for texts x texts numbers.
+
+    Returns:
+        int64 [texts, ten, or all others if they are fewer], the nearest first; of equal scores the earlier row.
+    """
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)
     return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, max(0, len(vectors) - 1))]

@@ -233,7 +233,25 @@ def fit_texts(
     dtype: torch.dtype | None = None,
     label: str | None = None,
 ) -> tuple[Projections, FitReport]:
-    """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`."""
+    """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`.
+
+    Args:
+        encoder: A `NestedEncoder`.
+        passages: Texts without prefixes; empty ones are left out.
+        queries: Likewise. Passages and queries are read in turns.
+        layers: The layers to fit, 0 for the token table; None: all.
+        concat_layers: Fit each layer from all layers up to it.
+        table_input: Fit each layer from its own output and that of the token table, if layer 0 is fitted.
+        max_tokens: The largest rows x longest row of a batch.
+        dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
+        label: Shows progress under this name; None shows none.
+
+    Returns:
+        The projections, and what was measured on the held-out texts.
+
+    Raises:
+        UserError: There are too few texts, the model lacks a layer, or its outputs are constant or not finite.
+    """
     sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
     fitter = Fitter(encoder, layers, concat_layers, table_input)
     prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)

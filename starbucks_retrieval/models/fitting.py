@@ -78,14 +78,24 @@ class Moments:
         return copy.deepcopy(self)
 
     def add(self, inputs: Mapping[int, np.ndarray], target: np.ndarray) -> None:
-        """Add texts: {layer: inputs [texts, width]}, and their targets e [texts, hidden]."""
+        """Add texts. Sums are in float64, whatever the type of the arrays.
+
+        Args:
+            inputs: {layer: the inputs u of its map, [texts, width]}, without the column of ones.
+            target: The full embeddings e, [texts, hidden].
+        """
         wide = np.asarray(target, dtype=np.float64)
         self.target += wide.T @ wide
         self.count += len(wide)
         self.add_inputs(inputs, wide)
 
     def add_inputs(self, inputs: Mapping[int, np.ndarray], target: np.ndarray) -> None:
-        """Add inputs of texts whose targets were added before."""
+        """Add inputs of texts whose targets were added before; `count` stays as it is.
+
+        Args:
+            inputs: As in `add`, of some of the layers.
+            target: The full embeddings e of the same texts, [texts, hidden].
+        """
         for layer, found in inputs.items():
             ones = with_ones(found)
             self.grams[layer] += ones.T @ ones
@@ -98,7 +108,11 @@ def with_ones(inputs: np.ndarray) -> np.ndarray:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return rows of length 1, in float64; rows of zeros stay zero."""
+    """Return rows of length 1, in float64; rows of zeros stay zero.
+
+    Args:
+        vectors: [rows, dim], of any type of numbers.
+    """
     wide = np.asarray(vectors, dtype=np.float64)
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
@@ -169,7 +183,13 @@ class Solution:
     ridges: dict[int, float]
 
     def embed(self, layer: int, inputs: np.ndarray) -> np.ndarray:
-        """Return the projected outputs [texts, hidden] of a layer; for the last one, inputs are targets e."""
+        """Return the projected outputs of a layer, float64 [texts, hidden].
+
+        Args:
+            layer: A layer of `coefficients`; any other is taken for the last one, whose map is the rotation.
+            inputs: The inputs u of the layer's map, [texts, width]; for the last layer the full embeddings e,
+                [texts, hidden].
+        """
         if layer in self.coefficients:
             return with_ones(inputs) @ self.coefficients[layer]
         return np.asarray(inputs, dtype=np.float64) @ self.axes
@@ -241,7 +261,16 @@ def layer_maps(solution: Solution, last: int, inputs: Mapping[int, Sequence[int]
 
 
 def projections(maps: Mapping[int, LayerMap], table: TokenTable | None, fingerprints: Mapping[int, str]) -> Projections:
-    """Return maps as the projections of a model with these fingerprints of its layers."""
+    """Return maps as the projections of a model with these fingerprints of its layers.
+
+    Args:
+        maps: {layer from 1: its map}, as `layer_maps` returns them.
+        table: The embedding of layer 0, or None.
+        fingerprints: {layer: fingerprint of the backbone up to it}.
+
+    Returns:
+        The projections, whose `space` identifies these maps.
+    """
     found = Projections(maps, table, fingerprints, "")
     found.space = found.identity()
     return found

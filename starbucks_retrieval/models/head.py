@@ -24,7 +24,11 @@ _WEIGHTS = "model.safetensors"
 
 
 class Dense(nn.Module):
-    """A linear map and an activation. Its weights have the names that they have in sentence-transformers."""
+    """A linear map and an activation. Its weights have the names that they have in sentence-transformers.
+
+    Args:
+        module: Its settings: the widths, the activation, and whether it has a bias and a residual. Weights are random.
+    """
 
     def __init__(self, module: HeadModule) -> None:
         super().__init__()
@@ -44,7 +48,11 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """A layer norm. Its weights have the names that they have in sentence-transformers."""
+    """A layer norm. Its weights have the names that they have in sentence-transformers.
+
+    Args:
+        module: Its settings; only the width is used.
+    """
 
     def __init__(self, module: HeadModule) -> None:
         super().__init__()

@@ -30,7 +30,15 @@ def checked_texts(texts: Any, what: str = "encode") -> list[str]:
 
 
 def iterate_texts(texts: Any, what: str = "encode") -> Iterator[str]:
-    """Yield texts as `checked_texts` does, each once it is needed; `texts` itself is checked at once."""
+    """Yield texts as `checked_texts` does, each once it is needed; `texts` itself is checked at once.
+
+    Args:
+        texts: A list, an array, a column of a data set or another iterable of texts.
+        what: What takes the texts, for messages.
+
+    Raises:
+        UserError: `texts` is something else; later, when it is reached, an item that is not a text.
+    """
     dimensions: int = getattr(texts, "ndim", 1)
     table = hasattr(texts, "columns") or dimensions > 1
     if isinstance(texts, str | bytes | Mapping) or table or not isinstance(texts, Iterable):
@@ -41,7 +49,15 @@ def iterate_texts(texts: Any, what: str = "encode") -> Iterator[str]:
 
 
 def check_text(position: int, text: Any) -> str:
-    """Return a text. Raises UserError with its position if it is not a string."""
+    """Return a text unchanged.
+
+    Args:
+        position: The number of the text, from 0, for the message.
+        text: The item to check.
+
+    Raises:
+        UserError: It is not a string.
+    """
     if isinstance(text, str):
         return text
     shown = repr(text) if text is None or isinstance(text, int | float) else f"of type {type(text).__name__}"

@@ -61,13 +61,26 @@ class TokenTable(nn.Module):
         self.register_buffer("counted", rows.ne(0).any(dim=1) if counted is None else counted, persistent=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return [batch, hidden] from token ids and mask, both [batch, tokens]."""
+        """Return the means of the tokens that count, [batch, hidden]; zeros for a text without such a token.
+
+        Args:
+            input_ids: Token ids, int64 [batch, tokens].
+            attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
+        """
         weights = (attention_mask * self.counted[input_ids]).to(self.rows.dtype).unsqueeze(-1)
         total = (nn.functional.embedding(input_ids, self.rows) * weights).sum(dim=1)
         return total / weights.sum(dim=1).clamp(min=1)
 
     def embed_rows(self, rows: Sequence[Sequence[int]], dim: int | None = None) -> Tensor:
-        """Return the first `dim` numbers, None for all, from the token ids of each text: [texts, dim], without padding."""
+        """Return the means of the tokens that count, from rows without padding.
+
+        Args:
+            rows: The token ids of each text.
+            dim: How many numbers of each mean; None: all.
+
+        Returns:
+            [texts, dim], on the device of the table; zeros for a text without a token that counts.
+        """
         device = self.rows.device
         ends = np.cumsum([0, *map(len, rows)])
         found = np.fromiter(itertools.chain.from_iterable(rows), np.int64, ends[-1])

@@ -86,7 +86,12 @@ class HeadModule:
 
 @dataclass(frozen=True)
 class Module:
-    """An entry of modules.json: the class of a module, and its folder."""
+    """An entry of modules.json: the class of a module, and its folder.
+
+    Attributes:
+        type: The class with its package, such as "sentence_transformers.models.Pooling".
+        path: A folder inside the model folder; empty for the model folder itself.
+    """
 
     type: str
     path: str

@@ -159,13 +159,30 @@ class PooledBackbone(nn.Module):
         )
 
     def unprojected(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
-        """Return the pooled outputs of the backbone as `forward` does, without the projections."""
+        """Return the pooled outputs of the backbone as `forward` does, without the projections.
+
+        Args:
+            input_ids: Token ids [batch, tokens].
+            attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
+            layers: The layers from 1; 0, the output of the embedding layer, only beside others.
+
+        Returns:
+            {layer: [batch, hidden]}, ascending, after the head.
+
+        Raises:
+            UserError: The backbone lacks a layer.
+        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         mask = self.pooling_mask(input_ids, attention_mask)
         return self._pooled_layers(inputs, partial(self._pool, mask=mask), layers)
 
     def pooling_mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not."""
+        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not.
+
+        Args:
+            input_ids: Token ids [batch, tokens].
+            attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
+        """
         return attention_mask
 
     def forward_unpadded(self, rows: Sequence[Sequence[int]], layers: Sequence[int]) -> dict[int, Tensor]:

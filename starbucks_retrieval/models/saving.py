@@ -48,7 +48,15 @@ def save_backbone(
 
 
 def save_tokenizer(tokenizer: Any, folder: str | Path) -> list[str]:
-    """Write a tokenizer as `plain_tokenizer` returns it, so that transformers 4 reads it too; return the files' names."""
+    """Write a tokenizer as `plain_tokenizer` returns it, so that transformers 4 reads it too.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers, which stays as it is.
+        folder: Where to write; it is created.
+
+    Returns:
+        The names of the files that were written.
+    """
     written = [Path(name) for name in plain_tokenizer(tokenizer).save_pretrained(folder)]
     path = Path(folder) / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))

@@ -47,7 +47,14 @@ def module_size(encoder: PooledBackbone) -> Size | None:
 
 
 def no_modules(encoder: PooledBackbone) -> str | None:
-    """Return why no sequence of modules gives the embeddings of a model's last layer, None where one does."""
+    """Return why no sequence of modules gives the embeddings of a model's last layer, None where one does.
+
+    Args:
+        encoder: The model; only its settings and its projections are read.
+
+    Returns:
+        A clause for a message, such as "queries and passages are encoded at different layers".
+    """
     last, projections = encoder.num_layers, encoder.projections
     if projections is not None:
         if last not in projections.layers:
@@ -215,7 +222,12 @@ def _write_linear(folder: Path, found: LayerMap) -> None:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write the weights of a module, by name, in float32."""
+    """Write the weights of a module, by name, in float32.
+
+    Args:
+        path: The safetensors file, which is written atomically.
+        weights: {name: weight}, on any device.
+    """
     content = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_writer(path) as file:
         file.write(save(content, metadata={"format": "pt"}))

@@ -259,7 +259,7 @@ class SizedEncoder:
         return first @ second.to(first.device).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Return the scores [pairs] of corresponding rows, as `similarity` does."""
+        """Return the scores [pairs] of corresponding rows of two [pairs, dim], as `similarity` does."""
         first, second = self._matrix(embeddings1), self._matrix(embeddings2)
         return (first * second.to(first.device)).sum(dim=1)
 

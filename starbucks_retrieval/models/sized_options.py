@@ -16,7 +16,16 @@ _PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # of sentence-t
 
 
 def check_output(output_value: str | None, precision: str | None, batch_size: int | None) -> None:
-    """Raise UserError for a value of these options of `SizedEncoder.encode` that is not supported."""
+    """Raise UserError for a value of these options of `SizedEncoder.encode` that is not supported.
+
+    Args:
+        output_value: Only "sentence_embedding" is supported.
+        precision: A precision of sentence-transformers' `quantize_embeddings`, or None.
+        batch_size: At least 1, or None.
+
+    Raises:
+        UserError: One of them has another value.
+    """
     if output_value != "sentence_embedding":
         raise UserError(
             f"output_value={output_value!r} is not supported, only 'sentence_embedding'",
@@ -29,7 +38,19 @@ def check_output(output_value: str | None, precision: str | None, batch_size: in
 
 
 def quantize(vectors: np.ndarray, precision: Any) -> np.ndarray:
-    """Return what sentence-transformers' `quantize_embeddings` makes of vectors. Raises UserError where it is missing."""
+    """Return what sentence-transformers' `quantize_embeddings` makes of vectors.
+
+    Args:
+        vectors: float32 [texts, dim].
+        precision: "int8", "uint8", "binary" or "ubinary".
+
+    Returns:
+        int8 or uint8 [texts, dim], scaled by the range of each dimension over `vectors`; or bits, eight dims a byte:
+        int8 ("binary") or uint8 ("ubinary") [texts, dim / 8].
+
+    Raises:
+        UserError: sentence-transformers is not installed.
+    """
     try:
         from sentence_transformers import quantize_embeddings
     except ImportError:
@@ -40,7 +61,18 @@ def quantize(vectors: np.ndarray, precision: Any) -> np.ndarray:
 
 
 def check_task(task: str | None, prompt_name: str | None) -> str | None:
-    """Return as what texts are embedded: the task, or without one the name of the prompt. Raises UserError for others."""
+    """Return as what texts are embedded: the task, or without one the name of the prompt.
+
+    Args:
+        task: "query", "document" or None.
+        prompt_name: Any name, which is not checked here.
+
+    Returns:
+        "query" embeds texts as queries; everything else, None too, as passages.
+
+    Raises:
+        UserError: There is no such task.
+    """
     if task not in (None, QUERY, DOCUMENT):
         raise UserError(f"no task {task!r}", f"take {QUERY!r} or {DOCUMENT!r}")
     return task or prompt_name

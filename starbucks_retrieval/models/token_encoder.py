@@ -93,7 +93,15 @@ class TokenEncoder(PooledBackbone):
         return layer_digests(self.backbone, self.layout, self.tokenizer, self.stored, self.head)
 
     def store_fields(self, size: Size, is_query: bool) -> dict[str, Any]:
-        """Return the fields of a `StoreSpec` that the model decides, for queries or for passages at one size."""
+        """Return the fields of a `StoreSpec` that the model decides, for queries or for passages at one size.
+
+        Args:
+            size: The size of the store.
+            is_query: The store holds queries; otherwise passages.
+
+        Raises:
+            UserError: The stored length is beyond the model's limit.
+        """
         config = self.config
         # Where a model uses several layers, the deeper store records the fingerprints of the layers below.
         deepest = size.layer if config.passage_layers else 0
@@ -134,7 +142,15 @@ class TokenEncoder(PooledBackbone):
         return length
 
     def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Return the token ids of each text, truncated to `max_length` tokens, without padding, never empty."""
+        """Return the token ids of each text, without padding, never empty.
+
+        Args:
+            texts: The texts, with their prefix.
+            max_length: The most tokens of a text, special ones included; longer texts are truncated.
+
+        Raises:
+            UserError: A text is not valid Unicode, or the tokenizer has tokens that the model lacks.
+        """
         try:
             with self._tokenizer_lock:  # a fast tokenizer keeps its truncation as shared state
                 rows = self.tokenizer(
@@ -164,7 +180,15 @@ class TokenEncoder(PooledBackbone):
         return max(ids, default=0) >= self._vocabulary
 
     def pooling_mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not."""
+        """Return the mask of the tokens that count in pooling: all but padding, and but prompts where they do not.
+
+        Args:
+            input_ids: Token ids [batch, tokens].
+            attention_mask: 1 for tokens and 0 for padding, [batch, tokens].
+
+        Raises:
+            UserError: Prompts do not count, and the tokens of a prefix depend on the text after it.
+        """
         return self._prompts.mask(self.config, input_ids, attention_mask)
 
     @torch.no_grad()

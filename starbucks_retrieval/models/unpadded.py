@@ -60,7 +60,13 @@ class Packing:
 
     @classmethod
     def pack(cls, rows: Sequence[Sequence[int]], first_position: int, device: torch.device) -> Packing:
-        """Lay rows of token ids end to end; positions count from `first_position`."""
+        """Lay rows of token ids end to end.
+
+        Args:
+            rows: The token ids of each text; at least one text.
+            first_position: The position id of the first token of each text, as the function of that name returns it.
+            device: Where the tensors are.
+        """
         lengths = np.array([len(row) for row in rows])
         bounds = np.concatenate([[0], lengths.cumsum()])
         columns = np.arange(lengths.max())
@@ -88,7 +94,11 @@ _current = _Current()
 
 @contextlib.contextmanager
 def attend_within(packing: Packing) -> Iterator[None]:
-    """Restrict the attention of enabled models to the texts of `packing`, in this thread."""
+    """Restrict the attention of enabled models to the texts of `packing`, in this thread.
+
+    Args:
+        packing: The texts of the forward passes in the `with` block. After it, padded batches can be computed again.
+    """
     _current.packing = packing
     try:
         yield
@@ -119,7 +129,11 @@ def is_enabled(backbone: Any) -> bool:
 
 
 def first_position(config: Any) -> int:
-    """Return the first position id of an architecture."""
+    """Return the first position id of an architecture.
+
+    Args:
+        config: The Hugging Face configuration of a backbone for which `enable` was called.
+    """
     after_pad = FAMILIES[config.model_type]
     return 0 if after_pad is None else int(config.pad_token_id) + after_pad
 

@@ -38,7 +38,17 @@ def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:
 
 
 def weight_files(name_or_path: str) -> list[str]:
-    """Return the names of the safetensors files of a model. Raises UserError if it has none."""
+    """Return the names of the safetensors files of a model.
+
+    Args:
+        name_or_path: A folder or hub name.
+
+    Returns:
+        "model.safetensors" alone, or the files that its index lists, sorted.
+
+    Raises:
+        UserError: The model has no safetensors weights, or its index is malformed.
+    """
     if model_file(name_or_path, "model.safetensors"):
         return ["model.safetensors"]
     index = model_file(name_or_path, "model.safetensors.index.json")

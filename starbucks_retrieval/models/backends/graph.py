@@ -40,8 +40,8 @@ _MIN_COSINE = 0.8
 class PooledLayersGraph(nn.Module):
     """The pooled outputs of several layers as one function of token ids and mask.
 
-    It holds no weights above the deepest layer, and of the projections only those of its layers. Padding is on the right. In a row without tokens, the first padding
-    token counts as one, so that no row gives NaN.
+    It holds no weights above the deepest layer, and of the projections only those of its layers. Padding is on the
+    right. In a row without tokens, the first padding token counts as one, so that no row gives NaN.
 
     Args:
         encoder: The encoder.
@@ -213,7 +213,16 @@ def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: Sequence
 
 
 def run_on(run: GraphFunction, batch: dict[str, Tensor]) -> Sequence[np.ndarray]:
-    """Return the outputs of a converted graph for a padded batch."""
+    """Return the outputs of a converted graph for a padded batch.
+
+    Args:
+        run: The converted graph.
+        batch: `input_ids` and `attention_mask`, int64 [batch, tokens] on the CPU, as `pad` returns them.
+
+    Returns:
+        One float32 array for each of the graph's `outputs`, in their order: [batch, hidden], or [batch, dim] of an
+        `EmbeddingGraph`.
+    """
     return run(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
 
 

@@ -57,7 +57,13 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
 
 
 class OnnxBackend(GraphBackend):
-    """A session of ONNX Runtime, which any number of threads can use at once."""
+    """A session of ONNX Runtime, which any number of threads can use at once.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        sizes: The sizes that the session was opened for.
+        session: An onnxruntime.InferenceSession of the `PooledLayersGraph` of the sizes' `graph_layers`.
+    """
 
     def __init__(self, encoder: NestedEncoder, sizes: Sizes, session: Any) -> None:
         super().__init__("onnx-fp32", encoder, sizes)
@@ -122,7 +128,17 @@ def onnx_bytes(graph: Graph) -> bytes:
 
 
 def open_session(content: bytes) -> Any:
-    """Open an ONNX file in ONNX Runtime, with as many threads as torch uses."""
+    """Open an ONNX file in ONNX Runtime, with as many threads as torch uses.
+
+    Args:
+        content: The bytes of the file.
+
+    Returns:
+        An onnxruntime.InferenceSession on the CPU.
+
+    Raises:
+        UserError: The package onnxruntime is missing.
+    """
     need("onnxruntime", extra="onnx")
     import onnxruntime
 
@@ -133,7 +149,14 @@ def open_session(content: bytes) -> Any:
 
 
 def runner(session: Any) -> GraphFunction:
-    """Return a session as a function of token ids and mask."""
+    """Return a session as a function of token ids and mask.
+
+    Args:
+        session: The result of `open_session`.
+
+    Returns:
+        A function from int64 ids and mask [batch, tokens] to the list of the graph's outputs.
+    """
 
     def run(ids: np.ndarray, mask: np.ndarray) -> Sequence[np.ndarray]:
         return session.run(None, dict(zip(INPUTS, (ids, mask))))

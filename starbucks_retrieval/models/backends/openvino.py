@@ -83,7 +83,14 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
 
 
 class OpenVinoBackend(GraphBackend):
-    """A compiled model; each call of `embed` makes its own inference request, so several threads may call."""
+    """A compiled model; each call of `embed` makes its own inference request, so several threads may call.
+
+    Args:
+        name: As in `Backend`, such as "openvino-bf16".
+        encoder: The encoder, on the CPU.
+        sizes: The sizes that the model was compiled for.
+        compiled: The result of `compile_model` for the `PooledLayersGraph` of the sizes' `graph_layers`.
+    """
 
     def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any) -> None:
         super().__init__(name, encoder, sizes)
@@ -213,10 +220,20 @@ def _before(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_model(model: Any, dtype: str) -> Any:
-    """Compile a model for this CPU, in fp32 or bf16. Raises UserError for a CPU without bf16.
+    """Compile a model for this CPU, in fp32 or bf16.
 
     The precision is always set, as OpenVINO uses bf16 by default where the CPU has it. One stream with as many threads
     as torch uses gives all of them to each batch.
+
+    Args:
+        model: An openvino.Model, as `convert`, `quantise` or `read` returns it.
+        dtype: "fp32" or "bf16"; of a quantised model, the precision of the rest.
+
+    Returns:
+        An openvino.CompiledModel.
+
+    Raises:
+        UserError: The CPU has no bf16, or the package is missing.
     """
     core = _core(_openvino())
     if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
@@ -233,6 +250,12 @@ def runner(compiled: Any) -> GraphFunction:
     """Return a compiled model as a function of token ids and mask, for one thread.
 
     The returned arrays share the memory of the inference request, and the next call overwrites them.
+
+    Args:
+        compiled: The result of `compile_model`.
+
+    Returns:
+        A function from int64 ids and mask [batch, tokens] to the list of the graph's outputs.
     """
     request = compiled.create_infer_request()
     ports = list(compiled.outputs)
@@ -245,12 +268,12 @@ def runner(compiled: Any) -> GraphFunction:
 
 
 def save(model: Any, path: Path) -> None:
-    """Write a model as .xml and .bin without rounding its weights."""
+    """Write a model without rounding its weights: `path`, a .xml file, and the .bin file beside it."""
     _openvino().save_model(model, path, compress_to_fp16=False)
 
 
 def read(path: Path) -> Any:
-    """Read a model that `save` wrote."""
+    """Read an openvino.Model that `save` wrote, from its .xml file."""
     return _core(_openvino()).read_model(path)
 
 

@@ -104,7 +104,13 @@ def choose_backend(
 
 @dataclasses.dataclass(frozen=True)
 class RememberedChoice:
-    """The content of a file that `Choices` writes."""
+    """The content of a file that `Choices` writes.
+
+    Attributes:
+        measured_for: The circumstances of the measurement; a choice counts only where they are all equal.
+        backend: The name of the fastest, as in `Backend`.
+        texts_per_second: {name: speed} of all back ends that were timed.
+    """
 
     measured_for: dict[str, Any]
     backend: str
@@ -193,7 +199,12 @@ class Choices:
         return found.backend, found.texts_per_second
 
     def save(self, backend: str, speeds: Mapping[str, float]) -> None:
-        """Write a choice. A folder that cannot be written is no error: the next run measures again."""
+        """Write a choice. A folder that cannot be written is no error: the next run measures again.
+
+        Args:
+            backend: The name of the fastest, as in `Backend`.
+            speeds: {name: texts per second} of all back ends that were timed.
+        """
         try:
             write_json(self._path, dataclasses.asdict(RememberedChoice(self._circumstances, backend, dict(speeds))))
         except (UserError, OSError) as error:
