@@ -137,7 +137,13 @@ class _CostModel:
 
 @dataclass(frozen=True)
 class SearchEstimates:
-    """A machine, and the cost of searching `passages` on it."""
+    """A machine, and the cost of searching `passages` on it.
+
+    Attributes:
+        machine: What was measured.
+        passages: Number of passages.
+        estimates: One row for each search, in the order of `estimate`.
+    """
 
     machine: MachineRates
     passages: int

@@ -25,7 +25,12 @@ Timer = Callable[[str, Callable[[], object]], float]
 
 
 def stopwatch(what: str, run: Callable[[], object]) -> float:
-    """Return the seconds that `run` takes. `what` is not used; tests replace this function by one that looks it up."""
+    """Return the seconds that `run` takes.
+
+    Args:
+        what: Not used; tests replace this function by one that looks it up.
+        run: Called once.
+    """
     began = now()
     run()
     return seconds_since(began)
@@ -33,7 +38,14 @@ def stopwatch(what: str, run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class ByLength:
-    """Seconds per query of a step, on the line through two measured lengths of its list."""
+    """Seconds per query of a step, on the line through two measured lengths of its list.
+
+    It never gives less than half of the time of the shorter list.
+
+    Attributes:
+        short: The shorter list: passages, and seconds per query.
+        long: Likewise the longer one; it may be the same.
+    """
 
     short: tuple[int, float]
     long: tuple[int, float]

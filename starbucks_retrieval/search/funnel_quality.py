@@ -19,12 +19,23 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 
 class Quality(Protocol):
-    """Scores results. `name`: what the score is called."""
+    """Scores results.
+
+    Attributes:
+        name: The name of the score, such as nDCG@10.
+    """
 
     name: str
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return a score from 0 to 1 for every query. `rows`: [queries, up to 10] best first; -1 stands for none."""
+        """Return a score from 0 to 1 for every query.
+
+        Args:
+            rows: Rows of the passages [queries, up to 10], best first; -1 stands for none.
+
+        Returns:
+            [queries] float64.
+        """
         ...
 
 
@@ -49,7 +60,16 @@ def lower_share(scores: np.ndarray, full: np.ndarray, margin: float = MARGIN) ->
 
 
 class JudgedQuality:
-    """nDCG@10 with linear gains, as in trec_eval. Raises UserError if no relevant document is among the passages."""
+    """nDCG@10 with linear gains, as in trec_eval.
+
+    Args:
+        judgements: {docid: grade} for each query, in the order of the results to score. Grades above 0 are relevant;
+            relevant documents that are not among the passages count in the ideal ranking.
+        store: The passages, whose ids are read once.
+
+    Raises:
+        UserError: No relevant document is among the passages.
+    """
 
     name = "nDCG@10"
 

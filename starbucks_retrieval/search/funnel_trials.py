@@ -23,7 +23,15 @@ TIMED = 64  # queries that are timed at most
 
 
 def first_steps(sizes: Sequence[Size], codes: Iterable[str]) -> list[FunnelStep]:
-    """Return what a funnel may scan first: every size, and codes of some dims of the deepest layer."""
+    """Return what a funnel may scan first: every size, and codes of some dims of the deepest layer.
+
+    Args:
+        sizes: Ascending, so that the last one is of the deepest layer.
+        codes: Names of `CODES`; one that packs several numbers is left out for dims that they do not divide.
+
+    Returns:
+        Steps that do not say how many passages they keep: those without a code, then those with one.
+    """
     full, names = sizes[-1], list(codes)
     coded = [size for size in sizes if size.layer == full.layer and size.dim in (*CODED_DIMS, full.dim)]
     steps = [FunnelStep(size, code=code) for size in coded for code in names if size.dim % NUMBERS.get(code, 1) == 0]
@@ -31,7 +39,19 @@ def first_steps(sizes: Sequence[Size], codes: Iterable[str]) -> list[FunnelStep]
 
 
 class Trials:
-    """Searches and times steps and funnels over some queries. Vectors of one first step are held at a time."""
+    """Searches and times steps and funnels over some queries. Vectors of one first step are held at a time.
+
+    Args:
+        queries: [queries, dim] for each size, in the same order.
+        stores: The passages at each size.
+        options: Arguments of `funnel_search` by name: `batch_size`, `max_memory`, `threads` and `generator`.
+        seed: Draws the passages that codes learn from.
+
+    Attributes:
+        count: Number of queries.
+        timed: Queries that are timed: the first ones.
+        batch: Queries that are searched at once while they are timed.
+    """
 
     def __init__(
         self, queries: Mapping[Size, np.ndarray], stores: Mapping[Size, EmbeddingStore], options: dict, seed: int
@@ -61,7 +81,16 @@ class Trials:
         return stores, None
 
     def rows(self, funnel: Funnel, queries: slice = slice(None), batch_size: int = 1024) -> np.ndarray:
-        """Return the rows that a funnel finds [queries, keep], which do not depend on the batch size."""
+        """Return the rows that a funnel finds, best first: [queries, keep].
+
+        Args:
+            funnel: The steps; the last one names how many passages it keeps.
+            queries: Which of the queries to search.
+            batch_size: Queries that are searched at once, 1 or more; the result does not depend on it.
+
+        Raises:
+            UserError: There are too few passages to learn the code of the first step from.
+        """
         stores, first = self._arguments(funnel)
         vectors = {size: self.queries[size][queries] for size in funnel.sizes}
         options = self.options | {"batch_size": batch_size}
@@ -74,12 +103,25 @@ class Trials:
         return np.concatenate([rows for rows, _ in found])
 
     def seconds(self, funnel: Funnel, timer: Timer) -> float:
-        """Return the measured seconds per query of a funnel."""
+        """Return the measured seconds per query of a funnel.
+
+        Making codes and reading the vectors of the first step into memory are not timed.
+
+        Args:
+            funnel: The steps.
+            timer: Called with the funnel as text and a function that searches the timed queries; returns seconds.
+        """
         self._arguments(funnel)
         return timer(str(funnel), partial(self.rows, funnel, slice(self.timed), self.batch)) / self.timed
 
     def rescoring(self, size: Size, rows: np.ndarray, timer: Timer) -> float:
-        """Return the measured seconds per query of scoring `rows` [queries, any] at a later step."""
+        """Return the measured seconds per query of scoring a shortlist at a later step.
+
+        Args:
+            size: The size of the step.
+            rows: Rows of the passages [queries, any], distinct for each query; at least for those that are timed.
+            timer: Called with a text such as "12:768 of 1000" and a function that scores them; returns seconds.
+        """
         store, vectors, memory = self.stores[size], self.queries[size], self.options["max_memory"]
         store.keep_mapped()
         keep = min(CUTOFF, rows.shape[1])
@@ -94,7 +136,16 @@ class Trials:
 
 
 def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], timer: Timer) -> None:
-    """Fill in lists and times."""
+    """Fill in the lists and times of the steps that funnels are made of.
+
+    First steps whose code cannot be learnt from so few passages are left out.
+
+    Args:
+        measured: `found`, `scan` and `rescore` are filled in.
+        search: Searches and times the steps.
+        steps: The first steps, from `first_steps`.
+        timer: Returns the seconds that a function takes, as `stopwatch`.
+    """
     lengths = sorted({measured.depth, max(measured.keeps, default=measured.depth)})
     for step in progress(steps, len(steps), "first steps", "choosing a funnel"):
         try:

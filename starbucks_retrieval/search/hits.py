@@ -19,7 +19,14 @@ _SHOWN = 60  # characters of a text in a notebook
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found, and its inner product with the query. `title` and `text` are empty without a corpus."""
+    """A passage that was found.
+
+    Attributes:
+        docid: Its id in the store.
+        score: Its inner product with the query, at the size that is searched last.
+        title: Its title; empty without a corpus.
+        text: Its text; empty without a corpus.
+    """
 
     docid: str
     score: float
@@ -37,7 +44,13 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The hits of one query, best first, and the milliseconds of encoding and of searching."""
+    """The hits of one query, and the time it took.
+
+    Attributes:
+        hits: Best first.
+        encode_ms: Milliseconds of encoding the query.
+        search_ms: Milliseconds of searching, without looking up titles and texts.
+    """
 
     hits: list[Hit]
     encode_ms: float
@@ -88,7 +101,15 @@ class PassageTexts:
         return Passage(*json.loads(raw))
 
     def lookup(self, row: int, docid: str) -> tuple[str, str]:
-        """Return the title and the text of a stored passage. Raises UserError if the corpus has another one there."""
+        """Return the title and the text of a stored passage.
+
+        Args:
+            row: Its row in the store, from 0.
+            docid: Its id in the store.
+
+        Raises:
+            UserError: The corpus has another passage there.
+        """
         passage = self[row]
         if passage.docid != docid:
             raise UserError(

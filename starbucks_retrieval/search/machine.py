@@ -41,7 +41,12 @@ class LinearCost:
 
     @classmethod
     def through(cls, narrow: tuple[int, float], wide: tuple[int, float]) -> LinearCost:
-        """Return the line through two measurements (dim, seconds), with neither coefficient negative."""
+        """Return the line through two measurements, with neither coefficient negative.
+
+        Args:
+            narrow: The smaller dim, and seconds.
+            wide: The larger dim, and seconds. The line always passes through this one.
+        """
         (left, low), (right, high) = narrow, wide
         number = min(max(0.0, (high - low) / (right - left)), high / right)
         return cls(max(0.0, high - number * right), number)

@@ -19,7 +19,13 @@ from starbucks_retrieval.store.spec import same_fingerprint
 class QueryEncoder(Protocol):
     """The part of a model that a Searcher needs; `NestedEncoder` has it.
 
-    One with an attribute `projections` that is not None also searches passages of other layers in `projections.space`.
+    `encode` returns {size: [texts, dim] float32}; `fingerprint` identifies the weights and settings up to a layer. An
+    encoder with an attribute `projections` that is not None also searches passages of other layers in
+    `projections.space`.
+
+    Attributes:
+        config: Has `pooling`, `normalize`, `passage_size(query size)` and `query_sizes(passage size)`, as
+            `EncoderConfig`.
     """
 
     config: Any
@@ -30,7 +36,17 @@ class QueryEncoder(Protocol):
 
 
 def check_model(store: EmbeddingStore, encoder: QueryEncoder, query_size: Size) -> None:
-    """Raise UserError unless queries of the encoder at `query_size` can be compared with the stored passages."""
+    """Check that queries of an encoder can be compared with stored passages.
+
+    Args:
+        store: The passages.
+        encoder: The model of the queries.
+        query_size: The size of the queries; its layer may be another than that of the passages.
+
+    Raises:
+        UserError: The store holds queries, the two sizes are not in one space, or the passages were encoded by another
+            model or with another pooling or normalisation.
+    """
     spec, config, layer = store.spec, encoder.config, query_size.layer
     if spec.kind != "passages":
         raise UserError("this store holds queries, not passages", "name the passages with --passage_reps")
@@ -80,14 +96,30 @@ def check_model_type(model: Any) -> None:
 
 
 def check_names(model: Any, corpus: Any = None) -> None:
-    """Raise UserError for a model of another type, or for a model or corpus that names a local path without a file."""
+    """Check the types and names of a model and a corpus, without reading either.
+
+    Args:
+        model: A model folder, a hub name, or an encoder.
+        corpus: A corpus; only a string is checked.
+
+    Raises:
+        UserError: The model is of another type or an encoder at one size, or a name is that of a local path
+            without a file.
+    """
     check_model_type(model)
     if isinstance(corpus, str):
         check_collection(corpus)
 
 
 def stored_config(model: str | Path | QueryEncoder) -> Any:
-    """Return the configuration of a model: for a name, what its starbucks.json says or the defaults. Loads no model."""
+    """Return the configuration of a model, without loading the model.
+
+    Args:
+        model: A model folder, a hub name, or an encoder.
+
+    Returns:
+        Of an encoder, its `config`. For a name, an `EncoderConfig`: what its starbucks.json says, or the defaults.
+    """
     if not isinstance(model, str | Path):
         return model.config
     from starbucks_retrieval.models.config import FILE, EncoderConfig
@@ -98,7 +130,14 @@ def stored_config(model: str | Path | QueryEncoder) -> Any:
 
 
 def sizes_and_settings(model: Any) -> Any:
-    """Return the sizes and the settings of a model, from its folder or from an encoder."""
+    """Return the sizes and the settings of a model, from its folder or from an encoder.
+
+    Args:
+        model: A model folder, a hub name, or an encoder.
+
+    Returns:
+        A `ModelInfo` for a name, else the encoder; both have `sizes` and `config`.
+    """
     from starbucks_retrieval.models.info import model_info
 
     return model_info(str(model)) if isinstance(model, str | Path) else model

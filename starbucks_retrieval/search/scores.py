@@ -12,7 +12,15 @@ _CACHE = 2**19  # bytes of vectors in double precision that stay in the cache wh
 
 
 class VectorSource(Protocol):
-    """The part of a store that scoring needs."""
+    """The part of a store that scoring needs.
+
+    `vectors` and `id_bytes` take row numbers, integers [n] in any order, and return vectors [n, dim] and n ids as
+    UTF-8.
+
+    Attributes:
+        count: Rows.
+        largest_norm: A length that no vector exceeds.
+    """
 
     count: int
     largest_norm: float

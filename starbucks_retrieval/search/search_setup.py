@@ -20,7 +20,13 @@ from starbucks_retrieval.store import EmbeddingStore
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What a search needs: replaced as one, so that a running query keeps what it began with."""
+    """What a search needs: replaced as one, so that a running query keeps what it began with.
+
+    Attributes:
+        funnel: The steps; one for a search at a single size.
+        stores: The passages, by the size of the step.
+        encoder: Encodes the queries; `set_up` compared it with the stores.
+    """
 
     funnel: Funnel
     stores: Mapping[Size, EmbeddingStore]

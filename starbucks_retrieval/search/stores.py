@@ -35,7 +35,14 @@ class SlicedStore(EmbeddingStore):
     """A view of the first `dim` numbers of every vector of a store, brought to length 1 if the store is normalised.
 
     Reads the same bits as a stored slice of that size: numbers are rounded to the stored type again. Nothing is copied;
-    ids come from the store. Raises UserError for a dim that the store does not hold.
+    ids come from the store.
+
+    Args:
+        store: The wider store; of a quantised one, the decoded numbers are cut.
+        dim: From 1 to the dim of the store.
+
+    Raises:
+        UserError: The store does not hold the dim.
     """
 
     def __init__(self, store: EmbeddingStore, dim: int) -> None:

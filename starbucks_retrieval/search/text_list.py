@@ -26,7 +26,12 @@ CORPUS = "corpus.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class TextList:
-    """Passages in memory, and the statistics that a store records of them."""
+    """Passages in memory, and the statistics that a store records of them.
+
+    Attributes:
+        passages: In the order of the rows.
+        scan: Their number and digest, among others.
+    """
 
     passages: list[Passage]
     scan: Scan
@@ -63,7 +68,12 @@ class TextList:
         return cls(passages, scan(_records(passages)))
 
     def lookup(self, row: int, docid: str) -> tuple[str, str]:
-        """Return the title and the text of a passage."""
+        """Return the title and the text of a passage.
+
+        Args:
+            row: Its row, from 0.
+            docid: Not used; the rows are those of the stores that `embed` makes.
+        """
         return self.passages[row].title, self.passages[row].text
 
     def embed(

@@ -54,7 +54,12 @@ def blocks_of(length: int) -> int:
 
 
 def fits(checksums: str, length: int) -> bool:
-    """Return whether text is that of the checksums of a file of `length` bytes."""
+    """Return whether a text can be the checksums of the blocks of a file; the file is not read.
+
+    Args:
+        checksums: The text; it should have 16 hex digits for each block.
+        length: The length of the file in bytes.
+    """
     return len(checksums) == _DIGITS * blocks_of(length) and set(checksums) <= set("0123456789abcdef")
 
 

@@ -242,7 +242,15 @@ def merge_stores(
 
 
 def refuse_quantised(source: EmbeddingStore, verb: str, hint: str) -> None:
-    """Raise UserError for a store of codes: "cannot `verb` it", with the hint."""
+    """Check that a store holds floating-point numbers.
+
+    Args:
+        verb: What cannot be done with codes, such as "slice".
+        hint: What to do instead.
+
+    Raises:
+        UserError: The store holds codes (int8 or binary).
+    """
     if source.spec.quantiser is not None:
         raise UserError(f"cannot {verb} {source.folders[0]}: it is stored in {source.spec.store_dtype} already", hint)
 

@@ -58,7 +58,18 @@ class StoredArray:
         return self.checksum and bool(self.file.blocks)
 
     def rows(self, low: int, high: int) -> np.ndarray:
-        """Return the rows [low, high), mapped. Raises UserError if they do not match their checksums."""
+        """Return the rows [low, high), mapped: a view that cannot be written to.
+
+        Args:
+            low: The first row, counted in the shard.
+            high: The row after the last one.
+
+        Returns:
+            [high - low, dim] in the stored type; for ids, [high - low] UTF-8 bytes.
+
+        Raises:
+            UserError: The file has another length or header, or the rows do not match their checksums.
+        """
         mapping = self._map()
         if mapping.checked is not None:
             offset, width = self._offset_and_width()
@@ -70,6 +81,14 @@ class StoredArray:
         """Yield the rows [low, high) as pairs of first row and rows.
 
         Pieces are so small that a caller who copies each finds it in the processor's cache, where it was checked.
+        Rows that need no check are one piece.
+
+        Args:
+            low: The first row, counted in the shard.
+            high: The row after the last one.
+
+        Raises:
+            UserError: As of `rows`, when the piece is reached.
         """
         mapping = self._map()
         offset, width = self._offset_and_width()
@@ -85,7 +104,18 @@ class StoredArray:
             yield start, mapping.array[start:stop]
 
     def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the given rows, in their order, written into `out`. Raises UserError as `rows` does."""
+        """Return the given rows, in their order.
+
+        Args:
+            rows: Row numbers in the shard, integers [n]. They are not checked; callers have done so.
+            out: An array of the same type to write into; None: a new one.
+
+        Returns:
+            `out`, or [n, dim] in the stored type; for ids, [n] UTF-8 bytes.
+
+        Raises:
+            UserError: As of `rows`.
+        """
         mapping = self._map()
         if mapping.checked is not None:
             offset, width = self._offset_and_width()
@@ -175,7 +205,11 @@ class QuantisedArray(StoredArray):
         self.quantiser = quantiser
 
     def codes(self, low: int, high: int) -> np.ndarray:
-        """Return the stored codes of the rows [low, high), mapped."""
+        """Return the stored codes of the rows [low, high), mapped; arguments and errors are those of `rows`.
+
+        Returns:
+            [high - low, dim] int8, or for binary [high - low, dim / 8 rounded up] uint8.
+        """
         return super().rows(low, high)
 
     def rows(self, low: int, high: int) -> np.ndarray:
@@ -194,7 +228,18 @@ class QuantisedArray(StoredArray):
 
 
 class Shard:
-    """A shard in its folder; `start` and `stop` count from the first row of the store that reads it."""
+    """A shard in its folder.
+
+    Args:
+        folder: The folder of the store.
+        record: Its rows and files, from the manifest.
+        start: Its first row, counted from the first row of the store that reads it.
+        spec: The job of the store.
+
+    Attributes:
+        vectors: The array of its vectors, decoded where they are quantised.
+        ids: The array of its ids.
+    """
 
     def __init__(self, folder: Path, record: ShardRecord, start: int, spec: StoreSpec) -> None:
         self.folder, self.record, self.start, self.spec = folder, record, start, spec
@@ -216,9 +261,14 @@ class Shard:
         return Shard(self.folder, self.record, start, self.spec)
 
     def check_finite(self, rows: np.ndarray, low: int) -> None:
-        """Raise UserError if rows from `low` on have NaN or infinity; rows read in order are checked once.
+        """Check that rows are finite; rows that match their checksums are not checked, as their writer did so.
 
-        Rows that match their checksums are those that a writer has checked.
+        Args:
+            rows: What was read of the vectors [n, dim].
+            low: The row of the shard with which they begin. Rows that are read in order are checked once.
+
+        Raises:
+            UserError: A number is NaN or infinite.
         """
         if low + len(rows) > self._finite and not self.vectors.compared:
             check_finite(rows)

@@ -168,7 +168,15 @@ class StoreSpec:
 
     @classmethod
     def from_json(cls, values: Any, name: str) -> StoreSpec:
-        """Read the result of `to_json`; `name` names the file in errors."""
+        """Read the result of `to_json`.
+
+        Args:
+            values: The parsed JSON; `space`, `lineage`, `shared_space`, `scale` and `offset` may be absent.
+            name: Names the file in errors.
+
+        Raises:
+            UserError: A key is missing or unknown, or a value has another type or is impossible.
+        """
         hint = "delete the folder and encode again"
         fields = {entry.name for entry in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) | _OPTIONAL != fields:

@@ -138,7 +138,16 @@ def _objects(folder: Any) -> dict[str, int | None]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file. Raises OSError or UnicodeDecodeError, and UserError beyond 64 MB."""
+    """Return the text of a small UTF-8 file.
+
+    Args:
+        path: A path from `as_path`.
+
+    Raises:
+        OSError: A local file cannot be read, or the file is missing.
+        UnicodeDecodeError: It is not UTF-8.
+        UserError: It has more than 64 MB, or a URL cannot be reached.
+    """
     with _remote_errors(path), path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -198,7 +207,12 @@ def local_file(path: Path, length: int, checksum: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a local folder and its parents; object stores have no folders."""
+    """Create a local folder and its parents; object stores have no folders.
+
+    Raises:
+        UserError: The folder or a parent is a file.
+        OSError: It cannot be created for another reason, such as missing permission.
+    """
     if is_remote(folder):
         return
     try:
@@ -231,7 +245,17 @@ def write_file(folder: Path, name: str, content: Sequence[bytes | memoryview]) -
 
 
 def write_json(folder: Path, name: str, content: Any) -> None:
-    """Write JSON as files.write_json does, to the same bytes."""
+    """Write JSON as files.write_json does, to the same bytes.
+
+    Args:
+        folder: The folder of the store, which exists if it is local.
+        name: The name of the file.
+        content: What json.dumps accepts.
+
+    Raises:
+        OSError: A local file cannot be written; the error names it.
+        UserError: A URL cannot be reached.
+    """
     write_file(folder, name, [files.json_bytes(content)])
 
 

@@ -12,7 +12,14 @@ _SECONDS = 15  # that a server of ftp may take to answer
 
 
 def open_url(text: str) -> Any:
-    """Return a URL as a UPath. Raises UserError if the package for it is missing, or the URL is malformed."""
+    """Return a URL as a UPath.
+
+    Args:
+        text: The URL, such as s3://bucket/folder.
+
+    Raises:
+        UserError: universal_pathlib is not installed, or the URL is malformed.
+    """
     try:
         from upath import UPath
     except ImportError:

@@ -185,7 +185,15 @@ class FaissEngine(CandidateEngine):
     """`--engine faiss`: the CPU unless `--device cuda` is given."""
 
     def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
-        """Return a generator for the device. Raises UserError for bf16 and for a device that is not there."""
+        """Return a generator for the device.
+
+        Args:
+            options: `device`, `dtype` and, on CPUs, `threads` are used.
+            dim: Not used.
+
+        Raises:
+            UserError: The dtype is bf16, the device is not there, or FAISS is not installed.
+        """
         if options.dtype not in ("auto", "fp32"):
             raise UserError(f"FAISS does not multiply in {options.dtype}", "use --engine torch")
         if options.device is None or options.device == "cpu":
@@ -197,7 +205,14 @@ class FaissEngine(CandidateEngine):
 
 
 class FaissCandidateGenerator:
-    """Generates the `plan.candidates` best rows of each query by FAISS on CPUs."""
+    """Generates the `plan.candidates` best rows of each query by FAISS on CPUs.
+
+    Args:
+        threads: CPU threads of FAISS; None leaves their number as it is.
+
+    Raises:
+        UserError: FAISS is not installed.
+    """
 
     overfetch = 1
 
@@ -224,12 +239,28 @@ class FaissCandidateGenerator:
         return rows, scores.min(axis=1) + single_error(queries, store.largest_norm)
 
     def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores and rows of the `count` best rows of a block: both [queries, count]."""
+        """Return scores and rows of the best rows of a block.
+
+        Args:
+            queries: [queries, dim] float32.
+            block: [rows, dim] float32.
+            count: Rows to find for each query, at most those of the block.
+
+        Returns:
+            Scores, float32, and row numbers in the block, int64; both [queries, count].
+        """
         return self.faiss.knn(queries, block, count, metric=self.faiss.METRIC_INNER_PRODUCT)
 
 
 class GpuFaissCandidateGenerator(FaissCandidateGenerator):
-    """The same on a GPU by faiss-gpu, whose products are in single precision too. `index`: number of the GPU."""
+    """The same on a GPU by faiss-gpu, whose products are in single precision too.
+
+    Args:
+        index: Number of the GPU, from 0.
+
+    Raises:
+        UserError: FAISS is not installed, or does not see this GPU.
+    """
 
     largest_count = 2048  # rows that its selection can keep
 

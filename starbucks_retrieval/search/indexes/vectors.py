@@ -123,7 +123,10 @@ class VectorIndex:
             getattr(faiss, self._write)(self._index, faiss.PyCallbackIOWriter(file.write, _WRITE_BYTES))
 
     def search(self, queries: np.ndarray, k: int, values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and FAISS's scores, each [queries, k]; a row of -1 stands for none."""
+        """Return rows and FAISS's scores, each [queries, k]; a row of -1 stands for none.
+
+        `queries`: [queries, dim] float32; `values`: a number for each of `search_parameters`.
+        """
         with faiss_errors(f"FAISS cannot search {self.factory}", "build the index again with --overwrite"):
             scores, rows = self._index.search(queries, k, params=_search_object(self._index, values))
         return rows, scores

@@ -26,7 +26,12 @@ _PARTITIONS = 512  # servers take 1024 or 4096 a collection
 
 @dataclass(frozen=True)
 class FieldMetadata:
-    """The vector field of one size: the model's fingerprint up to its layer, and a length that no vector exceeds."""
+    """The vector field of one size.
+
+    Attributes:
+        fingerprint: Identifies the weights and settings of the model up to the layer of the size.
+        largest_norm: A length that no vector exceeds.
+    """
 
     fingerprint: str
     largest_norm: Length
@@ -133,7 +138,15 @@ class CollectionMetadata:
 
     @classmethod
     def loads(cls, properties: Any, where: str) -> CollectionMetadata:
-        """Read the properties of a collection. Raises UserError for one that this package did not make."""
+        """Read the metadata of a collection.
+
+        Args:
+            properties: What Milvus returns as the properties of the collection; one entry is the result of `dumps`.
+            where: Names the collection in errors.
+
+        Raises:
+            UserError: This package, or this version of the format, did not write them.
+        """
         try:
             written = properties[METADATA]
             values = parse_json(written if isinstance(written, str) else json.dumps(written), dict[str, Any], where)
@@ -155,7 +168,14 @@ class _Written(CollectionMetadata):
 
 @dataclass(frozen=True)
 class Collection:
-    """One Milvus collection. `index`: the index of all its fields; None until they are loaded and indexed."""
+    """One Milvus collection.
+
+    Attributes:
+        name: The name that the user gives, with the `field_name` of a size appended where each size has its own
+            collection.
+        metadata: Its passages.
+        index: The index of all its fields; None until they are loaded and indexed.
+    """
 
     name: str
     metadata: CollectionMetadata

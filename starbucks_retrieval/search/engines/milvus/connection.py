@@ -70,7 +70,13 @@ class Connection:
         return self._pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
 
     def index(self, field: str, kind: str, parameters: dict[str, Any]) -> Any:
-        """Return the description of an index by inner product."""
+        """Return the description of an index by inner product, for `create_index`.
+
+        Args:
+            field: Name of the vector field, which also names the index.
+            kind: Type of the index, such as HNSW.
+            parameters: Parameters of building, such as M, by name.
+        """
         described = self._pymilvus.MilvusClient.prepare_index_params()
         described.add_index(field, index_name=field, index_type=kind, metric_type="IP", params=parameters)
         return described

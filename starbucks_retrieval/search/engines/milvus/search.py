@@ -87,7 +87,18 @@ class MilvusCollection:
 
 
 class MilvusField:
-    """The vector field of one size. Rows are those of the store that was loaded."""
+    """The vector field of one size. Rows are those of the store that was loaded.
+
+    Args:
+        connection: Where the collection is.
+        collection: The collection that has the field; it is loaded and indexed.
+        size: The size of the field.
+        params: Search parameters of the index, such as nprobe or ef; empty: the defaults of Milvus.
+
+    Attributes:
+        count: Rows.
+        largest_norm: A length that no vector of the field exceeds.
+    """
 
     def __init__(self, connection: Connection, collection: Collection, size: Size, params: Mapping[str, Any]) -> None:
         self.collection = collection
@@ -100,11 +111,21 @@ class MilvusField:
         self._known_ids: dict[int, bytes] = {-1: b""}  # docids of the hits of the last search
 
     def search(self, queries: np.ndarray, depth: int) -> SearchResults:
-        """Find the nearest rows of queries [queries, dim]: rows and scores of Milvus, both [queries, depth].
+        """Find the nearest rows of queries by the scores of Milvus.
 
-        They are ordered by score, then docid, both descending. A few more rows are requested, because Milvus orders
-        equal scores arbitrarily. Where an index finds fewer, rows of -1 with scores of -inf follow. Raises UserError for
-        a depth below 1 or above the limit of Milvus.
+        A few more rows are requested, because Milvus orders equal scores arbitrarily.
+
+        Args:
+            queries: [queries, dim].
+            depth: Passages per query; a smaller collection gives as many as it has.
+
+        Returns:
+            Rows and scores, both [queries, depth], ordered by score, then docid, both descending. Where an index finds
+            fewer, rows of -1 with scores of -inf follow.
+
+        Raises:
+            UserError: The depth is below 1 or above the limit of Milvus, `check_vectors` refuses the queries, or Milvus
+                refuses the call or does not answer.
         """
         queries = self._checked(queries, depth)
         depth = min(depth, self.count)
