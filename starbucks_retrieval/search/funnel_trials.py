@@ -163,7 +163,12 @@ def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], tim
 
 
 def alone_at(step: FunnelStep, keep: int) -> Funnel:
-    """Return the first step as a funnel of its own, which for codes no user may name."""
+    """Return the first step as a funnel of its own, which for codes no user may name.
+
+    Args:
+        step: The size and the code; how many passages it keeps is not used.
+        keep: Passages that the funnel keeps.
+    """
     funnel = Funnel((FunnelStep(step.size, keep),))
     object.__setattr__(funnel, "steps", (FunnelStep(step.size, keep, code=step.code),))
     return funnel

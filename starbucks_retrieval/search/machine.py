@@ -31,7 +31,12 @@ Scoring = Callable[[np.ndarray, np.ndarray, int, EmbeddingStore, int], object]
 
 @dataclass(frozen=True)
 class LinearCost:
-    """Seconds of an operation on a vector of some dim: `each` + `number` × dim."""
+    """Seconds of an operation on a vector of some dim: `each` + `number` × dim.
+
+    Attributes:
+        each: Seconds for a vector, whatever its dim.
+        number: Seconds for each dimension.
+    """
 
     each: float
     number: float

@@ -81,7 +81,14 @@ def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> No
 
 
 def check_model_type(model: Any) -> None:
-    """Raise UserError unless a model is a name or an encoder, or for a folder that does not exist."""
+    """Check that a model is a name or an encoder.
+
+    Args:
+        model: A model folder, a hub name, or an encoder.
+
+    Raises:
+        UserError: The model is of another type or an encoder at one size, or names a folder that does not exist.
+    """
     if hasattr(model, "size_name"):
         raise UserError(
             f"{model!r} is an encoder at one size",
