@@ -217,7 +217,16 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file in UTF-8, as `write_json` writes JSON."""
+    """Write a text file in UTF-8, atomically, as `write_json` does.
+
+    Args:
+        path: The file to write. Missing folders above it are created.
+        text: The content, written as it is.
+
+    Raises:
+        UserError: `path` is a folder.
+        OSError: The file cannot be written; the error names `path`.
+    """
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
 

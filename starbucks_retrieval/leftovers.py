@@ -37,7 +37,12 @@ def temporaries(path: Path) -> list[Path]:
 
 
 def is_temporary(name: str | os.PathLike[str], path: Path) -> bool:
-    """Return whether a file name is a temporary one of a path."""
+    """Return whether a file name is a temporary one of a path.
+
+    Args:
+        name: The path of the file; its folder counts.
+        path: The path that is written through temporary files beside it.
+    """
     found = Path(os.fsdecode(name))
     return found.parent == path.parent and found.name.startswith(f".{path.name}.") and found.suffix == ".tmp"
 

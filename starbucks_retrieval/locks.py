@@ -189,7 +189,11 @@ def has_kept() -> bool:
 
 
 def release_kept(path: Path | None = None) -> None:
-    """Release the locks that `hold_until_exit` kept: that of a lock file, or all, after which none is kept any more."""
+    """Release the locks that `hold_until_exit` kept: that of a lock file, or all, after which none is kept any more.
+
+    Args:
+        path: A lock file, as `lock_of` names it; None for all.
+    """
     global _keep
     _keep = _keep and path is not None
     for lock in [lock for lock in _kept if path is None or lock.path == path]:

@@ -56,7 +56,11 @@ def describe(configuration: Any = None, packages: tuple[str, ...] = ()) -> dict[
 
 
 def versions(packages: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the installed versions of the packages that results depend on, and of further ones."""
+    """Return the installed versions of the packages that results depend on, and of further ones.
+
+    Args:
+        packages: Further packages by name. A package that is not installed is left out of the result.
+    """
     found = {name: _version(name) for name in (*_PACKAGES, *packages)}
     return {name: version for name, version in found.items() if version is not None}
 

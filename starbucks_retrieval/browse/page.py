@@ -21,7 +21,14 @@ _EXCERPT = 220  # characters of a passage that are visible before it is opened
 
 @dataclass(frozen=True)
 class RunColumn:
-    """One run of the page: its label, file and size (None where its tag names none), and its figures."""
+    """One run of the page.
+
+    Attributes:
+        label: What the page calls the run.
+        path: The run file.
+        size: The size in the tag of the run; None where the tag has none.
+        summary: Its figures over all queries.
+    """
 
     label: str
     path: str
@@ -30,7 +37,14 @@ class RunColumn:
 
 
 class Excerpt(NamedTuple):
-    """A passage in two parts: `start` is visible, `rest` opens; `hidden` counts the characters after both."""
+    """A passage in two parts, of which the page hides the second.
+
+    Attributes:
+        title: The title in one line; empty if there is none.
+        start: The part that is visible.
+        rest: The part that is opened.
+        hidden: Number of characters after both, which the page lacks.
+    """
 
     title: str
     start: str
@@ -96,7 +110,16 @@ class BrowsePage:
         return sorted({relevance_level(grade, self.relevance, self.highest) for grade in grades})
 
     def marks(self, result: RankedList, column: int) -> list[int | None]:
-        """Return the level of each passage for the closed line; without judgements, 2 if the first run has it too."""
+        """Return the marks of a run for the closed line of a query.
+
+        Args:
+            result: The passages of the run for the query.
+            column: The position of the run on the page; 0 is the run that the others are compared with.
+
+        Returns:
+            One mark for each of the first 20 passages: its level, 0 to 3, or None if it is not judged. Without
+            judgements 2 if the first run shows the passage too, and None otherwise, as for all passages of that run.
+        """
         hits = result.hits[:_MAX_MARKS]
         if self.measure is not None:
             return [self.level(hit) for hit in hits]

@@ -80,6 +80,9 @@ def exit_command(main: Callable[[Sequence[str]], None]) -> NoReturn:
     A process that is killed while Python ends has done its work but has not told its caller, who runs the same command
     again. So the locks by which the next run knows the output are released last, and Python's own ending, which takes a
     tenth of a second with large libraries, is left out after them.
+
+    Args:
+        main: Called with the words of the command line, as for `run_command`.
     """
     hold_until_exit()
     status = run_command(main)

@@ -216,12 +216,25 @@ ROWS: tuple[Row, ...] = (
 
 
 def find_row(command: str, name: str) -> Row | None:
-    """Return the row of a flag of Tevatron's, without dashes, or None."""
+    """Return the row of a flag of Tevatron, or None.
+
+    Args:
+        command: Our command, such as `search`.
+        name: The flag without dashes.
+    """
     return next((row for row in ROWS if row.command == command and row.is_flag and name in row.flags), None)
 
 
 def hint_for(command: str, name: str) -> str:
-    """Return what to do about a key of a configuration file that is a flag of Tevatron's, empty for any other key."""
+    """Return what to do about a key of a configuration file that is a flag of Tevatron's.
+
+    Args:
+        command: Our command, such as `search`.
+        name: The key.
+
+    Returns:
+        The hint; empty for a key that is no flag of Tevatron, or that is the same here.
+    """
     row = find_row(command, name)
     if row is None or row.ours == SAME:
         return ""

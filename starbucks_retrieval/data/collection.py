@@ -105,7 +105,15 @@ def passage_from(row: dict[str, Any]) -> Passage:
 
 
 def query_from(row: dict[str, Any]) -> Query:
-    """Convert a row to a query. Raises BadRow for a missing or wrong column."""
+    """Convert a row to a query.
+
+    Args:
+        row: Column → value. The id is in `query_id`, `_id` or `qid`, the text in `query`, `text` or `query_text`. A
+            null text counts as empty. Other columns are ignored.
+
+    Raises:
+        BadRow: The row has no id or no column for the text, or a value has the wrong type.
+    """
     return Query(identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT))
 
 

@@ -56,7 +56,12 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 class BadRow(Exception):
-    """A row that cannot be used. `Records` adds file and line, and raises it as a UserError."""
+    """A row that cannot be used. `Records` adds file and line, and raises it as a UserError.
+
+    Args:
+        what: The problem, without file and line.
+        hint: What to do about it; empty for nothing.
+    """
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)

@@ -55,7 +55,15 @@ def open_groups(collection: Collection, *, config: str | None = None, split: str
 
 
 def group_from(row: dict[str, Any]) -> Group:
-    """Convert a row to a group. Raises BadRow for a missing or wrong column and for a row without positives."""
+    """Convert a row to a group.
+
+    Args:
+        row: Column → value. The positives are passages (`positive_passages`), ids (`positive_document_ids`) or texts
+            (`positive` or `answer`); the first of these columns that is filled decides.
+
+    Raises:
+        BadRow: A column is missing or has the wrong type, two columns could hold the positives, or there are none.
+    """
     columns = [column for column in _LAYOUT_OF_COLUMN if column in row]
     # Rows of one table have the same columns, filled or not.
     filled = [column for column in columns if row[column] not in (None, [])]

@@ -113,7 +113,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows of a data set that has no files, such as one that a program generates; they are read over the network."""
+    """Rows of a data set that has no files, such as one that a program generates.
+
+    Attributes:
+        found: The rows, column → value. They are read over the network.
+    """
 
     found: Iterable[Mapping[str, Any]]
 

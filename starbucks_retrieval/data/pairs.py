@@ -25,7 +25,14 @@ _SPLITS = frozenset({"train", "dev", "validation", "valid", "val", "test"})
 
 @dataclass(frozen=True, slots=True)
 class LabelledText:
-    """A text, or a pair of texts, and its class. `second` is None for a single text; `split` is empty if unknown."""
+    """A text, or a pair of texts, and its class.
+
+    Attributes:
+        text: The text, or the first text of the pair.
+        second: The second text; None for a single text.
+        label: The class.
+        split: The split that the row names; empty if it names none.
+    """
 
     text: str
     second: str | None
@@ -120,7 +127,14 @@ def open_labelled(
 
 
 def pair_from(row: dict[str, Any]) -> ScoredPair:
-    """Convert a row to a scored pair. Raises BadRow for a missing or wrong column."""
+    """Convert a row to a scored pair.
+
+    Args:
+        row: Column → value, as for `open_pairs`. Without a column `subset`, the column `split` names the subset.
+
+    Raises:
+        BadRow: A column is missing or has the wrong type, or the score is not a finite number.
+    """
     score = as_number(value(row, fields.PAIR_SCORE), fields.PAIR_SCORE[0])
     # The STS task of a year is released as one file, whose column `split` names the set that a pair is from.
     subset = as_text(row.get(fields.SUBSET, row.get(fields.SPLIT)), fields.SUBSET)
@@ -128,7 +142,14 @@ def pair_from(row: dict[str, Any]) -> ScoredPair:
 
 
 def labelled_from(row: dict[str, Any]) -> LabelledText:
-    """Convert a row to a labelled text. Raises BadRow for a missing or wrong column, and for a withheld label."""
+    """Convert a row to a labelled text.
+
+    Args:
+        row: Column → value, as for `open_labelled`.
+
+    Raises:
+        BadRow: A column is missing or has the wrong type, the label is withheld (-1), or the row looks like a header.
+    """
     label = _label(value(row, fields.LABEL))
     text = string(row, fields.FIRST)
     if label in _COLUMN_NAMES and text in _COLUMN_NAMES:

@@ -15,7 +15,12 @@ from starbucks_retrieval.errors import UserError
 
 
 class SourceRows(NamedTuple):
-    """The source of the rows, for messages, and a function that reads a slice of them."""
+    """The rows of a collection.
+
+    Attributes:
+        source: What messages call it: a file, a folder, an `ir:` id or the name of a data set.
+        read: Called with the first position, from 0, and the position after the last one, or None for all rows.
+    """
 
     source: str
     read: Read

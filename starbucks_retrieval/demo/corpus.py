@@ -134,7 +134,11 @@ def _installed(name: str) -> Path | None:
 
 
 def source_files(module: Path) -> list[Path]:
-    """Return the public source files of a top-level module, sorted, without tests and private modules."""
+    """Return the public source files of a top-level module, sorted, without tests and private modules.
+
+    Args:
+        module: A .py file, which is returned as it is, or the folder of a package.
+    """
     if module.is_file():
         return [module]
     return sorted(path for path in module.rglob("*.py") if _is_public(path.relative_to(module)))

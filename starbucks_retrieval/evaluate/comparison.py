@@ -63,7 +63,14 @@ class RunResult:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A row of a table: one method at one size, with its run on each set."""
+    """A row of a table: one method at one size.
+
+    Attributes:
+        title: What the table calls it.
+        label: The method.
+        size: The size of the embeddings; None if unknown.
+        by_set: Name of a set → the run that was scored on it.
+    """
 
     title: str
     label: str
@@ -104,7 +111,18 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class BaselineComparisons:
-    """All comparisons with one baseline. A correction covers all comparisons of a `family`: one measure, or all."""
+    """All comparisons with one baseline.
+
+    Attributes:
+        baseline: What the baseline is called.
+        test: The test of significance.
+        correction: The correction for several comparisons.
+        alpha: The level: a difference whose corrected p-value is below it is marked.
+        comparisons: The comparisons.
+        margin: The largest difference that does not matter, for tests of equivalence; None if none were made.
+        family: What the correction covers: the comparisons of one measure ("measure"), or all ("table").
+        by_cell: (label, size, set, measure) → comparison.
+    """
 
     baseline: str
     test: Test

@@ -26,7 +26,14 @@ log = logging.getLogger("starbucks_retrieval.evaluate")
 
 @dataclass(frozen=True)
 class JudgedSet:
-    """A set of judgements with its name in tables and in `name=path`. `order`: the queries that were searched, if known."""
+    """A set of judgements.
+
+    Attributes:
+        name: Its name in tables and in `name=path`.
+        source: Where it was read from.
+        qrels: query id → docid → grade.
+        order: The ids of the queries that were searched, in their order; None if unknown.
+    """
 
     name: str
     source: str
@@ -45,7 +52,12 @@ class JudgedSet:
 
 @dataclass(frozen=True)
 class RunPath:
-    """A run file, and the set it is tied to; None to score it on every set with which it shares a query."""
+    """A run file.
+
+    Attributes:
+        path: The file.
+        tied: The set that it is scored on; None for every set with which it shares a query.
+    """
 
     path: str
     tied: str | None
@@ -175,7 +187,11 @@ def _split(word: str) -> tuple[str | None, str]:
 
 
 def set_name(source: str) -> str:
-    """Return the name of judgements: a folder's name, a file's name without `qrels` and endings, or an id."""
+    """Return the name of judgements: a folder's name, a file's name without `qrels` and endings, or an id.
+
+    Args:
+        source: A folder, a file or an `ir:` id. A file in a folder called `qrels` is named after the folder above that.
+    """
     path = Path(source).expanduser()
     if path.is_dir():
         return dataset_name(path)

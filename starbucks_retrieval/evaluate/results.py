@@ -26,7 +26,14 @@ MAX_WIDTH = 100  # characters; in wider tables sets become rows and runs columns
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of judgements: its name and source, the number of judged queries, and the findings about it."""
+    """One set of judgements.
+
+    Attributes:
+        name: Its name in tables.
+        source: Where it was read from.
+        queries: Number of judged queries.
+        findings: What the preflight found in the judgements.
+    """
 
     name: str
     source: str

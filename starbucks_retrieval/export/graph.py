@@ -37,7 +37,17 @@ def write_onnx_folder(encoder: NestedEncoder, size: Size, folder: Path, calibrat
 
 
 def write_openvino_folder(encoder: NestedEncoder, size: Size, folder: Path, calibration: list[Passage]) -> None:
-    """Write openvino_model.xml and .bin, the tokenizer, and a starbucks.json; in int8 if `calibration` has passages."""
+    """Write openvino_model.xml and .bin, the tokenizer, and a starbucks.json with this size alone.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        size: The size of the embedding.
+        folder: Where the files go.
+        calibration: Passages by which the scales of int8 are set; fp32 is written without any.
+
+    Raises:
+        UserError: As for `write_openvino`.
+    """
     from starbucks_retrieval.models.backends.openvino import write_openvino
 
     _write_settings(encoder, size, folder)

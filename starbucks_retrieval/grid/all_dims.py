@@ -47,7 +47,16 @@ class TruncatedView(SlicedStore):
 
 
 def truncated_views(pooled_layers: np.ndarray, dim: int, normalize: bool) -> np.ndarray:
-    """Return the embeddings [rows, dim] in float32 of pooled outputs [rows, width]."""
+    """Return the embeddings at one dim of pooled outputs.
+
+    Args:
+        pooled_layers: (rows, width) float, may be memory-mapped.
+        dim: How many numbers of each row are kept; at most the width.
+        normalize: Divide each embedding by its length.
+
+    Returns:
+        (rows, dim) float32, a copy.
+    """
     part = np.array(pooled_layers[:, :dim], dtype=np.float32)  # a copy, because memory-mapped arrays are read-only
     return embedding(torch.from_numpy(part), dim, normalize).numpy()
 

@@ -30,12 +30,25 @@ _WARM = 3  # queries whose time does not count
 
 
 def least(repetitions: Sequence[Sequence[float]]) -> float:
-    """Return the median over texts of each one's shortest time; disturbances only make measurements longer."""
+    """Return the median over texts of each text's shortest time.
+
+    Disturbances only make measurements longer.
+
+    Args:
+        repetitions: The times of each text, in one unit, which the result has too.
+    """
     return statistics.median(min(times) for times in repetitions)
 
 
 def slowdown(repetitions: Sequence[Sequence[float]]) -> float:
-    """Return the median ratio of a text's median time to its shortest; near 1 on an idle machine."""
+    """Return the median over texts of the ratio of a text's median time to its shortest.
+
+    Args:
+        repetitions: The times of each text.
+
+    Returns:
+        1 or more; near 1 on an idle machine.
+    """
     return statistics.median(statistics.median(times) / max(min(times), 1e-9) for times in repetitions)
 
 
@@ -71,7 +84,14 @@ def machine_load() -> tuple[float | None, int]:
 
 
 def time_left(query_seconds: Sequence[float], queries: int, passage_seconds: Sequence[float], rounds: int) -> float:
-    """Return the seconds of all measurements, from the time of one query and one round at each layer."""
+    """Return the seconds that all measurements will take.
+
+    Args:
+        query_seconds: Seconds of one query at each layer.
+        queries: Number of queries.
+        passage_seconds: Seconds of one round over all passages at each layer.
+        rounds: How often everything is repeated.
+    """
     return rounds * (queries * sum(query_seconds) + sum(passage_seconds))
 
 
@@ -122,12 +142,23 @@ def measure_costs(
     passages: Sequence[Passage],
     clock: Callable[[], float] = now,
 ) -> tuple[dict[int, dict[str, float]], dict[str, Any]]:
-    """`{layer: {"query_ms": …, "passage_ms": …}}` of the encoder cut there, and how that was measured.
+    """Measure how long the encoder takes for a text when it is cut at a layer.
 
-    query_ms: time of one query alone, from text to embedding; the median over queries of the least of three
-    repetitions. passage_ms: time a passage in batches, the least of three rounds over the same passages. Layers take
-    turns, so that all see the same machine; a busy one is warned of, and `busy` of what is returned says why. Cutting
-    to a dim costs nothing that could be measured. `clock` tells seconds.
+    Layers take turns, so that all see the same machine; a busy one is warned of. Cutting to a dim costs nothing that
+    could be measured.
+
+    Args:
+        arguments: Flags of `encode`: model, device, precision and batch size.
+        layers: The layers.
+        queries: Timed one at a time; all queries, or all passages for sentences of pairs. At least one.
+        passages: Timed in batches. At least one.
+        clock: Returns seconds.
+
+    Returns:
+        {layer: {"query_ms": …, "passage_ms": …}} in milliseconds, and how that was measured, where `busy` says why
+        the machine was busy, or is None. query_ms is one query alone, from text to embedding: the median over queries
+        of the least of three repetitions. passage_ms is the time per passage: the least of three rounds over the same
+        passages.
     """
     load, cores = machine_load()  # before this program makes a load of its own
     encoder = NestedEncoder.from_pretrained(

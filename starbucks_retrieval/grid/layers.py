@@ -150,7 +150,13 @@ class Scorer:
             self._tops[query_id] = {docid: ranking[docid] for docid in trec_order(ranking)[: TOP + 1]}
 
     def cells(self, dataset: str, size: Size, passage_size: Size | None = None) -> list[Cell]:
-        """Return one cell per measure, with the value of each query."""
+        """Return one cell per measure, with the value of each query.
+
+        Args:
+            dataset: Name of the data set.
+            size: Size of the queries.
+            passage_size: Size of the passages, only where it differs.
+        """
         made = []
         for measure in self.measures:
             values = self._values[str(measure)]

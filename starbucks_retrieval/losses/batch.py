@@ -17,7 +17,12 @@ _TINY = 1e-12
 
 
 class Loss(NamedTuple):
-    """A total to back-propagate and its detached parts by name, such as `ce/6:128` and `kl/6:128`."""
+    """The loss of a batch.
+
+    Attributes:
+        total: A scalar to back-propagate.
+        parts: Its detached terms by name, such as `ce/6:128` and `kl/6:128`.
+    """
 
     total: Tensor
     parts: dict[str, Tensor]

@@ -90,7 +90,12 @@ class Distil(Objective[DistilOptions]):
         return self.sizes.members
 
     def loss(self, views: BatchViews, drawn: Any) -> Loss:
-        """Return the losses of all sizes. Without frozen embeddings in the batch, its own largest size teaches."""
+        """Return the losses of all sizes. Without frozen embeddings in the batch, its own largest size teaches.
+
+        Returns:
+            The total, and parts `cosine/<size>`; also `kl/`, `asymmetric/` and `spread/<size>` where their
+            weight is not 0.
+        """
         options, batch = self.options, views.batch
         queries, passages = batch.frozen_queries, batch.frozen_passages
         if queries is None or passages is None:

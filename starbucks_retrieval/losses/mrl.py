@@ -56,7 +56,11 @@ class MRL(Objective[MRLOptions]):
         return self._sizes
 
     def loss(self, views: BatchViews, drawn: Any) -> Loss:
-        """Return the sum or the mean of the losses of the dims."""
+        """Return the sum or the mean of the losses of the dims.
+
+        Returns:
+            The total, and parts `ce/<size>` for each dim.
+        """
         parts: dict[str, Tensor] = {}
         total = views.queries(self._sizes[0]).new_zeros(())
         for size in self._sizes:

@@ -127,7 +127,11 @@ class SRL(Objective[SRLOptions]):
         return (drawn or self.sizes).members
 
     def loss(self, views: BatchViews, drawn: Any) -> Loss:
-        """Return the contrastive losses of the step's sizes and the KL of each with its teacher."""
+        """Return the contrastive losses of the step's sizes and the KL of each with its teacher.
+
+        Returns:
+            The total, and parts `ce/<size>`, and `kl/<size>` for all but the largest size where `kl_weight` is not 0.
+        """
         options, sizes = self.options, self.visited(drawn)
         parts: dict[str, Tensor] = {}
         total = views.queries(self.largest).new_zeros(())

@@ -95,7 +95,13 @@ VARIANTS: dict[str, TwoDMSEOptions] = {
 
 
 class Draw(NamedTuple):
-    """The sample of one step: a layer below the last, a dim of the last layer, and a dim of the sampled layer."""
+    """The sample of one step.
+
+    Attributes:
+        layer: A layer below the last.
+        last_dim: A dim of the last layer.
+        layer_dim: A dim of the sampled layer; equal to `last_dim` with `shared_dim`.
+    """
 
     layer: int
     last_dim: int
@@ -152,7 +158,12 @@ class TwoDMSE(Objective[TwoDMSEOptions]):
         return (Size(last, dim), Size(layer, dim), *small) if self.options.always_full else small
 
     def loss(self, views: BatchViews, drawn: Draw) -> Loss:
-        """Return the contrastive losses of the sampled sizes and the alignment."""
+        """Return the contrastive losses of the sampled sizes and the alignment.
+
+        Returns:
+            The total, and parts `ce/last` and `ce/sampled` (of two terms of a layer, that at the sampled dim), and
+            `kl` where `kl_weight` is not 0.
+        """
         options = self.options
         parts: dict[str, Tensor] = {}
         total = views.queries(Size(self.full.layer, 1)).new_zeros(())

@@ -121,7 +121,12 @@ class TwoDMSEv2(Objective[TwoDMSEv2Options]):
         return 1 / (1 + math.log(layer if self.options.weigh_by == "layer" else position))
 
     def loss(self, views: BatchViews, drawn: Any) -> Loss:
-        """Return the weighted losses of all layers and the loss of the full size."""
+        """Return the weighted losses of all layers and the loss of the full size.
+
+        Returns:
+            The total, and parts `ce/<layer>:<dim>`, `align/<layer>` unless `align` is "none", and
+            `ce/<full size>` with `full_loss`.
+        """
         options, last = self.options, self.full.layer
         parts: dict[str, Tensor] = {}
         below = last_total = views.queries(self.full).new_zeros(())

@@ -27,7 +27,12 @@ _HALVINGS = 60  # of the level of an interval, which find a p-value to 1e-16
 
 
 class Equivalence(NamedTuple):
-    """The p-values of non-inferiority (difference above -margin) and of equivalence (within ±margin); NaN if unknown."""
+    """The p-values of two tests against a margin; NaN if unknown.
+
+    Attributes:
+        non_inferior: Of the test that the difference is above -margin.
+        equivalent: Of the test that it is between -margin and +margin.
+    """
 
     non_inferior: float
     equivalent: float

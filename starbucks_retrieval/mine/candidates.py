@@ -40,7 +40,15 @@ class Candidates:
 
     @classmethod
     def empty(cls, topics: Topics, depth: int) -> Candidates:
-        """Return lists without candidates, to be filled."""
+        """Return lists without candidates, to be filled.
+
+        Args:
+            topics: The queries and their positives.
+            depth: Passages per topic.
+
+        Returns:
+            Rows of -1, scores of -inf and unknown (NaN) scores of positives.
+        """
         shape = len(topics), depth
         unknown = np.full(len(topics.rows), np.nan, np.float32)
         return cls(np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32), unknown)
@@ -55,7 +63,14 @@ class CandidateSource(Protocol):
         ...
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:
-        """Return the `depth` best passages of each topic, and the scores of the positives where they are known."""
+        """Return the `depth` best passages of each topic, and the scores of the positives where they are known.
+
+        Args:
+            topics: The queries and their positives.
+            corpus: The passages; candidates name them by their position.
+            docids: The ids of the corpus, by which equal scores are ordered.
+            depth: Passages per topic.
+        """
         ...
 
 

@@ -54,12 +54,28 @@ class BiEncoder:
         self.budget = arguments.token_budget(self.encoder.device.type)
 
     def queries(self, texts: Sequence[str], label: str) -> np.ndarray:
-        """Return embeddings of queries, float32 [texts, dim]; `label` names the progress bar."""
+        """Encode queries.
+
+        Args:
+            texts: The queries, without the model's prefix, which is added.
+            label: Names the progress bar.
+
+        Returns:
+            (texts, dim) float32.
+        """
         prefix = self.encoder.config.query_prefix
         return self._embed([(prefix + text).strip() for text in texts], True, label)
 
     def passages(self, passages: Sequence[Passage], label: str) -> np.ndarray:
-        """Return embeddings of passages, float32 [passages, dim]; `label` names the progress bar."""
+        """Encode passages.
+
+        Args:
+            passages: Titles and texts are joined, and the model's prefix is added.
+            label: Names the progress bar.
+
+        Returns:
+            (passages, dim) float32.
+        """
         config = self.encoder.config
         texts = [join_text(passage, config.passage_field_separator, config.passage_prefix) for passage in passages]
         return self._embed(texts, False, label)

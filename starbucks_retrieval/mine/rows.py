@@ -253,7 +253,14 @@ class _RowMaker:
 
 
 def with_teacher_scores(rows: Iterable[dict[str, Any]], teacher: Teacher, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the `count` rows with the teacher's scores in place of the candidates'. Raises UserError for NaN scores."""
+    """Yield the rows with the teacher's scores in place of the candidates'.
+
+    Args:
+        rows: Rows with `query`, `positive_passages` and `negative_passages`. They are changed in place.
+
+    Raises:
+        UserError: While iterating: a score is NaN or infinite.
+    """
     start = 0
     for window in _score_windows(rows):
         stop = start + len(window)

@@ -36,7 +36,15 @@ class Teacher(Protocol):
         ...
 
     def score(self, pairs: Sequence[tuple[str, Passage]], label: str) -> np.ndarray:
-        """Return the score of each pair, float32 [pairs]; `label` names the progress bar."""
+        """Score pairs of query and passage.
+
+        Args:
+            pairs: (query, passage) each.
+            label: Names the progress bar.
+
+        Returns:
+            (pairs,) float32.
+        """
         ...
 
 

@@ -23,7 +23,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Attribute paths inside a masked language model; an activation of None is GELU."""
+    """The parts of a head, as attribute paths inside a masked language model.
+
+    Attributes:
+        dense: The linear layer of the transform.
+        norm: Its layer normalisation.
+        activation: Its activation; None for GELU.
+    """
 
     dense: str
     norm: str
@@ -56,6 +62,12 @@ class Head:
     """The parts of a model's language-modelling head.
 
     The vocabulary matrix is as wide as the word embeddings, E, which is the backbone's width D except in ELECTRA.
+
+    Attributes:
+        dense: The linear layer of the transform.
+        activation: What follows it.
+        norm: The layer normalisation that follows that.
+        vocabulary: The linear layer from E to the vocabulary.
     """
 
     dense: nn.Linear

@@ -256,7 +256,13 @@ class PretrainingModule(GradientCheckpointing):
 
 
 def stored_config(config: EncoderConfig, sizes: Sizes, options: PretrainOptions) -> EncoderConfig:
-    """Return the configuration to save: the sizes, and CLS pooling if a decoder was trained."""
+    """Return the configuration to save.
+
+    Args:
+        config: The configuration of the backbone.
+        sizes: The sizes of the loss, which are stored if `options.sizes` is "all".
+        options: If a decoder is trained (`mae`), the pooling becomes CLS.
+    """
     if options.mae:
         config = dataclasses.replace(config, pooling="cls")
     return dataclasses.replace(config, sizes=sizes) if options.sizes == "all" else config

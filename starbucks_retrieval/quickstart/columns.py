@@ -34,7 +34,13 @@ ENDINGS = tuple(ending for ending in file_endings() if not ending.startswith(".t
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the texts, the title and the id; None where there is none."""
+    """The columns of documents or queries.
+
+    Attributes:
+        text: The columns of the text, which are joined.
+        title: The column of the title; None where there is none.
+        docid: The column of the id; None to take row numbers.
+    """
 
     text: tuple[str, ...]
     title: str | None
@@ -93,7 +99,18 @@ def guess_columns(
 
 
 def query_columns(rows: Sequence[Mapping[str, Any]], source: str) -> Columns:
-    """Guess the columns of queries and their ids. Raises UserError if no column can be the queries."""
+    """Guess the columns of queries and their ids.
+
+    Args:
+        rows: The first rows: column → value.
+        source: The file, for messages.
+
+    Returns:
+        One column of the text, the column of the id, if there is one, and no title.
+
+    Raises:
+        UserError: No column can be the queries.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     docid = _first(names, QUERY_ID_NAMES)
     free = [name for name in names if name != docid]
@@ -176,7 +193,15 @@ def read_table(path: Path, encoding: str = "utf-8") -> NumberedRows:
 
 
 def decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text with its line end) of each line. Raises UserError for bytes of another encoding."""
+    """Yield (number from 1, text with its line end) of each line.
+
+    Args:
+        path: The file, plain or .gz.
+        encoding: The name of a Python codec.
+
+    Raises:
+        UserError: While iterating: bytes that the encoding does not have, or binary data.
+    """
     for number, raw in all_lines(path):
         try:
             yield number, raw.decode(encoding)
@@ -187,7 +212,14 @@ def decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
 
 
 def not_in_encoding(where: str, encoding: str, start: int, unit: str) -> UserError:
-    """Return the error for bytes that `encoding` does not have."""
+    """Return the error for bytes that `encoding` does not have.
+
+    Args:
+        where: The file, or file and line, as the message begins.
+        encoding: The encoding that was tried.
+        start: The position of the first wrong byte, from 0.
+        unit: What the position is counted in: "of the line" or "of the file".
+    """
     other = "latin-1" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else "utf-8"
     what = f"{where}: not {encoding.upper()} (byte {start + 1} {unit})"
     return UserError(what, f"name the encoding of the file, such as --encoding {other}")

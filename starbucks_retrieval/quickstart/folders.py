@@ -28,7 +28,13 @@ _HEADING = re.compile(r"^#\s+(.+?)\s*#*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files of a folder that can be read, and the endings of the others with their numbers."""
+    """The files of a folder, or one file.
+
+    Attributes:
+        folder: The folder; for one file, its folder.
+        paths: The files that can be read, sorted.
+        skipped: The number of other files by ending.
+    """
 
     folder: Path
     paths: Sequence[Path]

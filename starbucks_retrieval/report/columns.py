@@ -133,7 +133,12 @@ class MethodResults:
 
 @dataclass(frozen=True)
 class ReportSizes:
-    """The sizes of the tables, ascending; `aliases` names those that have a size alias (`Demi` … `Trenta`)."""
+    """The sizes of the tables.
+
+    Attributes:
+        sizes: The sizes, ascending.
+        aliases: Size → its alias (`Demi` … `Trenta`), for the sizes that have one.
+    """
 
     sizes: tuple[Size, ...]
     aliases: dict[Size, str]

@@ -77,7 +77,18 @@ class SignificanceMarks:
     def compare(
         self, methods: Sequence[MethodResults], columns: Sequence[Column], sizes: Iterable[Size | None]
     ) -> Tests:
-        """Return the tests of the methods by column, size and label, and keep them; those that cannot be made are counted."""
+        """Test the methods against the baseline, and keep the tests in `found`.
+
+        Tests that cannot be made are counted.
+
+        Args:
+            methods: The methods.
+            columns: The columns.
+            sizes: The sizes; None is the size of scores without one.
+
+        Returns:
+            (column, size) → label of a method → comparison.
+        """
         found: dict[tuple[Column, Size | None], dict[str, _Outcome]] = {}
         for size in sizes:
             for column in columns:

@@ -68,7 +68,13 @@ class Published:
         return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
 
     def over_sizes(self, group: ColumnGroup, column: Column, model_sizes: ReportSizes) -> list[TableRow]:
-        """Return the rows of a column over the sizes; the last score is their average, if the paper has these sizes."""
+        """Return the rows of a column over the sizes; the last score is their average, if the paper has these sizes.
+
+        Args:
+            group: The columns of the measure.
+            column: A data set, or the average over those of the group.
+            model_sizes: The sizes, in the order of the cells.
+        """
         key = _average_key(group) if column.dataset == AVERAGE else _key(column)
 
         def figures(method: PublishedMethod) -> list[float | None]:

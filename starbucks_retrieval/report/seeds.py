@@ -36,7 +36,11 @@ def add_seed(method: MethodResults, cell: Cell, path: str, origins: dict[tuple[s
 
 
 def average_seeds(method: MethodResults) -> list[str]:
-    """Put the mean over its seeds into every cell of a method, and return a note about their numbers."""
+    """Put the mean over its seeds into every cell of a method, and return a note about their numbers.
+
+    Returns:
+        One note, or none if every score has one seed.
+    """
     for key, cells in method.seeds.items():
         same = {frozenset(cell.values or ()) for cell in cells}
         values = None

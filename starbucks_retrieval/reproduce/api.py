@@ -119,7 +119,12 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
 
 
 def preview(arguments: ReproduceArguments) -> tuple[list[list[str]], dict[str, Any]]:
-    """Return the jobs of a table with estimated hours and bytes, as rows of a table and as figures."""
+    """Estimate the jobs of a table.
+
+    Returns:
+        The rows of a text table with its header first; and `summary` in one line, `jobs` (number), `hours` and
+        `bytes` of those that are not finished, and `not_run`, {"row on set": reason}.
+    """
     root = Path(arguments.output_dir).expanduser().absolute()
     plan = plan_reproduction(arguments)
     jobs = plan.jobs(arguments.only)

@@ -20,7 +20,14 @@ _STEPS = 1000  # of a training whose length is not known
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """What a job takes: hours, the bytes that it leaves, and a few words about it."""
+    """The time and the disk space of a job.
+
+    Attributes:
+        hours: Hours of the whole job, also of a finished one.
+        bytes: The bytes of the files that it leaves.
+        what: The stage and its main flags.
+        finished: Whether an earlier run finished it.
+    """
 
     hours: float
     bytes: int
@@ -30,7 +37,12 @@ class JobEstimate:
 
 @dataclass(frozen=True)
 class Estimates:
-    """The estimates of jobs, in their order, and a sentence about where they come from."""
+    """The estimates of several jobs.
+
+    Attributes:
+        jobs: One for each job, in their order.
+        basis: A sentence about where the rates come from.
+    """
 
     jobs: list[JobEstimate]
     basis: str

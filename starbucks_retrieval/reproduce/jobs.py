@@ -126,7 +126,14 @@ def state_of(path: str) -> str:
 
 
 def local_paths(value: Any) -> list[str]:
-    """Return the local files and folders that the value of a flag names, also as NAME=path."""
+    """Return the local files and folders that the value of a flag names.
+
+    Args:
+        value: A string or a list of them; each may be `NAME=path`. Other values name nothing.
+
+    Returns:
+        The paths that contain a slash and exist.
+    """
     words = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     tails = [str(word).partition("=")[2] or str(word) for word in words]
     return [one for one in tails if "/" in one and Path(one).exists()]

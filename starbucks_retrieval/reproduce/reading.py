@@ -28,7 +28,14 @@ def table_names() -> list[str]:
 
 
 def find_table(name: str) -> Path:
-    """Return the file of a table. Raises UserError if there is none."""
+    """Return the file of a table.
+
+    Args:
+        name: The name of a table of this package, or the path of a YAML file.
+
+    Raises:
+        UserError: There is no such table.
+    """
     if name in table_names():
         return FOLDER / "tables" / f"{name}.yaml"
     path = Path(name).expanduser()

@@ -93,7 +93,13 @@ def check_queries(rows: Sequence[RowScores]) -> None:
 
 
 def write_row(path: Path, label: str, scores: RowScores) -> None:
-    """Write the scores of a row as a result file, which `report` and `choose` read."""
+    """Write the scores of a row as a result file, which `report` and `choose` read.
+
+    Args:
+        path: The file.
+        label: What tables call the row.
+        scores: The scores; seeds and costs are written too.
+    """
     write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds} | scores.costs))
 
 

@@ -41,7 +41,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a set of the scale and one of its measures (default: the first)."""
+    """A column of a table.
+
+    Attributes:
+        set: A set of the scale.
+        measure: One of its measures; empty for the first.
+    """
 
     set: str
     measure: str = ""

@@ -14,13 +14,34 @@ BATCH_ROWS = 1024  # converted to Python objects at a time
 
 
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
-    """Yield (row number from 1, column → value) of each row of an Arrow stream."""
+    """Yield (row number from 1, column → value) of each row of an Arrow stream.
+
+    Args:
+        path: The file.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Ignored: the file names the columns.
+
+    Raises:
+        UserError: The file's name ends in .gz. While iterating: the file is missing or damaged, or a value cannot be
+            read.
+    """
     check_not_gzip(path, "Arrow")
     return _stream_rows([path], start, stop, path)
 
 
 def folder_rows(folder: Path, start: int = 0, stop: int | None = None) -> NumberedRows:
-    """Yield (row number from 1, column → value) of each row of one split written by save_to_disk."""
+    """Yield (row number from 1, column → value) of each row of one split written by save_to_disk.
+
+    Args:
+        folder: The folder, with a `state.json`.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the split.
+
+    Raises:
+        UserError: `state.json` does not list the files. While iterating: a file is missing or damaged, or a value
+            cannot be read.
+    """
     files = [folder / entry["filename"] for entry in _listed(folder / "state.json", "_data_files", dict[str, FileName])]
     return _stream_rows(files, start, stop, folder)
 
@@ -44,7 +65,16 @@ def has_splits(path: Path) -> bool:
 
 
 def choose_split(path: Path, split: str | None, part: str) -> Path:
-    """Return the folder of a split: `split` if given, else the only one, else the one called `part` or `train`."""
+    """Return the folder of a split: `split` if given, else the only one, else the one called `part` or `train`.
+
+    Args:
+        path: A folder that save_to_disk wrote; one with a single split is returned as it is.
+        split: The split; None to choose one.
+        part: `corpus`, `queries` … as for `find_rows`.
+
+    Raises:
+        UserError: There is no such split, or the folder does not list its splits.
+    """
     if (path / "state.json").is_file():
         return path
     names = _listed(path / "dataset_dict.json", "splits", FileName)

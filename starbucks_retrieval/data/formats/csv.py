@@ -20,9 +20,18 @@ csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
     """Yield (line where the row begins, column name → cell) of each row.
 
-    The first row names the columns; known names may be in capitals. Quoted cells may hold commas, line breaks and doubled quotes; empty lines and
-    columns without a name are left out. Raises UserError for a row with another number of cells, misplaced quotes, NUL
-    bytes, and a first row that is no header or names a column twice.
+    The first row names the columns; known names may be in capitals. Quoted cells may hold commas, line breaks and
+    doubled quotes; empty lines and columns without a name are left out.
+
+    Args:
+        path: The file.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Ignored: the first row names the columns.
+
+    Raises:
+        UserError: While iterating: a row with another number of cells, misplaced quotes, NUL bytes, or a first row that
+            is no header or names a column twice.
     """
     lines = ((number, decode(raw, path, number)) for number, raw in all_lines(path))
     yield from islice(named_rows(read_cells(lines, path), path, _known_names), start, stop)

@@ -11,7 +11,17 @@ from starbucks_retrieval.parsing import parse_value
 
 
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
-    """Yield (line number, object) of each line. Raises UserError for malformed JSON and for anything but an object."""
+    """Yield (line number, object) of each line.
+
+    Args:
+        path: The file.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Ignored: the objects name the columns.
+
+    Raises:
+        UserError: While iterating: malformed JSON, or anything but an object.
+    """
     for number, raw in islice(raw_lines(path), start, stop):
         try:
             row = parse_value(raw)

@@ -10,7 +10,17 @@ from starbucks_retrieval.errors import UserError
 
 
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
-    """Yield (row number from 1, column → value) of each row; row groups before `start` are not decompressed."""
+    """Yield (row number from 1, column → value) of each row; row groups before `start` are not decompressed.
+
+    Args:
+        path: The file.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Ignored: the file names the columns.
+
+    Raises:
+        UserError: While iterating: the file is missing, compressed with gzip or damaged, or a value cannot be read.
+    """
     import pyarrow
     import pyarrow.parquet
 

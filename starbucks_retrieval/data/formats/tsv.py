@@ -13,8 +13,16 @@ from starbucks_retrieval.errors import UserError
 def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
     """Yield (line number, column name → cell) of each line.
 
-    A first line of known column names is a header. Without one, the number of its columns selects their names in
-    `layouts`. Raises UserError for a line with another number of columns.
+    A first line of known column names is a header.
+
+    Args:
+        path: The file.
+        start: The position of the first row to yield, from 0; the header is no row.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Number of columns → their names, for a file without a header.
+
+    Raises:
+        UserError: While iterating: a line has another number of columns.
     """
     layouts = layouts or {}
     lines = raw_lines(path)
