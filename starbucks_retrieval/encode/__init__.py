@@ -28,7 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class EncodeArguments(SettingFlags):
-    """Encoding."""
+    """Encoding.
+
+    The fields are the flags of `starbucks encode`; its help says what each of them means.
+
+    Raises:
+        UserError: A value is out of range, or flags contradict each other.
+    """
 
     model_name_or_path: str = flag("", "model folder or hub name", required=True)
     encode_output_path: str = flag("", "folder for the embeddings, one sub-folder for each size", required=True)
@@ -139,7 +145,12 @@ class EncodeArguments(SettingFlags):
         return row_bytes(self.store_dtype, size.dim)
 
     def batch_tokens(self, device_type: str, max_length: int) -> int:
-        """Return the size of a batch in tokens (rows times longest row) for texts of up to `max_length` tokens."""
+        """Return the size of a batch in tokens (rows times longest row) for texts of up to `max_length` tokens.
+
+        Args:
+            device_type: The `type` of a torch.device: "cuda", or "cpu" and others, which have smaller batches.
+            max_length: The most tokens of a text; used with `--per_device_eval_batch_size` only.
+        """
         if self.max_tokens_per_batch:
             return self.max_tokens_per_batch
         if self.per_device_eval_batch_size:
@@ -150,6 +161,13 @@ class EncodeArguments(SettingFlags):
         """Return the sizes to write, checked against the model, whose configuration the flags may have changed.
 
         For passages, a size that is not written as layer:dim, as all sizes by default, means the size of its passages.
+
+        Args:
+            model: The model: its depth, its width, and the sizes that it stores.
+            config: Its configuration after the flags, which says at which sizes passages are encoded.
+
+        Raises:
+            UserError: A size cannot be read, or the model lacks it.
         """
         if self.layers_to_save:
             layers = self.layers_to_save.split(",")

@@ -72,7 +72,12 @@ class WorkerGroup:
         return self.rank == 0
 
     def broadcast(self, key: str, compute: Callable[[], Any]) -> Any:
-        """Return the result of `compute`, which only the leader calls; the others receive it as JSON."""
+        """Return the result of `compute`, which only the leader calls; the others receive it as JSON.
+
+        Args:
+            key: The name of the value, another one for each call.
+            compute: Returns something that JSON can hold. Tuples arrive as lists, and keys of mappings as text.
+        """
         if self._store is None:
             return compute()
         if self.is_leader:

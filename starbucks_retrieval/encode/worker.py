@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class EncodeStats:
-    """Counts of texts and tokens, and seconds by part. The parts overlap; during `wait` nothing was computed."""
+    """Counts of texts and tokens, and seconds by part. The parts overlap; during `wait` nothing was computed.
+
+    Attributes:
+        tokens: Tokens of all texts, special ones included, without padding.
+        seconds: {part: seconds} of read, tokenize, compute, write and wait.
+    """
 
     texts: int = 0
     tokens: int = 0

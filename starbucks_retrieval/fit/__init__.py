@@ -21,7 +21,13 @@ __getattr__, __dir__ = lazy_exports(__name__, {"fit": ".api"})
 
 @dataclasses.dataclass
 class FitArguments(SettingFlags):
-    """Fitting."""
+    """Fitting.
+
+    The fields are the flags of `starbucks fit`; its help says what each of them means.
+
+    Raises:
+        UserError: There are no texts, or a value is out of range.
+    """
 
     model_name_or_path: str = flag("", "model folder or hub name", required=True)
     output_dir: str = flag("", "folder for the fitted model", required=True)

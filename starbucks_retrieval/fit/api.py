@@ -179,7 +179,15 @@ def _own_half(vectors: np.ndarray) -> float:
 
 
 def grid_cells(report: FitReport) -> list[dict[str, Any]]:
-    """Return the measured grid, JSON-ready."""
+    """Return the measured grid, JSON-ready.
+
+    Args:
+        report: The report of the fit.
+
+    Returns:
+        For each size: size (text), cosine and top10 as in `Quality`, and cosine_before and top10_before, those of the
+        model's own outputs, cut. Four decimals.
+    """
     return [
         {
             "size": str(size),

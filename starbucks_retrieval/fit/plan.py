@@ -224,7 +224,17 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
 
 
 def check_output(output: Path, arguments: FitArguments) -> None:
-    """Check that the output folder may be written. Raises UserError if it holds anything else than this fit."""
+    """Check that the output folder may be written.
+
+    An unfinished fit may be there, and with `--overwrite_output_dir` a complete one.
+
+    Args:
+        output: The output folder, which need not exist.
+        arguments: The flags: the model and `--overwrite_output_dir` are read.
+
+    Raises:
+        UserError: It is a file or the model that is fitted, or it holds a complete fit or files of something else.
+    """
     model = Path(arguments.model_name_or_path)
     if output.exists() and not output.is_dir():
         raise UserError(f"{output} is a file, a folder is needed", "name another --output_dir")

@@ -124,7 +124,8 @@ def nearest_rows(vectors: np.ndarray) -> np.ndarray:
         vectors: [texts, dim]. All pairs are scored at once, which takes memory for texts x texts numbers.
 
     Returns:
-        int64 [texts, ten, or all others if they are fewer], the nearest first; of equal scores the earlier row.
+        int64 [texts, neighbours], the nearest first, and of equal scores the earlier row. There are ten neighbours, or
+        all other rows if they are fewer.
     """
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)

@@ -24,7 +24,13 @@ _LENGTHS = {"retrieval": (32, 196), "sts": (128, 128), "texts": (128, 128)}
 
 @dataclasses.dataclass
 class TrainArguments(MixtureArguments, TextArguments, ProjectArguments):
-    """Training."""
+    """Training.
+
+    The fields are the flags of `starbucks train`; its help says what each of them means.
+
+    Raises:
+        UserError: A value is out of range, the preset is unknown, or flags contradict each other.
+    """
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
     task: Literal["retrieval", "sts"] = flag(

@@ -57,7 +57,11 @@ def fit_record(arguments: TrainArguments, plan: TrainPlan, output: Path) -> dict
 
 @contextlib.contextmanager
 def unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
-    """Load whole weights under ZeRO 3, which would shard each weight when it is created; its engine shards them later."""
+    """Load whole weights under ZeRO 3, which would shard each weight when it is created; its engine shards them later.
+
+    Args:
+        settings: transformers' settings. With `--deepspeed`, ZeRO 3 is set to gather whole weights when it saves.
+    """
     if not settings.deepspeed:
         yield
         return

@@ -28,7 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MissingCounts:
-    """Counts of a collection's rows, of rows without hard negatives, and of rows without a teacher's scores."""
+    """Counts of a collection's rows, and of those that lack something.
+
+    Attributes:
+        rows: All rows that were counted.
+        negatives: Rows without hard negatives.
+        scores: Rows without a teacher's scores.
+    """
 
     rows: int
     negatives: int

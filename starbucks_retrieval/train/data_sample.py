@@ -68,7 +68,14 @@ def sample_data(one: DataSet, arguments: TrainArguments, plan: TrainPlan) -> Dat
 
 
 def is_small(source: str) -> bool:
-    """Return whether a collection is a local file that is read in seconds."""
+    """Return whether a collection is a local file that is read in seconds.
+
+    Args:
+        source: The path of a file, in which ~ is expanded, or any other source, which is not small.
+
+    Returns:
+        True for a file of up to 64 MiB, or 16 MiB if its name ends in .gz.
+    """
     path = Path(source).expanduser()
     return path.is_file() and path.stat().st_size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE)
 

@@ -107,7 +107,18 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
 
 
 def own_in_batch(arguments: TrainArguments) -> bool | None:
-    """Return in_batch_negatives of the data sets that do not say, None if no data set says."""
+    """Return in_batch_negatives of the data sets that do not say, None if no data set says.
+
+    Args:
+        arguments: The flags of `train`.
+
+    Returns:
+        If a data set says: True unless `--in_batch_negatives` is false. If none says: None, and the objective's option
+        applies to all rows.
+
+    Raises:
+        UserError: There are no data sets, or one has a bad weight or option.
+    """
     if all(one.in_batch_negatives is None for one in arguments.data_sets):
         return None
     return arguments.in_batch_negatives is not False

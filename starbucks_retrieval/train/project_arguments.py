@@ -38,7 +38,14 @@ class ProjectArguments:
 
 
 def map_project_flags(arguments: Any) -> None:
-    """Set the flags of a `TrainArguments` that those of other projects stand for. Raises UserError for contradictions."""
+    """Set the flags of a `TrainArguments` that those of other projects stand for.
+
+    Args:
+        arguments: Its sizes, train_layers, train_dims, kl_weight, fix_doc and full_dim are set in place.
+
+    Raises:
+        UserError: Flags contradict each other, one of two that need each other is missing, or a list cannot be read.
+    """
     if arguments.objective == "srl" and (arguments.layer_list is None) != (arguments.embedding_dim_list is None):
         raise UserError("--layer_list and --embedding_dim_list need each other", "give both, or --sizes 2:32,4:64")
     if arguments.objective == "srl" and arguments.layer_list and arguments.embedding_dim_list:

@@ -100,7 +100,16 @@ class StoredRows:
         self._ids: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
 
     def find(self, is_query: bool, identifier: str, collection: str) -> int:
-        """Return the row of a text. Raises UserError if its id is not in the store; `collection` is for the message."""
+        """Return the row of a text in the store of its kind, from 0.
+
+        Args:
+            is_query: Look among the queries; otherwise among the passages.
+            identifier: The id of the query or of the document.
+            collection: Where the text is from, for the message.
+
+        Raises:
+            UserError: The id is not in the store.
+        """
         if is_query not in self._ids:
             store = self._source.stores[is_query]
             ids = np.array(store.id_bytes(np.arange(store.count)), dtype=np.bytes_)
@@ -136,7 +145,15 @@ class Teacher:
 
     @classmethod
     def load(cls, source: TeacherSource, lengths: tuple[int, int]) -> Teacher:
-        """Load the weights of a teacher that is a model, on the CPU; stored embeddings stay on disk."""
+        """Load the weights of a teacher that is a model, on the CPU; stored embeddings stay on disk.
+
+        Args:
+            source: Where the teacher is.
+            lengths: Tokens of a query and of a passage at most; the model's own lengths are not exceeded.
+
+        Raises:
+            UserError: The model cannot be loaded.
+        """
         encoder = None
         if source.model is not None:
             encoder = NestedEncoder.from_pretrained(source.name, device="cpu").requires_grad_(False)

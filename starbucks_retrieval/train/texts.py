@@ -92,7 +92,12 @@ class TextSet:
         return Text(row, **found)
 
     def mixture(self, exponent: float = 1.0, batch: int = 0) -> Mixture:
-        """Return what the sampler needs to know: the texts are mixed already, and count as one data set."""
+        """Return what the sampler needs to know: the texts are mixed already, and count as one data set.
+
+        Args:
+            exponent: As in `Mixture`; with one data set it changes nothing.
+            batch: As in `Mixture`.
+        """
         return Mixture([len(self)], [1.0], exponent, batch)
 
     def sample(self, count: int) -> Iterator[Text]:

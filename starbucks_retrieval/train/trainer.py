@@ -140,7 +140,15 @@ def _with_means(values: dict[Size, dict[str, float]]) -> dict[str, float]:
 
 
 class StarbucksTrainer(PartsTrainer):
-    """Trains a TrainingModule: logs the parts of its loss, scores a dev set at every size, saves plain model folders."""
+    """Trains a TrainingModule: logs the parts of its loss, scores a dev set at every size, saves plain model folders.
+
+    Args:
+        args: Arguments of transformers' Trainer.
+        mixture: Which rows each epoch has, and their order.
+        dev: The dev set that `evaluate` scores; None without one. It takes the place of `eval_dataset`.
+        projection_learning_rate: The learning rate of the projections; None: that of the backbone.
+        kwargs: Further arguments of transformers' Trainer.
+    """
 
     model: TrainingModule
 
@@ -170,7 +178,16 @@ class StarbucksTrainer(PartsTrainer):
         return MixtureSampler(self.mixture, self.args.seed, lambda: int(self.state.epoch or 0))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-        """Return the loss of a batch. Raises UserError if it is NaN or infinite."""
+        """Return the loss of a batch.
+
+        Args:
+            model: The module, possibly wrapped for several processes.
+            inputs: A batch of the collator. `query_ids` is taken out of it; the rest are the arguments of the module.
+            return_outputs: Return (loss, the module's dictionary).
+
+        Raises:
+            UserError: The loss is NaN or infinite; the message names the step and the queries of the batch.
+        """
         query_ids = inputs.pop("query_ids")
         outputs = super().compute_loss(model, inputs, return_outputs)
         loss = (outputs[0] if return_outputs else outputs).detach()

@@ -56,7 +56,14 @@ class PartsTrainer(CheckpointTrainer):
         self.add_callback(_CompletePush(self))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-        """Return the loss of a batch, and keep its parts for the next log line."""
+        """Return the loss of a batch, and keep its parts for the next log line.
+
+        Args:
+            model: The module, possibly wrapped for several processes. It returns a dictionary of `loss`, a scalar, and
+                `parts`, {name: scalar}.
+            inputs: The arguments of the module.
+            return_outputs: Return (loss, the module's dictionary).
+        """
         step = self.state.global_step
         self._micro_step = (step, self._micro_step[1] + 1 if self._micro_step[0] == step else 0)
         self.model.step = (self.args.seed, *self._micro_step)
@@ -74,7 +81,12 @@ class PartsTrainer(CheckpointTrainer):
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean parts of the steps since the last line, over all processes."""
+        """Add the mean parts of the steps since the last line, over all processes.
+
+        Args:
+            logs: The numbers of a line, to which the parts are added in place if it has a `loss`.
+            start_time: As of transformers' Trainer.
+        """
         if "loss" in logs and self._parts_count:
             values = torch.stack([part.float() for part in self._parts.values()]) / self._parts_count
             if world() > 1:
