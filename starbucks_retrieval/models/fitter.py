@@ -250,8 +250,8 @@ def fit_texts(
         The projections, and what was measured on the held-out texts.
 
     Raises:
-        UserError: An item is not a text, there are too few texts, the model lacks a layer, or its outputs are constant or
-            not finite.
+        UserError: An item is not a text, there are too few texts, the model lacks a layer, or its outputs are constant
+            or not finite.
     """
     sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
     fitter = Fitter(encoder, layers, concat_layers, table_input)
