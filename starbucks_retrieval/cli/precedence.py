@@ -131,7 +131,14 @@ def resolve(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, tuple[
 
 
 def same_as(name: str) -> tuple[str, ...]:
-    """Return the other names of the quantity that `name` sets."""
+    """Return the other names of the quantity that `name` sets.
+
+    Args:
+        name: A flag without dashes, such as `warmup_steps`.
+
+    Returns:
+        The others, such as `warmup_ratio`; none for a flag whose quantity has one name.
+    """
     return tuple(other for names in SAME if name in names for other in names if other != name)
 
 

@@ -177,6 +177,10 @@ def as_text(found: Any, label: str) -> str:
 def as_number(found: Any, label: str) -> float:
     """Convert a number, or the text of one (a cell of tsv or csv), to a finite float. Raises BadRow for anything else.
 
+    Args:
+        found: The value of a row.
+        label: The name of its column, for messages.
+
     Example:
         >>> as_number("3.5e1", "score")
         35.0

@@ -75,6 +75,10 @@ def _list_of(value: Any) -> list[str]:
 def has_answer(text: str, answers: Iterable[str]) -> bool:
     """Return whether a text has the tokens of one of the answers in a row.
 
+    Args:
+        text: A passage, without its title.
+        answers: Texts. Case and white space do not matter; an answer without tokens matches nothing.
+
     Example:
         >>> has_answer("It was written by Ada  LOVELACE.", ["ada lovelace"]), has_answer("Adamant", ["Ada"])
         (True, False)

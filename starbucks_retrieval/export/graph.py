@@ -29,7 +29,17 @@ inputs = {{key: batch[key] for key in ("input_ids", "attention_mask")}}
 
 
 def write_onnx_folder(encoder: NestedEncoder, size: Size, folder: Path, calibration: list[Passage]) -> None:
-    """Write model.onnx, the tokenizer, and a starbucks.json with this size alone; `calibration` is not used."""
+    """Write model.onnx, the tokenizer, and a starbucks.json with this size alone.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        size: The size of the embedding.
+        folder: Where the files go.
+        calibration: Not used; other exporters are called with it.
+
+    Raises:
+        UserError: As for `write_onnx`.
+    """
     from starbucks_retrieval.models.backends.onnx import write_onnx
 
     _write_settings(encoder, size, folder)

@@ -28,8 +28,12 @@ _UNIT = 2.0**-24  # relative rounding error of float32
 class TruncatedView(SlicedStore):
     """The embeddings at `dim` of a store of wider, unnormalised pooled outputs; nothing is copied.
 
-    They are float32, and of length 1 if `normalize`. From a float32 store they equal the embeddings of encoding at that
-    size.
+    They are float32. From a float32 store they equal the embeddings of encoding at that size.
+
+    Args:
+        pooled_layers: The store of one layer.
+        dim: How many numbers of each vector are kept.
+        normalize: Divide each embedding by its length.
 
     Raises:
         UserError: The store does not hold the dim.

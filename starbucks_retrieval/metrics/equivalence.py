@@ -39,7 +39,11 @@ class Equivalence(NamedTuple):
 
 
 class Difference(ABC):
-    """A difference of two systems that has confidence limits. `value` is the difference, first minus second."""
+    """A difference of two systems that has confidence limits.
+
+    Attributes:
+        value: The first system less the second.
+    """
 
     value: float
 
@@ -253,6 +257,10 @@ def adjust_equivalence(found: Sequence[Equivalence], correction: str) -> list[Eq
 
 def verdict(found: Equivalence, alpha: float = 0.05) -> str:
     """Return what two one-sided tests show: `equivalent`, `not inferior` or `open`.
+
+    Args:
+        found: The p-values of both tests, corrected if there are several comparisons.
+        alpha: The level that a p-value must be below.
 
     Example:
         >>> verdict(Equivalence(0.01, 0.01)), verdict(Equivalence(0.01, 0.4)), verdict(Equivalence(0.2, 0.2))

@@ -85,6 +85,10 @@ def run_labels(runs: Sequence[RunIdentity], given: str | Sequence[str] | None = 
 def run_titles(labels: Sequence[str], sizes: Sequence[object]) -> list[str]:
     """Return the label of each run, followed by its size if the label has several sizes.
 
+    Args:
+        labels: The label of each run.
+        sizes: The size of each run, as many as labels; None where it is unknown.
+
     Example:
         >>> run_titles(["ours", "ours", "bm25"], ["2:32", "6:128", None])
         ['ours 2:32', 'ours 6:128', 'bm25']

@@ -81,9 +81,16 @@ class BiEncoder:
         return self._embed(texts, False, label)
 
     def score(self, pairs: Sequence[tuple[str, Passage]], label: str) -> np.ndarray:
-        """Return inner products divided by the model's temperature, as in training: float32 [pairs].
+        """Score pairs by inner products divided by the model's temperature, as in training.
 
         Vectors have length 1 if the model normalises. Each distinct text is encoded once.
+
+        Args:
+            pairs: (query, passage) each, without the model's prefixes.
+            label: Begins the names of the progress bars.
+
+        Returns:
+            (pairs,) float32.
         """
         queries, query_of = _distinct(query for query, _ in pairs)
         passages, passage_of = _distinct(passage for _, passage in pairs)

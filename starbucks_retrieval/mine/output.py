@@ -31,7 +31,12 @@ def check_output(output: Path, overwrite: bool) -> None:
 
 
 def log_counts(arguments: MineArguments, counts: Counter[str]) -> None:
-    """Log the warnings that the counts of `write_rows` give reason for."""
+    """Log the warnings that the counts of `write_rows` give reason for.
+
+    Args:
+        arguments: Flags of the filters.
+        counts: The first counts that `write_rows` returns.
+    """
     if counts["left_out"]:
         log.warning("%d groups are left out: no text is known for any of their positives", counts["left_out"])
     if counts["other_text"]:

@@ -89,9 +89,16 @@ class CrossEncoder:
 
     @torch.no_grad()
     def score(self, pairs: Sequence[tuple[str, Passage]], label: str) -> np.ndarray:
-        """Return the logit of each pair, float32 [pairs]; `label` names the progress bar.
+        """Return the logit of each pair.
 
         Title and text of a passage are joined by a space and truncated to the length that the query leaves.
+
+        Args:
+            pairs: (query, passage) each.
+            label: Names the progress bar.
+
+        Returns:
+            (pairs,) float32.
         """
         rows = self._tokenize([query for query, _ in pairs], [join_text(passage) for _, passage in pairs])
         ids, types = rows["input_ids"], rows.get("token_type_ids")

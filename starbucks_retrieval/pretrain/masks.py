@@ -86,6 +86,14 @@ def find_words(starts: np.ndarray, maskable: np.ndarray, lengths: np.ndarray) ->
 def budgets(lengths: np.ndarray, probability: float, max_predictions: int = 512) -> np.ndarray:
     """Return how many tokens may be masked in rows of these lengths: a rounded part, at least 1.
 
+    Args:
+        lengths: (rows,) int, tokens of each row.
+        probability: The part of a row that is masked.
+        max_predictions: The most tokens of a row.
+
+    Returns:
+        (rows,) int32.
+
     Example:
         >>> budgets(np.array([3, 10, 512]), 0.2)
         array([  1,   2, 102], dtype=int32)

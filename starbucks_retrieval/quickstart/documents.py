@@ -116,7 +116,12 @@ def read_queries(path: Path, encoding: str = "utf-8") -> list[Query]:
 
 
 def write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> int:
-    """Write rows as jsonl, and return their number. The file appears when it is whole."""
+    """Write rows as jsonl, and return their number. The file appears when it is whole.
+
+    Args:
+        path: The file; an older one is replaced.
+        rows: Objects that json.dumps accepts, one a line.
+    """
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         return sum(file.write(json.dumps(row, ensure_ascii=False) + "\n") > 0 for row in rows)
 

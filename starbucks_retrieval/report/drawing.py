@@ -121,6 +121,10 @@ def import_matplotlib() -> None:
 def series_styles(labels: Sequence[str], published: Sequence[str] = ()) -> dict[str, SeriesStyle]:
     """Return a style for every label. Styles repeat after eight labels.
 
+    Args:
+        labels: The labels of measured methods.
+        published: The labels of methods from a paper, which are marked as such and come after the others.
+
     Example:
         >>> series_styles(["ours"], ["theirs"])["theirs"]
         SeriesStyle(colour='#d55e00', marker='s', published=True)

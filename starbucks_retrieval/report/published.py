@@ -62,7 +62,12 @@ class Published:
         return _rows(self.methods, lambda method: [method.averages.get(key) for key in _keys(groups)])
 
     def at_size(self, groups: Sequence[ColumnGroup], size: Size | None) -> list[TableRow]:
-        """Return the rows for one size."""
+        """Return the rows for one size.
+
+        Args:
+            groups: The columns of each measure.
+            size: The size; there are no rows for None.
+        """
         if size is None:
             return []
         return _rows(self.methods, lambda method: [method.sized.get((key, size)) for key in _keys(groups)])
@@ -84,7 +89,11 @@ class Published:
         return _rows((*self.methods, *self.ablations), figures)
 
     def notes(self, rows: Sequence[TableRow], columns: Sequence[Column]) -> list[str]:
-        """Return notes about the published rows of a table with these columns."""
+        """Return notes about the published rows of a table with these columns.
+
+        Returns:
+            The notes; none if no row is published.
+        """
         if not any(row.published for row in rows):
             return []
         sizes = ", ".join(map(str, self.sizes))

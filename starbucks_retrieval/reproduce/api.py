@@ -84,6 +84,11 @@ def reproduce(arguments: ReproduceArguments) -> dict[str, Any]:
 def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[str, Any]:
     """Write the table, the verdicts and the page from the jobs that are finished.
 
+    Args:
+        plan: The plan of the table.
+        arguments: The flags of `reproduce`.
+        root: The output folder of all tables.
+
     Returns:
         As `reproduce`, without `complete` and `seconds`.
     """

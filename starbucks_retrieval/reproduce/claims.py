@@ -30,7 +30,13 @@ _CORRELATIONS = ("spearman", "pearson")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a table says about a claim: confirmed, not confirmed or not testable here, and why in one sentence."""
+    """The verdict of a table about a claim.
+
+    Attributes:
+        claim: The claim.
+        verdict: Whether the table confirms it.
+        because: The reason in one sentence.
+    """
 
     claim: Claim
     verdict: Literal["confirmed", "not confirmed", "not testable here"]

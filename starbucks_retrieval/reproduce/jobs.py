@@ -101,8 +101,13 @@ def find_backbone(name: str, data_dir: Path) -> str:
 def find_data(path: str, data_dir: Path, must_exist: bool) -> str:
     """Return a path below the folder of the data, or a short or hub name as it is.
 
+    Args:
+        path: A path that begins with `./`, relative to `data_dir`, or a name.
+        data_dir: The folder of the data.
+        must_exist: Whether a missing file is an error.
+
     Raises:
-        UserError: `path` begins with `./`, so it is a file, and does not exist.
+        UserError: `path` begins with `./`, and the file does not exist but must.
     """
     if not path.startswith("./"):
         return path
@@ -114,7 +119,13 @@ def find_data(path: str, data_dir: Path, must_exist: bool) -> str:
 
 @cache
 def state_of(path: str) -> str:
-    """Return a digest of the names and contents of a file or folder; of large files, of their sizes and times."""
+    """Return a digest of the names and contents of a file or folder.
+
+    Of files above 64 MiB the size and the time count instead of the content.
+
+    Returns:
+        16 hex digits.
+    """
     root = Path(path)
     files = [root] if root.is_file() else sorted(one for one in root.rglob("*") if one.is_file())
     parts = []

@@ -70,7 +70,15 @@ class Plan:
 
 
 def sizes_of(table: Table, scale: Scale) -> Sizes:
-    """Return the sizes of a table, in terms of the scale's backbone. Raises UserError if none fits it."""
+    """Return the sizes of a table, in terms of the scale's backbone.
+
+    Args:
+        table: Its sizes are `grid`, `diagonal`, or sizes of the paper's backbone.
+        scale: The scale. Sizes of the paper that its backbone does not have are left out.
+
+    Raises:
+        UserError: No size fits the backbone.
+    """
     if table.sizes == "grid":
         return Sizes(Size(layer, dim) for layer in _axis(scale, "layers") for dim in _axis(scale, "dims"))
     paper = Sizes.default(table.full.layer, table.full.dim) if table.sizes == "diagonal" else Sizes.parse(table.sizes)

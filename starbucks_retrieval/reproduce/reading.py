@@ -151,7 +151,15 @@ def _row(path: Path, content: Any) -> Row:
 
 
 def check_recipe(where: str, row: Row) -> None:
-    """Check the presets, objectives and sizes of a row. Raises UserError that begins with `where`."""
+    """Check the presets, objectives and sizes of a row; a row that cannot be run is not checked.
+
+    Args:
+        where: File and row, with which messages begin.
+        row: The row.
+
+    Raises:
+        UserError: A preset or an objective is unknown, or sizes cannot be read.
+    """
     if row.blocked:
         return
     from starbucks_retrieval.losses import LOSSES

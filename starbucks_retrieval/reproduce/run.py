@@ -38,7 +38,16 @@ def is_done(job: Job, root: Path) -> bool:
 
 
 def figures_of(job: Job, root: Path) -> dict[str, Any] | None:
-    """Return what a finished job recorded (files, seconds, processor_seconds), None if it has to run."""
+    """Return what a finished job recorded.
+
+    Args:
+        job: The job.
+        root: The output folder of all jobs.
+
+    Returns:
+        `files`, {path under the job's output: bytes}, and `processor_seconds`. None if no run finished the job, or a
+        file is missing, damaged or of another length: the job has to run.
+    """
     folder = job.folder(root)
     try:
         figures = read_json(folder / _RECORDS / f"{job.stage}.json")["figures"]

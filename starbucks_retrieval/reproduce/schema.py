@@ -75,7 +75,12 @@ class Score:
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """A csv file of published scores (row, set, measure, size, value, mark) and the paper and table it is from."""
+    """A csv file of published scores, with the columns row, set, measure, size, value and mark.
+
+    Attributes:
+        file: The path, relative to the file of the table.
+        source: Paper and table.
+    """
 
     file: str
     source: str
@@ -205,6 +210,11 @@ class Scale:
 
 def rescale(size: Size, paper: Size, full: Size) -> Size | None:
     """Return a size of the paper's backbone at the same part of another's layers and width; None if it has none.
+
+    Args:
+        size: The size to convert.
+        paper: The full size of the paper's backbone.
+        full: The full size of the other backbone.
 
     Example:
         >>> str(rescale(Size(4, 64), Size(12, 768), Size(6, 384))), rescale(Size(3, 64), Size(12, 768), Size(6, 384))

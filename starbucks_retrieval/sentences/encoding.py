@@ -54,6 +54,10 @@ class SentenceModel:
     def embed(self, texts: Sequence[str], sizes: Sizes) -> dict[Size, np.ndarray]:
         """Return the embeddings of sentences at several sizes, from one pass.
 
+        Args:
+            texts: The sentences, without the model's prefix, which is added.
+            sizes: The sizes to return.
+
         Returns:
             {size: float32 [texts, dim]}, in the order of the texts.
 
