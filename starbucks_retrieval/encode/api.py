@@ -221,7 +221,6 @@ class Job:
         name, dtype = self._backend_of_store() or (self.arguments.backend, self.arguments.dtype)
         if name != "auto":
             return self._open(name, dtype), {}
-        more = {"max_tokens": self.max_tokens, "max_length": self.max_length, "kind": self.arguments.kind}
         more = {"max_length": self.max_length, "kind": self.arguments.kind}
         choices = Choices(cache_folder(), self.encoder, self.plan.sizes, dtype, self.max_tokens, more)
         backend, speeds = choices.fastest(self._open, lambda: self._candidates(dtype), self._first_rows)
