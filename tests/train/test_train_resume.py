@@ -82,12 +82,12 @@ def test_the_same_command_works_after_a_kill_while_the_configuration_is_written(
     assert not list((tmp_path / "m").glob(".run.json*"))
 
 
-def test_a_second_run_into_a_folder_is_refused_at_once(stage, tmp_path, capfd):
+def test_a_second_run_into_a_folder_is_refused_at_once(stage, tmp_path, capsys):
     (tmp_path / "m").mkdir()
     lock = FolderLock(tmp_path / "m", LOCK)
     for words in ((), RESUME, ("--overwrite_output_dir",)):
         assert stage(tmp_path / "m", *words) == 2
-        what, hint = capfd.readouterr().err.splitlines()
+        what, hint = capsys.readouterr().err.splitlines()
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         assert what == f"error: another process is writing {tmp_path / 'm'}: {holder}" and hint.startswith(
             "  try: wait"
