@@ -10,7 +10,10 @@ import re
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _RUST = re.compile(r"\(os error (\d+)\)")  # safetensors and tokenizers
-_TORCH = re.compile(r"PytorchStreamWriter failed writing|iostream error|inline_container.*unexpected pos")
+# torch and, of an array that could not be written, numpy
+_UNNUMBERED = re.compile(
+    r"PytorchStreamWriter failed writing|iostream error|inline_container.*unexpected pos|requested and \d+ written"
+)
 
 
 class UserError(Exception):
@@ -48,22 +51,24 @@ def refuse_folder(path: str | os.PathLike[str] | None) -> None:
 def as_os_error(error: BaseException) -> OSError | None:
     """Return what an exception says about the operating system.
 
-    safetensors, tokenizers and torch raise exceptions of their own when a file cannot be written.
+    safetensors, tokenizers, torch and numpy raise exceptions of their own when a file cannot be written.
 
     Args:
         error: Any exception.
 
     Returns:
-        `error` itself if it is an OSError; an OSError with the number that its text gives; for torch, which gives none,
-        the error of a full disk; else None.
+        `error` itself if it is an OSError; an OSError with the number that its text gives; for torch and numpy, which give
+        none, the error of a full disk; else None.
 
     Example:
         >>> as_os_error(RuntimeError("I/O error: No space left on device (os error 28)"))
         OSError(28, 'No space left on device')
+        >>> as_os_error(OSError("16 requested and 0 written"))
+        OSError(28, 'No space left on device')
         >>> as_os_error(ValueError("not a file"))
     """
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and (error.errno is not None or not _UNNUMBERED.search(str(error))):
         return error
     if found := _RUST.search(str(error)):
         return OSError(int(found[1]), os.strerror(int(found[1])))
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if _TORCH.search(str(error)) else None
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if _UNNUMBERED.search(str(error)) else None

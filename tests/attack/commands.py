@@ -163,8 +163,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def trajectory(path: Path) -> list[dict[str, Any]]:
-    """Return the logged values of each step of a run, without durations, from one of its RECORDS in JSON."""
+    """Return the logged values of each step of a run, from one of its RECORDS in JSON.
+
+    Durations are left out, and `train_loss`, the mean over the steps since the run was last resumed.
+    """
     content = json.loads(path.read_text())
     history = content.get("history") or content.get("log_history")
-    timed = ("runtime", "per_second", "seconds")
-    return [{name: value for name, value in entry.items() if not name.endswith(timed)} for entry in history]
+    other = ("runtime", "per_second", "seconds", "train_loss")
+    return [{name: value for name, value in entry.items() if not name.endswith(other)} for entry in history]
