@@ -22,7 +22,7 @@ from starbucks_retrieval.models.precision import autocast_dtype, dtype_name, wei
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreSpec, output_folder
 from starbucks_retrieval.store.layout import load_shard, read_manifest
-from starbucks_retrieval.store.spec import job_difference, part_rows
+from starbucks_retrieval.store.spec import SCALES, job_difference, part_rows
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ class EncodePlan:
         except UserError:
             return None
         same = found.store_dtype == self.arguments.store_dtype
-        return found if same and not job_difference(found, spec, ("store_dtype", "scale", "offset")) else None
+        return found if same and not job_difference(found, spec, ("store_dtype", *SCALES)) else None
 
     def preview(self) -> Preview:
         """Describe the work without doing it. Writes nothing and reads no weights.

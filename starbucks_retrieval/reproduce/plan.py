@@ -56,9 +56,8 @@ class Plan:
             found.setdefault(job.id, job)
 
         chosen = [one for one in self.measured if not rows or one.row in rows]
-        for seed in range(
-            max((len(one.seeds) for one in chosen), default=0)
-        ):  # every row once, before any a second time
+        seeds = max((len(one.seeds) for one in chosen), default=0)
+        for seed in range(seeds):  # every row once, before any a second time
             for job in (job for one in chosen for jobs in one.seeds[seed : seed + 1] for job in jobs):
                 add(job)
         return [*found.values()]

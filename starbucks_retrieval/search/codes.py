@@ -17,7 +17,7 @@ from starbucks_retrieval.search.indexes.vectors import make_index
 from starbucks_retrieval.store import EmbeddingStore, output_folder
 from starbucks_retrieval.store.layout import MANIFEST
 from starbucks_retrieval.store.quantise import QUANTISED
-from starbucks_retrieval.store.spec import job_difference
+from starbucks_retrieval.store.spec import SCALES, job_difference
 from starbucks_retrieval.store.storage import entries
 
 _SAMPLE = 16384  # passages to learn from: FAISS uses 4096 for 16 centroids
@@ -94,7 +94,7 @@ def _stored_codes(step: FunnelStep, store: EmbeddingStore) -> EmbeddingStore | N
     if MANIFEST not in entries(folder):
         return None
     stored = EmbeddingStore.open(folder)
-    made = ("store_dtype", "scale", "offset", "shard_size", "parts", "part")
+    made = ("store_dtype", *SCALES, "shard_size", "parts", "part")
     if difference := job_difference(store.spec, stored.spec, ignore=made):
         raise UserError(
             f"{folder} does not hold codes of {store.folders[0]}: {difference}",

@@ -18,8 +18,8 @@ from starbucks_retrieval.store.quantise import QUANTISED, STORE_DTYPES, Quantise
 
 FORMAT = "starbucks_retrieval.store"
 VERSION = 3
-_QUANTISER = {"scale", "offset"}  # added by version 3
-_OPTIONAL = {"space", "lineage", "shared_space"} | _QUANTISER  # the others were added by version 2
+SCALES = ("scale", "offset")  # of a quantised store; added by version 3
+_OPTIONAL = {"space", "lineage", "shared_space", *SCALES}  # the others were added by version 2
 
 # For information only; a path spelled in another way does not make it another job.
 _INFORMATIVE = ("model_name", "data_name", "provenance")
@@ -130,7 +130,7 @@ class StoreSpec:
             sample: Vectors [rows, dim] to learn scales and offsets from.
 
         Raises:
-            UserError: The type is unknown, or the sample has NaN or infinity.
+            UserError: The type is unknown, or no row of the sample is finite.
         """
         if store_dtype not in QUANTISED:
             return dataclasses.replace(self, store_dtype=store_dtype, scale=(), offset=())

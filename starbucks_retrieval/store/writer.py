@@ -24,15 +24,11 @@ from starbucks_retrieval.store.layout import (
     remove_shard,
     save_shard,
 )
-from starbucks_retrieval.store.spec import FORMAT, StoreSpec, job_difference
+from starbucks_retrieval.store.spec import FORMAT, SCALES, StoreSpec, job_difference
 from starbucks_retrieval.store.storage import PathLike
 
 # Temporary names of this version and of 0.1 included.
 _STORE_FILE = re.compile(r"\.lock|\.?(manifest\.json|\d{5,}\.(vectors\.npy|ids\.npy|json))((\.[0-9a-f]+)?\.tmp)?")
-
-
-# A rerun may learn others by a rounding error; those of the first start count.
-_SCALES = ("scale", "offset")
 
 
 class StoreWriter:
@@ -106,7 +102,8 @@ class StoreWriter:
                 f"{folder} is not started: it has no {MANIFEST}", "let the first process open it, then join"
             )
         manifest = read_manifest(folder)
-        if difference := job_difference(manifest.spec, spec, _SCALES):
+        # A rerun may learn other scales by a rounding error; those of the first start count.
+        if difference := job_difference(manifest.spec, spec, SCALES):
             raise UserError(f"{folder} holds another job: {difference}", "start all processes with the same flags")
         writer = cls(folder, manifest.spec, None)
         writer.collect()
@@ -203,7 +200,7 @@ class StoreWriter:
         if started:
             try:
                 manifest = read_manifest(self.folder)
-                problem = job_difference(manifest.spec, self.spec, _SCALES)
+                problem = job_difference(manifest.spec, self.spec, SCALES)
             except UserError as error:
                 problem = error.what
         else:
