@@ -1,4 +1,4 @@
-"""Torch devices by name, checked before a model or vectors are loaded."""
+"""Torch devices by name, checked before a model or vectors are loaded, and the size of their batches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from starbucks_retrieval.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+# The help of --max_tokens_per_batch; `models.batching.batch_tokens` has the limit of CPUs.
+BATCH_TOKENS_HELP = "rows times longest row of a batch (default: 65536 on a GPU, 4096 on a CPU, which takes at most 512 a thread, or 1024)"
+
+
+def default_batch_tokens(device: str) -> int:
+    """Return the default of --max_tokens_per_batch on a device.
+
+    Args:
+        device: Its name or type: `cpu`, `cuda`, `cuda:1` ….
+
+    Example:
+        >>> default_batch_tokens("cuda:1"), default_batch_tokens("cpu")
+        (65536, 4096)
+    """
+    return 65536 if device.startswith("cuda") else 4096
 
 
 def resolve_device(name: str | torch.device | None) -> torch.device:

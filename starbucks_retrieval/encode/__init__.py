@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Records, open_corpus, open_queries
 from starbucks_retrieval.data.rows import store_collections
+from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
@@ -70,9 +71,7 @@ class EncodeArguments(SettingFlags):
     store_dtype: Literal["float16", "float32", "int8", "binary"] = flag(
         "float16", "type of the stored numbers; int8 and binary: a byte and a bit, by scales of each dimension"
     )
-    max_tokens_per_batch: int | None = flag(
-        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
-    )
+    max_tokens_per_batch: int | None = flag(None, BATCH_TOKENS_HELP, rare=True)
     per_device_eval_batch_size: int | None = flag(
         None, "as in Tevatron: a batch has the tokens of this many texts of maximal length", rare=True
     )
@@ -155,7 +154,7 @@ class EncodeArguments(SettingFlags):
             return self.max_tokens_per_batch
         if self.per_device_eval_batch_size:
             return self.per_device_eval_batch_size * max_length
-        return 65536 if device_type == "cuda" else 4096
+        return default_batch_tokens(device_type)
 
     def selected_sizes(self, model: ModelInfo, config: EncoderConfig) -> Sizes:
         """Return the sizes to write, checked against the model, whose configuration the flags may have changed.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data.rows import store_collections
+from starbucks_retrieval.devices import BATCH_TOKENS_HELP
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.config import SettingFlags
@@ -59,9 +60,7 @@ class FitArguments(SettingFlags):
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = flag(
         "fp32", "precision of the forward pass; auto: bf16 where this device computes it fast"
     )
-    max_tokens_per_batch: int | None = flag(
-        None, "rows times longest row of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
-    )
+    max_tokens_per_batch: int | None = flag(None, BATCH_TOKENS_HELP, rare=True)
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     overwrite_output_dir: bool = flag(False, "replace an earlier fit in the output folder")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
-from starbucks_retrieval.devices import resolve_device
+from starbucks_retrieval.devices import default_batch_tokens, resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.fit import FitArguments
 from starbucks_retrieval.locks import LOCK, left_by_killed_run
@@ -69,7 +69,7 @@ class FitPlan:
     @property
     def max_tokens(self) -> int:
         """Rows times longest row of a batch."""
-        return self.arguments.max_tokens_per_batch or (65536 if self.device.type == "cuda" else 4096)
+        return self.arguments.max_tokens_per_batch or default_batch_tokens(self.device.type)
 
     @property
     def needed(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import flag
+from starbucks_retrieval.devices import BATCH_TOKENS_HELP
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.metrics.measures import parse_measures
@@ -120,8 +121,6 @@ class EncodingArguments(SettingFlags):
     )
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     attn_implementation: str | None = flag(None, "transformers' attention, or unpadded", rare=True)
-    max_tokens_per_batch: int | None = flag(
-        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
-    )
+    max_tokens_per_batch: int | None = flag(None, BATCH_TOKENS_HELP, rare=True)
     num_processes: int = flag(1, "processes of this machine that share the encoding, one a GPU")
     shard_size: int = flag(16384, "rows of a shard, the unit of resuming", rare=True)

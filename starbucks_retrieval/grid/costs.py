@@ -15,6 +15,7 @@ import torch
 from starbucks_retrieval.cli import format_number, log, progress
 from starbucks_retrieval.clock import now
 from starbucks_retrieval.data import Passage, Query
+from starbucks_retrieval.devices import default_batch_tokens
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.models import NestedEncoder
@@ -170,7 +171,7 @@ def measure_costs(
     encoder.config = arguments.configured(encoder.config)
     sizes = {layer: Sizes([Size(layer, encoder.hidden_size)]) for layer in layers}
     runtime = open_backend("torch", encoder, Sizes(size for one in sizes.values() for size in one), arguments.dtype)
-    max_tokens = arguments.max_tokens_per_batch or (65536 if encoder.device.type == "cuda" else 4096)
+    max_tokens = arguments.max_tokens_per_batch or default_batch_tokens(encoder.device.type)
     texts = texts_of(queries, encoder.config)[1]
     length = encoder.max_length(isinstance(queries[0], Query))
     rows = encoder.tokenize(texts_of(list(passages), encoder.config)[1], encoder.max_length(False))

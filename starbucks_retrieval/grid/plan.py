@@ -13,7 +13,7 @@ import torch
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
 from starbucks_retrieval.data import read_qrels
-from starbucks_retrieval.devices import resolve_device
+from starbucks_retrieval.devices import default_batch_tokens, resolve_device
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.errors import UserError, refuse_folder
@@ -218,7 +218,7 @@ def _of_pairs(arguments: GridArguments, encoding: EncodingArguments) -> Preview:
     sample = [(config.passage_prefix + text).strip() for text in sentences[:_SAMPLE]]
     tokens = model.mean_tokens(sample, length)
     device = pair_arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    budget = pair_arguments.max_tokens_per_batch or (65536 if device.startswith("cuda") else 4096)
+    budget = pair_arguments.max_tokens_per_batch or default_batch_tokens(device)
     dtype = autocast_dtype(pair_arguments.dtype, torch.device(device))
     layers, dims = ({getattr(size, name) for size in sizes} for name in ("layer", "dim"))
     each = model.seconds_per_text(max(layers), sample, length, budget, device, dtype)

@@ -12,6 +12,7 @@ from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups
 from starbucks_retrieval.data.rows import store_collections
 from starbucks_retrieval.data.sources import beir_folder, find_ir
+from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.sizes import Size
@@ -71,9 +72,7 @@ class MineArguments:
         "type of the weights of models in memory; 16 bits halve it, and scores are computed in that type",
         rare=True,
     )
-    max_tokens_per_batch: int | None = flag(
-        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
-    )
+    max_tokens_per_batch: int | None = flag(None, BATCH_TOKENS_HELP, rare=True)
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     bm25_backend: Literal["auto", "bm25s", "pyserini"] = flag(
@@ -164,7 +163,7 @@ class MineArguments:
 
     def token_budget(self, device: str) -> int:
         """Return the most padded tokens of a batch on a device type: cpu, cuda."""
-        return self.max_tokens_per_batch or (65536 if device == "cuda" else 4096)
+        return self.max_tokens_per_batch or default_batch_tokens(device)
 
     def open_data(self) -> tuple[Records[Group], Records[Passage]]:
         """Open the training groups and the corpus. Raises UserError where there is no corpus."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import CommonArguments, as_flag_values, finish, flag
 from starbucks_retrieval.cli.tables import align_columns
+from starbucks_retrieval.devices import BATCH_TOKENS_HELP
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, Results
 from starbucks_retrieval.models.backends import BACKENDS
@@ -50,9 +51,7 @@ class SentenceArguments:
         "fp32", "precision of the encoder; published tables use fp32", rare=True
     )
     backend: str = flag("torch", BACKENDS.help_text(), choices=BACKENDS, rare=True)
-    max_tokens_per_batch: int | None = flag(
-        None, "rows x longest of a batch (default: 4096 on a CPU, 65536 on a GPU)", rare=True
-    )
+    max_tokens_per_batch: int | None = flag(None, BATCH_TOKENS_HELP, rare=True)
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from starbucks_retrieval.devices import default_batch_tokens
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.backends.base import Backend
@@ -71,7 +72,7 @@ class SentenceModel:
             first = rows[:_CALIBRATION] if self.arguments.dtype == "int8" else None
             self._backend = open_backend(self.arguments.backend, self.encoder, self.sizes, self.arguments.dtype, first)
             log.info("%d sizes, %s on %s", len(self.sizes), self._backend.name, self.encoder.device)
-        budget = self.arguments.max_tokens_per_batch or (65536 if self.encoder.device.type == "cuda" else 4096)
+        budget = self.arguments.max_tokens_per_batch or default_batch_tokens(self.encoder.device.type)
         vectors = self._backend.embed(rows, sizes, max_tokens=budget, label="encoding")
         for size, embeddings in vectors.items():
             finite = np.isfinite(embeddings).all(axis=1)
