@@ -135,3 +135,14 @@ def test_log_lines_do_not_join_a_progress_bar(monkeypatch, capfd):
     printed = capfd.readouterr().err
     before, _, _ = printed.partition("a line")
     assert before.endswith(("\r", "\n"))
+
+
+@pytest.mark.parametrize(("words", "fused"), [(["--bf16"], False), ([], True)])
+def test_bf16_on_a_cpu_avoids_the_fused_attention(run, words, fused):
+    """Its backward pass in bf16 takes several times as long as that of plain products."""
+    from torch.profiler import profile
+
+    with profile() as profiled:
+        run("--max_steps", "1", "--dropout", "0", *words)
+    names = {event.key for event in profiled.key_averages()}
+    assert any("flash_attention" in name for name in names) == fused
