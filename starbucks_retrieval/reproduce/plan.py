@@ -171,9 +171,8 @@ class _Planner:
         return model
 
     def _measure(self, row: Row, data: DataSet, model: Job | str, layers: Sequence[int], dims: Sequence[int]) -> Job:
-        flags = {**self.scale.measure.get(data.task, {}), **data.flags, **row.measure}
         axes = {"layers": ",".join(map(str, layers)), "dims": ",".join(map(str, dims))}
-        flags |= axes
+        flags = {**self.scale.measure.get(data.task, {}), **data.flags, **axes, **row.measure}
         if isinstance(model, str):  # a trained model stores these
             trained = self.scale.train.get(data.task, {})
             flags |= {key: trained[key] for key in _TASK_SETTINGS if key in trained}
