@@ -71,6 +71,9 @@ class PretrainArguments:
     """Pre-training."""
 
     model_name_or_path: str = flag("", "backbone: a folder or a hub name", required=True)
+    from_scratch: bool = flag(
+        False, "take the backbone's architecture and tokenizer alone; --seed draws its weights", rare=True
+    )
     dataset_path: list[str] | None = flag(
         None, "text: .txt files (a document a line), jsonl, csv, parquet, BEIR or Arrow folders, ir: or short names"
     )

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Flags that a resumed run may change.
-_NOT_RESUMED = ("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run", "print_config")
+_NOT_RESUMED = (
+    *("overwrite_output_dir", "override", "max_skipped_steps", "size_batch", "dry_run", "print_config"),
+    "from_scratch",  # weights come from the checkpoint
+)
 # Our defaults of transformers' TrainingArguments, besides those shared with `train`.
 DEFAULTS: dict[str, Any] = {"warmup_steps": 0.05, "ignore_data_skip": True, "ddp_find_unused_parameters": None}
 
@@ -194,6 +197,7 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
         plan.options,
         dropout=arguments.dropout,
         seed=settings.seed,
+        from_scratch=arguments.from_scratch,
     )
     log.info("objective %s; sizes: %s; sequences of %d tokens", arguments.objective, module.sizes, plan.max_length)
     data = PretrainingData(
@@ -244,7 +248,9 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
 
 
 def _recipe(plan: PretrainPlan, figures: dict[str, Any]) -> dict[str, Any]:
+    scratch = {"weights": f"from scratch, drawn from seed {plan.settings.seed}"} if plan.arguments.from_scratch else {}
     return {
+        **scratch,
         "sizes": figures["sizes"],
         "steps": figures["steps"],
         "steps skipped for NaN or infinite gradients": figures["skipped_steps"],

@@ -121,7 +121,9 @@ def head_layout_of(config: Any) -> HeadLayout:
     return HEADS[config.model_type]
 
 
-def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int = 0) -> tuple[Any, Any, EncoderConfig]:
+def load_masked_lm(
+    name_or_path: str, *, dropout: float | None = None, seed: int = 0, from_scratch: bool = False
+) -> tuple[Any, Any, EncoderConfig]:
     """Load a masked language model in float32, its tokenizer, and its stored configuration.
 
     A checkpoint without a head, such as a sentence-transformers model, gets a random one over its word embeddings.
@@ -129,7 +131,8 @@ def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int
     Args:
         name_or_path: Folder or hub name.
         dropout: Replaces the model's dropout probabilities.
-        seed: Seeds a new head.
+        seed: Seeds a new head, and from scratch all weights.
+        from_scratch: Take the architecture and the tokenizer alone, with random weights.
 
     Raises:
         UserError: As `load_backbone`, and for architectures without a masked language model.
@@ -148,6 +151,8 @@ def load_masked_lm(name_or_path: str, *, dropout: float | None = None, seed: int
     head_layout_of(hf_config)
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if from_scratch:
+            return AutoModelForMaskedLM.from_config(hf_config, dtype=torch.float32), tokenizer, config
         model, report = AutoModelForMaskedLM.from_pretrained(
             name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )

@@ -113,6 +113,7 @@ class PretrainingModule(GradientCheckpointing):
         *,
         dropout: float | None = None,
         seed: int = 0,
+        from_scratch: bool = False,
     ) -> PretrainingModule:
         """Load a backbone with its language-modelling head.
 
@@ -122,11 +123,13 @@ class PretrainingModule(GradientCheckpointing):
             options: The loss.
             dropout: Replaces the model's dropout probabilities.
             seed: Seeds a head and a decoder that are new.
+            from_scratch: Take random weights instead of the backbone's.
 
         Raises:
             UserError: As `load_masked_lm`, or the sizes or options do not fit the backbone.
         """
-        return cls(*heads.load_masked_lm(name_or_path, dropout=dropout, seed=seed), sizes, options, seed)
+        loaded = heads.load_masked_lm(name_or_path, dropout=dropout, seed=seed, from_scratch=from_scratch)
+        return cls(*loaded, sizes, options, seed)
 
     @property
     def backbone(self) -> Any:

@@ -66,6 +66,26 @@ def test_every_objective_trains_a_backbone_that_train_takes(tiny_bert, text, tmp
     )
 
 
+def test_from_scratch_takes_no_weight_of_the_backbone(tiny_bert, text, tmp_path):
+    def first_layer(folder):
+        return load_file(folder / "model.safetensors")["bert.encoder.layer.0.attention.self.query.weight"]
+
+    for name, words in {
+        "a": [],
+        "b": ["--from_scratch"],
+        "c": ["--from_scratch"],
+        "d": ["--from_scratch", "--seed", 1],
+    }.items():
+        assert (
+            run_pretrain(tiny_bert, text, tmp_path / name, "--objective", "mlm", "--learning_rate", "1e-9", *words) == 0
+        )
+    kept, one, again, other = (first_layer(tmp_path / name) for name in "abcd")
+    old = NestedEncoder.from_pretrained(tiny_bert).backbone.state_dict()["encoder.layer.0.attention.self.query.weight"]
+    assert torch.allclose(kept, old, atol=1e-6) and not torch.allclose(one, old, atol=1e-3)
+    assert torch.equal(one, again) and not torch.equal(one, other)
+    assert "from scratch" in (tmp_path / "b" / "README.md").read_text()
+
+
 def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
     words = (
         "--max_steps",
