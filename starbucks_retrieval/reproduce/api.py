@@ -98,7 +98,8 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
     folder = root / arguments.scale / name
     folder.mkdir(parents=True, exist_ok=True)
     table = make_table(plan, name, scores, missing)
-    verdicts = judge(plan, scores, [(column.dataset, column.measure) for column in shown_columns(plan)])
+    columns = [(column.dataset, column.measure) for column in shown_columns(plan)]
+    verdicts = judge(plan, scores, columns)
     markdown = to_markdown(table, verdicts)
     for file, text in (table.to_files() | {f"{name}.md": markdown}).items():
         with atomic_writer(folder / file) as out:
@@ -113,7 +114,16 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
         baseline = next((row.label or row.name for row in rows if row.name == plan.table.baseline), None)
         notes = [f"Measured at this scale: {plan.scale.about}.", *map(str, verdicts)]
         sizes = None if plan.table.sizes == "grid" else str(plan.sizes)
-        report(inputs, folder / "page", sizes=sizes, baseline=baseline, title=plan.table.title, note=notes)
+        measured = {measure for row in scores.values() for _, measure, _, _ in row.cells}
+        report(
+            inputs,
+            folder / "page",
+            sizes=sizes,
+            baseline=baseline,
+            measures=sorted(measured.intersection(measure for _, measure in columns)),  # not all that the jobs measure
+            title=plan.table.title,
+            note=notes,
+        )
     write_text(folder / "commands.txt", "".join(f"{job.command(root)}\n" for job in plan.jobs(arguments.only)))
     return {
         "output": str(folder),

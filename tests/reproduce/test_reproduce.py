@@ -31,6 +31,8 @@ published:
   - {row: later, set: MS MARCO, measure: RR@10, size: "12:768", value: 0.5, source: "a paper, Table 1"}
 claims:
   - {id: a, says: SRL is above the backbone, row: SRL, than: bare}
+scales:
+  tiny: {layers: "2,12", dims: "32,768"}
 """
 
 
@@ -53,7 +55,8 @@ def test_measured_scores_stand_beside_published_ones(finished):
     assert len(scores) == 2 and all(0 <= float(line.split("|")[3].strip(" *\\")) <= 1 for line in scores)
     out = folder / "out" / "tiny" / "two"
     assert {"two.md", "two.tex", "two.csv", "commands.txt"} <= {path.name for path in out.iterdir()}
-    assert (out / "page" / "index.html").is_file()
+    averages = (out / "page" / "averages.csv").read_text()
+    assert "RR@10" in averages and "nDCG" not in averages and "R@1000" not in averages  # the job measured them too
 
 
 def test_a_second_call_keeps_every_job_and_a_damaged_one_runs_again(finished, caplog):
