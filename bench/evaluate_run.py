@@ -16,7 +16,7 @@ from pathlib import Path
 import common
 import numpy as np
 
-from starbucks_retrieval.evaluate import Evaluation, evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, Evaluation, evaluate
 
 MEASURES = {"RR": "recip_rank", "nDCG@10": "ndcg_cut_10", "R@1000": "recall_1000"}
 _PASSAGES = 8_841_823
@@ -45,8 +45,8 @@ def main() -> None:
                 return pytrec_eval.parse_run(handle)
 
         def ours(number: int) -> Evaluation:
-            output = folder / "results.json"
-            return evaluate(folder / "run.trec", folder / "qrels.txt", list(MEASURES), output=output)
+            run, judged, output = (str(folder / name) for name in ("run.trec", "qrels.txt", "results.json"))
+            return evaluate(EvaluateArguments([run], [judged], measures=list(MEASURES), output=output))
 
         in_memory = read()
         _check(ours(0), judge.evaluate(in_memory))

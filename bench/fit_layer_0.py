@@ -7,7 +7,7 @@ from pathlib import Path
 import common
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.models.fitter import fit_texts
+from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.sizes import Size
 
 
@@ -57,9 +57,14 @@ def main() -> None:
         full_size={"texts_per_second": common.per_second(len(texts), seconds["full size"])},
     )
 
+    def fit(_: int) -> None:
+        fitter = Fitter(encoder)
+        fitter.read(many[: settings.fit_texts], max_tokens=max_tokens)
+        fitter.finish()
+
     fits = common.interleaved(
         {
-            "fit": lambda _: fit_texts(encoder, many[: settings.fit_texts], max_tokens=max_tokens),
+            "fit": fit,
             "encode": lambda _: encoder.encode(many[: settings.fit_texts], full, max_tokens=max_tokens),
         },
         settings.fit_rounds,

@@ -20,7 +20,7 @@ import common
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.encode import EncodeArguments, encode
-from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.search import SearchArguments, search
@@ -123,7 +123,8 @@ def _separate(root: Path, settings: Any, size: Size, name: str) -> float:
             save_ranking_to=str(folder / "run.trec"),
         )
     )
-    evaluate(folder / "run.trec", str(root / "data"), _MEASURE, output=folder / "scores.json")
+    run, judged, scores = str(folder / "run.trec"), str(root / "data"), str(folder / "scores.json")
+    evaluate(EvaluateArguments([run], [judged], measures=[_MEASURE], output=scores))
     return read_results(folder / "scores.json").cells[0].value
 
 

@@ -117,11 +117,11 @@ def test_dates_and_sizes_of_yaml_are_texts():
 )
 def test_values_of_a_configuration_file_that_do_not_fit_their_flag(value, scalar):
     with pytest.raises(UserError, match=f"a.yaml: depth: .* is not of type {scalar.__name__}"):
-        convert("a.yaml: depth", [value], scalar, True)
+        convert("a.yaml: depth", [value], list[scalar])
 
 
 def test_whole_numbers_may_be_written_as_floats():
-    assert convert("a.yaml: depth", 10.0, int, False) == 10
+    assert convert("a.yaml: depth", 10.0, int) == 10
 
 
 def test_a_value_in_a_message_is_short():

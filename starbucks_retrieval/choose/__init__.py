@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.choose.candidates import (
@@ -17,17 +16,42 @@ from starbucks_retrieval.choose.candidates import (
     pareto_front,
     propose_sizes,
 )
-from starbucks_retrieval.cli import format_number, log
+from starbucks_retrieval.cli import as_flag_values, flag, format_number, log
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.results import Results, read_results
 from starbucks_retrieval.sizes import Sizes
 
-__all__ = ["SizeCandidate", "SizeChoice", "build_candidates", "choose", "find_knee", "pareto_front", "propose_sizes"]
+__all__ = [
+    "ChooseArguments",
+    "SizeCandidate",
+    "SizeChoice",
+    "build_candidates",
+    "choose",
+    "find_knee",
+    "pareto_front",
+    "propose_sizes",
+]
 __dir__ = public_names(__name__)
 _KEPT = 0.9  # of the quality of the full size, to be worth a recommendation
 _CHEAP = 0.5  # of its bytes, at most
+
+
+@dataclass
+class ChooseArguments:
+    """Choice"""
+
+    input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
+    measure: str | None = flag(None, "measure of quality, averaged over data sets (default: the only one)")
+    budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
+    passage_ms: float | None = flag(None, "milliseconds to encode a passage, once; likewise")
+    bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
+    min_quality: float | None = flag(None, "choose the cheapest size that reaches this, not the best one")
+    auto_sizes: int | None = flag(None, "propose this many sizes for the next training")
+
+    def __post_init__(self) -> None:
+        as_flag_values(self)
 
 
 @dataclass(frozen=True)
@@ -78,42 +102,30 @@ class SizeChoice:
         return "\n".join(align_columns(rows, "r"))
 
 
-def choose(
-    inputs: str | Path | Sequence[str | Path],
-    *,
-    measure: str | None = None,
-    budget_ms: float | None = None,
-    passage_ms: float | None = None,
-    bytes_per_passage: float | None = None,
-    min_quality: float | None = None,
-    auto_sizes: int | None = None,
-) -> SizeChoice:
+def choose(arguments: ChooseArguments) -> SizeChoice:
     """Choose the best size within a budget, or the cheapest size that is good enough.
 
     Args:
-        inputs: Result files of one model with scores at sizes; data sets are averaged.
-        measure: The measure of quality; may be left out if the files have only one.
-        budget_ms: The most milliseconds to encode a query.
-        passage_ms: The most milliseconds to encode a passage, which is done once.
-        bytes_per_passage: The most bytes of a stored vector.
-        min_quality: Choose the cheapest size that reaches this, not the best one.
-        auto_sizes: How many sizes to propose for the next training.
+        arguments: The flags of `starbucks choose`: result files of one model, a measure and budgets.
 
     Raises:
         UserError: No size fits (the hint names the nearest one), the files are of several models, or they lack costs
             that a budget needs.
+
+    Example:
+        >>> choose(ChooseArguments("grid.json", budget_ms=5)).best.name  # doctest: +SKIP
+        '4:128'
     """
-    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    files = {str(path): read_results(path) for path in paths}
+    files = {path: read_results(path) for path in arguments.input}
     labels = sorted({results.label for results in files.values()})
     if len(labels) > 1:
         raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
-    candidates, measure = build_candidates(files, measure)
-    fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, budget_ms)
-    fitting = _within_budget(fitting, "passage_ms", PASSAGE_MILLISECONDS, passage_ms)
-    fitting = _within_budget(fitting, "bytes_per_passage", BYTES, bytes_per_passage)
-    best, reason = _best(fitting, min_quality, measure)
-    if budget_ms is not None or passage_ms is not None:
+    candidates, measure = build_candidates(files, arguments.measure)
+    fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, arguments.budget_ms)
+    fitting = _within_budget(fitting, "passage_ms", PASSAGE_MILLISECONDS, arguments.passage_ms)
+    fitting = _within_budget(fitting, "bytes_per_passage", BYTES, arguments.bytes_per_passage)
+    best, reason = _best(fitting, arguments.min_quality, measure)
+    if arguments.budget_ms is not None or arguments.passage_ms is not None:
         _warn_of_busy_machine(files)
     return SizeChoice(
         best=best,
@@ -122,7 +134,7 @@ def choose(
         knee=find_knee(candidates),
         measure=measure,
         datasets=list(candidates[0].by_dataset),
-        model_sizes=propose_sizes(candidates, auto_sizes) if auto_sizes is not None else None,
+        model_sizes=propose_sizes(candidates, arguments.auto_sizes) if arguments.auto_sizes is not None else None,
         notes=advise(best, candidates, fitting, files, measure),
     )
 

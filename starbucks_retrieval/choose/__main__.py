@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from starbucks_retrieval.choose import choose
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
-
-
-@dataclass
-class ChooseArguments:
-    """Choice"""
-
-    input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
-    measure: str | None = flag(None, "measure of quality, averaged over data sets (default: the only one)")
-    budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
-    passage_ms: float | None = flag(None, "milliseconds to encode a passage, once; likewise")
-    bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
-    min_quality: float | None = flag(None, "choose the cheapest size that reaches this, not the best one")
-    auto_sizes: int | None = flag(None, "propose this many sizes for the next training")
+from starbucks_retrieval.choose import ChooseArguments, choose
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
 
 
 def main(argv: Sequence[str]) -> None:
@@ -35,8 +21,7 @@ def main(argv: Sequence[str]) -> None:
         ),
     )
     setup_logging(common)
-    flags = dict(vars(arguments))
-    choice = choose(flags.pop("input"), **flags)
+    choice = choose(arguments)
     if not common.json:
         print(choice.table())
         if choice.model_sizes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 import typing
 from typing import Any, Literal
 
@@ -40,25 +41,25 @@ def load_config(path: str) -> dict[str, Any]:
     return loaded
 
 
-def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
-    """Convert a value of a configuration file to `scalar` (a type or a Literal), or to a list of them.
+def convert(name: str, value: Any, hint: Any) -> Any:
+    """Convert a value of a configuration file to the type of its flag.
 
     Args:
         name: The file and the flag, for messages.
         value: A scalar, a list or None; None stays None.
-        scalar: The type of one value.
-        is_list: Whether the flag takes several values; a single value then becomes a list of one.
+        hint: The flag's type, from `flag_types`. For a list type, a single value becomes a list of one.
 
     Raises:
         UserError: The value is of another type; `name` says where.
 
     Example:
-        >>> convert("a.yaml: depth", "10", int, False), convert("a.yaml: run", "bm25.trec", str, True)
+        >>> convert("a.yaml: depth", "10", int), convert("a.yaml: run", "bm25.trec", list[str] | None)
         (10, ['bm25.trec'])
     """
-    hint = "correct the configuration file"
+    scalar, is_list = scalar_type(hint)
+    remedy = "correct the configuration file"
     if isinstance(value, list) and not is_list:
-        raise UserError(f"{name} takes one value, not a list", hint)
+        raise UserError(f"{name} takes one value, not a list", remedy)
     converted: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
         if item is None:
@@ -66,18 +67,27 @@ def convert(name: str, value: Any, scalar: Any, is_list: bool) -> Any:
         elif typing.get_origin(scalar) is Literal:
             if item not in typing.get_args(scalar):
                 choices = ", ".join(map(str, typing.get_args(scalar)))
-                raise UserError(f"{name}: {shown(item)} is not one of {choices}", hint)
+                raise UserError(f"{name}: {shown(item)} is not one of {choices}", remedy)
             converted.append(item)
         elif scalar is str and isinstance(item, dict):
             converted.append(json.dumps(item, ensure_ascii=False))  # for flags that take mappings, written as JSON
         elif scalar is bool and not isinstance(item, bool):
-            raise UserError(f"{name}: {shown(item)} is neither true nor false", hint)
+            raise UserError(f"{name}: {shown(item)} is neither true nor false", remedy)
         else:
             try:
                 converted.append(_scalar(item, scalar))
             except (TypeError, ValueError, OverflowError):
-                raise UserError(f"{name}: {shown(item)} is not of type {scalar.__name__}", hint) from None
+                raise UserError(f"{name}: {shown(item)} is not of type {scalar.__name__}", remedy) from None
     return converted if is_list else converted[0]
+
+
+def scalar_type(hint: Any) -> tuple[Any, bool]:
+    """Return the type of one value behind a field's annotation, and whether the flag takes several."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is list:
+        return typing.get_args(hint)[0], True
+    return hint, False
 
 
 def _scalar(item: Any, scalar: Any) -> Any:

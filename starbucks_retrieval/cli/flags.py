@@ -6,14 +6,13 @@ import argparse
 import dataclasses
 import difflib
 import os
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from starbucks_retrieval.cli.checks import check_flag
-from starbucks_retrieval.cli.config import convert, load_config
+from starbucks_retrieval.cli.config import convert, load_config, scalar_type
 from starbucks_retrieval.cli.help import RARE, FlagParser
 from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
 from starbucks_retrieval.errors import UserError
@@ -51,25 +50,33 @@ def as_flag_values(arguments: Any) -> None:
     """Replace the objects of a Python program by the text that a command line has in their place, as arguments need it.
 
     Args:
-        arguments: A dataclass of flags, changed in place: paths, sizes and lists of sizes become text.
+        arguments: A dataclass of flags, changed in place: paths, sizes and lists of sizes become text, and a single text
+            for a flag that takes several becomes a list.
 
     Example:
         >>> @dataclasses.dataclass
         ... class Arguments:
         ...     sizes: str | None = flag(None, "sizes")
+        ...     data: list[str] | None = flag(None, "files")
         ...     def __post_init__(self):
         ...         as_flag_values(self)
-        >>> Arguments(["2:32", Size(6, 128)])
-        Arguments(sizes='2:32,6:128')
+        >>> Arguments(["2:32", Size(6, 128)], "corpus.jsonl")
+        Arguments(sizes='2:32,6:128', data=['corpus.jsonl'])
     """
+    hints = typing.get_type_hints(type(arguments))
     for field in dataclasses.fields(arguments):
         value = getattr(arguments, field.name)
-        if isinstance(value, os.PathLike):
-            setattr(arguments, field.name, os.fspath(value))
-        elif isinstance(value, Size | Sizes):
-            setattr(arguments, field.name, str(value))
-        elif isinstance(value, list | tuple) and field.name in ("size", "sizes"):
-            setattr(arguments, field.name, ",".join(map(str, value)))
+        if isinstance(value, list | tuple) and field.name in ("size", "sizes"):
+            value = ",".join(map(str, value))
+        elif value is not None and scalar_type(hints[field.name]) == (str, True):
+            value = [_as_text(one) for one in ([value] if isinstance(value, str | os.PathLike) else value)]
+        setattr(arguments, field.name, _as_text(value))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value) if isinstance(value, Size | Sizes) else value
 
 
 @dataclasses.dataclass
@@ -188,13 +195,11 @@ def parse_flags(
         for key, value in load_config(path).items():
             name = str(key).replace("-", "_")
             if name in known:
-                values[name] = from_config(f"{path}: {name}", value, types_of[name])
-            elif extra and value is None:
-                continue
-            elif extra:
-                leftover += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
-            else:
+                values[name] = convert(f"{path}: {name}", value, types_of[name])
+            elif not extra:
                 raise UserError(f"{path}: unknown key {name!r}", _suggest(name, known, prog))
+            elif value is not None:
+                leftover += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     namespace, unknown = parser.parse_known_args(argv)
     if unknown and not extra:
         name = unknown[0].partition("=")[0]
@@ -229,21 +234,6 @@ def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
     return built
 
 
-def from_config(name: str, value: Any, hint: Any) -> Any:
-    """Convert a value of a configuration file to the type of its flag.
-
-    Args:
-        name: The file and the flag, for messages.
-        value: A scalar, a list or None.
-        hint: The flag's type, from `flag_types`.
-
-    Raises:
-        UserError: The value is of another type.
-    """
-    scalar, is_list = _scalar_type(hint)
-    return convert(name, value, scalar, is_list)
-
-
 def with_underscores(word: str) -> str:
     """Replace the dashes in the name of a flag by underscores: flags may be written with either.
 
@@ -264,7 +254,7 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field, hint: An
     if field.metadata.get("required"):
         help_text += " (required)"
     options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
-    scalar, is_list = _scalar_type(hint)
+    scalar, is_list = scalar_type(hint)
     if scalar is bool:
         options.update(type=_boolean, nargs="?", const=True, metavar="true|false")
     elif typing.get_origin(scalar) is Literal:
@@ -275,15 +265,6 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field, hint: An
         options.update(nargs="+", action="extend")  # --run a b and --run a --run b are the same
     action = group.add_argument(f"--{field.name}", **options)
     action.is_switch = scalar is bool and default is False  # type: ignore[attr-defined]
-
-
-def _scalar_type(hint: Any) -> tuple[Any, bool]:
-    """Return the type of one value behind a field's annotation, and whether the flag takes several."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    if typing.get_origin(hint) is list:
-        return typing.get_args(hint)[0], True
-    return hint, False
 
 
 def _boolean(text: str) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from starbucks_retrieval.cli.command import quiet_unless_first, setup_logging
-from starbucks_retrieval.cli.config import load_config
-from starbucks_retrieval.cli.flags import CommonArguments, build, flag_types, from_config, parser_for, with_underscores
+from starbucks_retrieval.cli.config import convert, load_config
+from starbucks_retrieval.cli.flags import CommonArguments, build, flag_types, parser_for, with_underscores
 from starbucks_retrieval.cli.tevatron import replace_flags
 from starbucks_retrieval.cli.words import flag_chunks
 
@@ -195,7 +195,7 @@ def _layer_of(values: Mapping[Any, Any], hints: Mapping[str, Any], resettable: f
         if value is None or (value == DEFAULT and name in resettable):
             layer[name] = Default
         elif name in hints:
-            layer[name] = from_config(name, value, hints[name])
+            layer[name] = convert(name, value, hints[name])
         else:
             items = value if isinstance(value, list) else [value]
             layer[name] = [f"--{name}", *(json.dumps(i) if isinstance(i, dict) else str(i) for i in items)]

@@ -116,21 +116,18 @@ class Measurement:
             `serious_findings`, the number of serious findings of the preflight.
         """
         from starbucks_retrieval.encode import EncodeArguments, encode
-        from starbucks_retrieval.evaluate import evaluate
+        from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
         from starbucks_retrieval.search import SearchArguments, search
 
         figures = {name: encode(EncodeArguments(**flags)) for name, flags in self._encode_flags().items()}
         for size in self.sizes:
             search(SearchArguments(**self._search_flags(size)))
-        flags = self._evaluate_flags()
-        runs = flags.pop("run")
         preflight_log = logging.getLogger(evaluate.__module__)
         level = preflight_log.level
-        preflight_log.setLevel(
-            logging.CRITICAL
-        )  # a backbone that was not trained for small sizes has dozens of findings
+        # A backbone that was not trained for small sizes has dozens of findings.
+        preflight_log.setLevel(logging.CRITICAL)
         try:
-            evaluation = evaluate(runs, **flags)
+            evaluation = evaluate(EvaluateArguments(**self._evaluate_flags()))
         finally:
             preflight_log.setLevel(level)
         scores = {str(size): run.scores.mean for size, run in zip(self.sizes, evaluation.runs, strict=True)}

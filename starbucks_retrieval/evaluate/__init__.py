@@ -13,12 +13,11 @@ from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.answers import MEASURES as ANSWER_MEASURES
 from starbucks_retrieval.evaluate.answers import judge_by_answers, read_answers
+from starbucks_retrieval.evaluate.arguments import ComparisonArguments, EvaluateArguments
 from starbucks_retrieval.evaluate.comparison import (
     BaselineComparisons,
-    Family,
     RunComparison,
     RunResult,
-    check_comparison_options,
     compare,
 )
 from starbucks_retrieval.evaluate.in_memory import evaluate_run
@@ -40,11 +39,12 @@ from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.metrics.measures import is_mean, parse_measures, remove_identical_ids, score
 from starbucks_retrieval.metrics.results import sets_of_parts, write_results
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
-from starbucks_retrieval.metrics.significance import Correction, Test
 from starbucks_retrieval.provenance import describe
 
 __all__ = [
     "BaselineComparisons",
+    "ComparisonArguments",
+    "EvaluateArguments",
     "Evaluation",
     "Finding",
     "RunComparison",
@@ -58,101 +58,64 @@ __all__ = [
 __dir__ = public_names(__name__)
 
 
-def evaluate(
-    runs: str | Path | Sequence[str | Path],
-    qrels: str | Path | Sequence[str | Path] | None,
-    measures: str | Sequence[str] | None = None,
-    *,
-    split: str = "test",
-    queries: str | Sequence[str] | None = None,
-    answers: str | Path | None = None,
-    corpus: str | None = None,
-    remove_identical_ids: bool = False,
-    label: str | Sequence[str] | None = None,
-    without: Sequence[str] = (),
-    baseline: str | None = None,
-    test: Test = "t",
-    correction: Correction = "holm",
-    alpha: float = 0.05,
-    family: Family = "measure",
-    margin: float | None = None,
-    seed: int = 42,
-    per_query: str | Path | None = None,
-    output: str | Path | None = None,
-    strict: bool = False,
-) -> Evaluation:
+def evaluate(arguments: EvaluateArguments, comparison: ComparisonArguments | None = None, seed: int = 42) -> Evaluation:
     """Score run files against one or more sets of judgements, after a preflight whose findings are logged.
 
-    Every judged query counts; a query without results scores 0.
+    Every judged query counts; a query without results scores 0. A run is scored on each set with which it shares a query;
+    `name=path` ties it to the set of that name. With `answers` instead of judgements, a passage of `corpus` is relevant
+    if it contains an answer, and the default measures are Success@20 and Success@100, DPR's top-k accuracy.
 
     Args:
-        runs: TREC run files. A run is scored on each set with which it shares a query; `name=path` ties it to one set.
-        qrels: Files, BEIR folders, `ir:` ids, short names or patterns of them; `name=source` names the set.
-        measures: Names of ir-measures. Default: RR@10, nDCG@10 and R@1000; on TREC DL 2019 and 2020 also RR(rel=2)@10 and
-            R(rel=2)@1000.
-        split: Split of a BEIR folder or short name.
-        queries: The queries that were searched. Their order shows whether a run was truncated; a BEIR folder has them.
-        answers: Answers of the questions, instead of judgements: a passage of `corpus` is relevant if it contains one. The
-            measures are then Success@20 and Success@100 by default, DPR's top-k accuracy.
-        corpus: The passages that were searched, with `answers`.
-        remove_identical_ids: Drop results whose docid is the query's id, before anything else.
-        label: Name of the method in tables, one for all runs or one for each.
-        without: Sets that a further average leaves out.
-        baseline: Label or run that all others are tested against, query by query.
-        test: Paired test; see `metrics.significance.paired_test`.
-        correction: Correction over all comparisons of a family; see `metrics.significance.adjust`.
-        alpha: Level of significance.
-        family: What a correction covers: the comparisons of one `measure`, or those of the whole `table`.
-        margin: The largest difference that does not matter, for tests of equivalence with the baseline.
+        arguments: The flags of `starbucks evaluate`: runs, judgements, measures and the files to write.
+        comparison: The baseline that all other runs are tested against, query by query, and how.
         seed: Seed of the tests that resample.
-        per_query: tsv file to write, with the value of each query.
-        output: Result file to write, with findings and provenance.
-        strict: Raise UserError for a serious finding before anything is written.
 
     Raises:
-        UserError: A bad file or name, a run that shares no query with any set, or a serious finding with `strict`.
+        UserError: A bad file or name, a run that shares no query with any set, or a serious finding with `strict`;
+            nothing is written.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "qrels.txt").write_text("q1 0 d1 1\\nq2 0 d2 1\\n")
         ...     _ = Path(folder, "bm25.trec").write_text("q1 Q0 d1 1 9.5 bm25\\nq2 Q0 d3 1 9 bm25\\nq2 Q0 d2 2 8 bm25\\n")
-        ...     print(evaluate(f"{folder}/bm25.trec", f"{folder}/qrels.txt", "RR@10 P@1").table())
+        ...     arguments = EvaluateArguments(f"{folder}/bm25.trec", f"{folder}/qrels.txt", measures="RR@10 P@1")
+        ...     print(evaluate(arguments).table())
         run    RR@10     P@1
         bm25  0.7500  0.5000
     """
-    if isinstance(runs, Mapping) or isinstance(qrels, Mapping):
-        raise UserError("evaluate takes files, not dictionaries", "call evaluate_run(run, qrels, measures)")
-    given_measures = (
-        None if measures is None else parse_measures(measures if isinstance(measures, str) else " ".join(measures))
-    )
-    check_comparison_options(test, correction, alpha, family, margin)
-    if margin is not None and baseline is None:
-        raise UserError("--margin needs something to be on par with", "name it with --baseline")
-    for target in (per_query, output):
+    if not isinstance(arguments, EvaluateArguments):
+        hint = "call evaluate(EvaluateArguments(run, qrels)), or evaluate_run(run, qrels, measures) for one run"
+        raise UserError(f"evaluate takes EvaluateArguments, not a {type(arguments).__name__}", hint)
+    comparison = comparison or ComparisonArguments()
+    comparison.check()
+    given_measures = None if arguments.measures is None else parse_measures(" ".join(arguments.measures))
+    for target in (arguments.per_query, arguments.output):
         _check_target(target)
-    if answers is not None:
-        sets = [_answered(runs, answers, corpus, qrels, given_measures)]
+    if arguments.answers is not None:
+        sets = [_answered(arguments, given_measures)]
         given_measures = given_measures or parse_measures(ANSWER_MEASURES)
+    elif arguments.corpus is not None:
+        raise UserError("--corpus belongs to --answers", "drop it, or name the answers")
+    elif not arguments.qrels:
+        raise UserError("--qrels is missing", "name the judgements, or --answers and --corpus; see --help")
     else:
-        if corpus is not None:
-            raise UserError("--corpus belongs to --answers", "drop it, or name the answers")
-        sets = open_sets([] if qrels is None else qrels, split, queries)
-    paths = run_paths(runs, sets)
-    _check_names(paths, sets, label, without)
+        sets = open_sets(arguments.qrels, arguments.split, arguments.queries)
+    paths = run_paths(arguments.run, sets)
+    _check_names(paths, sets, arguments)
     judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
     for judged_set in judged_sets:
         log_findings(judged_set.name, judged_set.findings)
     by_set = {judged.name: given_measures or parse_measures(judged.measures) for judged in sets}
     used = set(chain.from_iterable(by_set.values()))
     parsed = given_measures or [measure for measure in parse_measures(TREC_MEASURES) if measure in used]
-    results = _score_runs(paths, sets, by_set, label, remove_identical_ids)
+    results = _score_runs(paths, sets, by_set, arguments)
     settings = {
         "runs": [path.path for path in paths],
         "qrels": [judged.source for judged in sets],
-        "split": split,
+        "split": arguments.split,
         "measures": [str(measure) for measure in parsed],
-        "remove_identical_ids": remove_identical_ids,
+        "remove_identical_ids": arguments.remove_identical_ids,
     }
     evaluation = Evaluation(
         [str(measure) for measure in parsed],
@@ -160,51 +123,45 @@ def evaluate(
         judged_sets,
         results,
         describe(settings),
-        list(without),
-        remove_identical_ids,
+        arguments.without or [],
+        arguments.remove_identical_ids,
     )
     serious = sum(len(result.serious) for result in evaluation.runs)
-    if strict and serious:
+    if arguments.strict and serious:
         raise UserError(f"serious findings in the preflight: {serious}", "fix what they name, or leave out --strict")
-    if baseline is not None:
-        comparisons = compare(
-            evaluation.rows, evaluation.means, baseline, test, correction, alpha, seed, margin, family
-        )
+    if comparison.baseline is not None:
+        comparisons = compare(evaluation.rows, evaluation.means, comparison, seed)
         evaluation = dataclasses.replace(evaluation, comparisons=comparisons)
-    if per_query:
-        write_per_query(per_query, evaluation)
-    if output:
-        write_results(output, evaluation.results())
+    if arguments.per_query:
+        write_per_query(arguments.per_query, evaluation)
+    if arguments.output:
+        write_results(arguments.output, evaluation.results())
     return evaluation
 
 
-def _answered(
-    runs: str | Path | Sequence[str | Path],
-    answers: str | Path,
-    corpus: str | None,
-    qrels: object,
-    measures: Sequence[Any] | None,
-) -> JudgedSet:
+def _answered(arguments: EvaluateArguments, measures: Sequence[Any] | None) -> JudgedSet:
     """Judge the results of the runs by the answers that the passages contain."""
-    if qrels:
+    if arguments.qrels:
         raise UserError("--qrels and --answers both judge the passages", "give one of them")
+    answers, corpus = str(arguments.answers), arguments.corpus
     if corpus is None:
         raise UserError("--answers needs the texts of the passages", "name the collection that was searched: --corpus")
     cutoffs = [measure.params.get("cutoff", math.inf) for measure in measures or parse_measures(ANSWER_MEASURES)]
     depth = None if max(cutoffs) == math.inf else int(max(cutoffs))
     known = read_answers(answers)
-    found = judge_by_answers((open_run(path.path).results for path in run_paths(runs, [])), known, corpus, depth)
-    return JudgedSet(set_name(str(answers)), str(answers), found, None)
+    found = judge_by_answers(
+        (open_run(path.path).results for path in run_paths(arguments.run, [])), known, corpus, depth
+    )
+    return JudgedSet(set_name(answers), answers, found, None)
 
 
-def _check_names(
-    paths: Sequence[RunPath], sets: Sequence[JudgedSet], label: str | Sequence[str] | None, without: Sequence[str]
-) -> None:
+def _check_names(paths: Sequence[RunPath], sets: Sequence[JudgedSet], arguments: EvaluateArguments) -> None:
     """Raise UserError for a wrong number of labels or an unknown set, before anything is scored."""
-    if label and not isinstance(label, str) and len(label) not in (1, len(paths)):
-        raise UserError(f"{len(label)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
+    labels = arguments.label or []
+    if labels and len(labels) not in (1, len(paths)):
+        raise UserError(f"{len(labels)} labels for {len(paths)} runs", "give one --label for all runs or one for each")
     named = [judged.name for judged in sets]
-    unknown = [name for name in without if name not in {*named, *sets_of_parts(named)}]
+    unknown = [name for name in arguments.without or () if name not in {*named, *sets_of_parts(named)}]
     if unknown:
         raise UserError(f"--without {unknown[0]}: no set has this name", f"the sets are {', '.join(named)}")
 
@@ -213,16 +170,15 @@ def _score_runs(
     paths: Sequence[RunPath],
     sets: Sequence[JudgedSet],
     measures: Mapping[str, list],
-    label: str | Sequence[str] | None,
-    drop_identical: bool,
+    arguments: EvaluateArguments,
 ) -> list[RunResult]:
     """Score every run on its sets, label the results, and log their findings."""
     scored, identities, orders = [], [], {}
     for path, name in zip(paths, run_names(path.path for path in paths)):
-        results, identity, orders[path.path] = _score(path, name, sets, measures, drop_identical)
+        results, identity, orders[path.path] = _score(path, name, sets, measures, arguments.remove_identical_ids)
         scored.append(results)
         identities.append(identity)
-    labels = run_labels(identities, label)
+    labels = run_labels(identities, arguments.label)
     shown = dict(zip(orders, run_titles(labels, [identity.size for identity in identities])))
     results = [dataclasses.replace(one, label=name) for found, name in zip(scored, labels) for one in found]
     return [_with_other_runs(result, sets, orders, shown) for result in results]

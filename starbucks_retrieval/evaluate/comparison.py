@@ -6,15 +6,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.evaluate.arguments import ComparisonArguments, Family
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.metrics.equivalence import (
     Equivalence,
     adjust_equivalence,
-    check_margin,
     mean_difference,
     verdict,
 )
@@ -22,7 +22,6 @@ from starbucks_retrieval.metrics.measures import Scores
 from starbucks_retrieval.metrics.significance import TEST_NAMES, Correction, Test, adjust, paired_test
 from starbucks_retrieval.sizes import Size
 
-Family = Literal["measure", "table"]
 MAX_LINES = 60  # comparisons that a terminal shows with their intervals
 _UNKNOWN = (math.nan, math.nan)
 
@@ -199,60 +198,22 @@ class BaselineComparisons:
         return list(dict.fromkeys(one.measure for one in self.comparisons))
 
 
-def check_comparison_options(
-    test: str, correction: str, alpha: float, family: str = "measure", margin: float | None = None
-) -> None:
-    """Check the options of a significance test.
-
-    Args:
-        test: Name of the test: `t`, `randomization` or `bootstrap`.
-        correction: Correction for multiple comparisons: `holm`, `bonferroni` or `none`.
-        alpha: The level of significance, between 0 and 1, both excluded.
-        family: What a correction covers: `measure` or `table`.
-        margin: The margin of equivalence, or None.
-
-    Raises:
-        UserError: The test, the correction or the family is unknown, or the level or the margin is out of range.
-    """
-    if margin is not None:
-        check_margin(margin)
-    known_values = {"test": (test, Test), "correction": (correction, Correction), "family": (family, Family)}
-    for name, (value, kind) in known_values.items():
-        known = get_args(kind)
-        if value not in known:
-            raise UserError(f"--{name} {value}: unknown {name}", f"use one of {', '.join(known)}")
-    if not 0 < alpha < 1:
-        raise UserError(f"--alpha {alpha} is not a level of significance", "use a number between 0 and 1, such as 0.05")
-
-
 def compare(
-    rows: Sequence[ResultRow],
-    measures: Sequence[str],
-    baseline: str,
-    test: Test,
-    correction: Correction,
-    alpha: float,
-    seed: int,
-    margin: float | None = None,
-    family: Family = "measure",
+    rows: Sequence[ResultRow], measures: Sequence[str], options: ComparisonArguments, seed: int
 ) -> BaselineComparisons:
     """Test every row against the baseline's row on every set that both have.
 
     Args:
         rows: All rows of the evaluation.
         measures: The measures that are means over queries.
-        baseline: A row's title or label, or the name or path of a run. If the baseline's method has several sizes, a row
-            is compared with the baseline's row of its own size.
-        test: Paired test; see `paired_test`.
-        correction: Correction over all comparisons of a family.
-        alpha: Level of significance of the corrected p-values.
+        options: The baseline, the test and what a correction covers. The baseline is a row's title or label, or the name
+            or path of a run. If its method has several sizes, a row is compared with the baseline's row of its own size.
         seed: Seed of the tests that resample.
-        margin: The largest difference that does not matter; tests equivalence too.
-        family: `measure`: a correction covers the comparisons of one measure; `table`: all comparisons.
 
     Raises:
         UserError: There is no such baseline, or nothing to compare with it.
     """
+    baseline, margin = str(options.baseline), options.margin
     baselines = _find_rows(baseline, rows)
     if not baselines:
         known = ", ".join(row.title for row in rows)
@@ -265,23 +226,25 @@ def compare(
         for dataset in filter(reference.by_set.__contains__, row.by_set):
             ours, theirs = (one.by_set[dataset].scores.per_query for one in (row, reference))
             for measure in filter(ours.__contains__, measures):
-                outcome = paired_test(ours[measure], theirs[measure], test, seed=seed)
+                outcome = paired_test(ours[measure], theirs[measure], options.test, seed=seed)
                 spread = mean_difference(ours[measure], theirs[measure])
                 equal = spread.equivalence(margin) if margin is not None else None
                 found.append((row, reference, dataset, measure, outcome, outcome.interval or spread.interval(), equal))
     if not found:
         raise UserError(f"nothing can be compared with {baseline}", "score other runs on the same sets beside it")
     comparisons = []
-    for part in measures if family == "measure" else [None]:
+    for part in measures if options.family == "measure" else [None]:
         members = [one for one in found if part in (None, one[3])]
-        adjusted = adjust([one[4].p_value for one in members], correction)
-        equals = adjust_equivalence([one[6] for one in members if one[6] is not None], correction)
+        adjusted = adjust([one[4].p_value for one in members], options.correction)
+        equals = adjust_equivalence([one[6] for one in members if one[6] is not None], options.correction)
         for number, (row, reference, dataset, measure, outcome, interval, _) in enumerate(members):
             cell = row.label, row.size, reference.title, dataset, measure
             p_value, equal = adjusted[number], equals[number] if equals else None
-            values = outcome.difference, outcome.p_value, p_value, p_value < alpha
+            values = outcome.difference, outcome.p_value, p_value, p_value < options.alpha
             comparisons.append(RunComparison(*cell, *values, interval, equal))
-    return BaselineComparisons(baseline, test, correction, alpha, comparisons, margin, family)
+    return BaselineComparisons(
+        baseline, options.test, options.correction, options.alpha, comparisons, margin, options.family
+    )
 
 
 def _find_rows(name: str, rows: Sequence[ResultRow]) -> list[ResultRow]:

@@ -63,9 +63,7 @@ class RunPath:
     tied: str | None
 
 
-def open_sets(
-    qrels: str | Path | Sequence[str | Path], split: str, queries: str | Sequence[str] | None
-) -> list[JudgedSet]:
+def open_sets(qrels: Sequence[str], split: str, queries: Sequence[str] | None) -> list[JudgedSet]:
     """Read sets of judgements.
 
     Args:
@@ -76,8 +74,7 @@ def open_sets(
     Raises:
         UserError: Two sets have one name, or a source cannot be read.
     """
-    given = [str(one) for one in ([qrels] if isinstance(qrels, str | Path) else qrels)]
-    parts = [(name, one) for name, source in map(_split, dict.fromkeys(given)) for one in expand_pattern(source)]
+    parts = [(name, one) for name, source in map(_split, dict.fromkeys(qrels)) for one in expand_pattern(source)]
     if not parts:
         raise UserError("no judgements are given", "name a file, a BEIR folder or a short name with --qrels")
     names = [name or set_name(source) for name, source in parts]
@@ -88,10 +85,9 @@ def open_sets(
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UserError(f"two sets of judgements are called {twice[0]}", "give each its own name: --qrels name=path")
-    given_queries = None if queries is None else [queries] if isinstance(queries, str) else list(queries)
     sets = []
     for name, (_, source) in zip(names, parts):
-        searched = given_queries
+        searched = queries
         if searched is None and (Path(source) / "queries.jsonl").is_file():
             searched = [source]
         order = None if searched is None else [query.query_id for one in searched for query in open_queries(one)]
@@ -99,11 +95,11 @@ def open_sets(
     return sets
 
 
-def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]) -> list[RunPath]:
+def run_paths(runs: Sequence[str], sets: Sequence[JudgedSet]) -> list[RunPath]:
     """Return the given runs, each once.
 
     Args:
-        runs: One or more run files, each with or without `name=` before it, which ties it to a set of judgements.
+        runs: Run files, each with or without `name=` before it, which ties it to a set of judgements.
         sets: The sets that a name can refer to.
 
     Raises:
@@ -113,9 +109,8 @@ def run_paths(runs: str | Path | Sequence[str | Path], sets: Sequence[JudgedSet]
         >>> run_paths(["bm25.trec", "bm25.trec"], [])
         [RunPath(path='bm25.trec', tied=None)]
     """
-    given = [runs] if isinstance(runs, str | Path) else runs
     found = []
-    for one in dict.fromkeys(map(str, given)):
+    for one in dict.fromkeys(runs):
         name, path = _split(one)
         if name is not None and name not in {known.name for known in sets}:
             raise UserError(

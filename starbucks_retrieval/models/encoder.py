@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -287,11 +286,11 @@ class NestedEncoder(TokenEncoder):
             encoder.save_pretrained("my-model-fitted")
             ```
         """
-        from starbucks_retrieval.models.fitter import fit_texts  # needs scipy, which encoding does not
+        from starbucks_retrieval.models.fitter import Fitter  # needs scipy, which encoding does not
 
-        options: dict[str, Any] = {"concat_layers": concat_layers, "table_input": table_input}
-        options |= {"max_tokens": max_tokens, "dtype": dtype, "label": label}
-        projections, report = fit_texts(self, texts, queries, layers, **options)
+        fitter = Fitter(self, layers, concat_layers, table_input)
+        fitter.read(texts, queries, max_tokens, dtype, label)
+        projections, report = fitter.finish()
         self.projections = projections.to(self.device).train(self.training)
         self.config = dataclasses.replace(
             self.config, projected_layers=projections.layers, sizes=report.recommended(), passage_layers=()

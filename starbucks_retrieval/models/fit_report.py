@@ -91,11 +91,11 @@ def _reached(budget: Size, size: Size, quality: Mapping[Size, float], value: flo
     return max(value, quality[size]) if within else value
 
 
-def grid_dims(hidden_size: int) -> list[int]:
-    """Return the dims of a fit's grid: 16, 32, 64, … below the hidden size, and the hidden size.
+def measured_dims(hidden_size: int) -> list[int]:
+    """Return the dims that a fit is measured at: 16, 32, 64, … below the hidden size, and the hidden size.
 
     Example:
-        >>> grid_dims(384)
+        >>> measured_dims(384)
         [16, 32, 64, 128, 256, 384]
     """
     count = max(0, math.ceil(math.log2(hidden_size / _SMALLEST_DIM)))

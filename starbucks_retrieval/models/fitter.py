@@ -16,9 +16,9 @@ from starbucks_retrieval.models.batching import batch_tokens, pad, token_batches
 from starbucks_retrieval.models.fit_report import (
     FitReport,
     fitted_texts_needed,
-    grid_dims,
     is_held_out,
     map_inputs,
+    measured_dims,
     nearest_rows,
     quality,
 )
@@ -104,6 +104,29 @@ class Fitter:
         if len(target):
             # Maps that take the token table are fitted at the end, when there is a table.
             self.moments.add({} if self._takes_table else self._map_inputs(kept), target)
+
+    def read(
+        self,
+        passages: Iterable[str],
+        queries: Iterable[str] | None = None,
+        max_tokens: int = 8192,
+        dtype: torch.dtype | None = None,
+        label: str | None = None,
+    ) -> None:
+        """Add texts, passages and queries in turns, until they end or the fitter is full; see `NestedEncoder.fit`.
+
+        Raises:
+            UserError: An item is not a text.
+        """
+        sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
+        prefixes = (self.encoder.config.passage_prefix, self.encoder.config.query_prefix)
+        texts = (
+            ((prefixes[is_query] + one).strip(), bool(is_query)) for is_query, one in take_turns(sources) if one.strip()
+        )
+        for part in chunks(progress(texts, None, "texts", label) if label else texts):
+            self.add(token_rows(self.encoder, part), max_tokens, dtype)
+            if self.is_full:
+                break
 
     def finish(self) -> tuple[Projections, FitReport]:
         """Solve the maps and measure them on the held-out texts.
@@ -202,7 +225,7 @@ class Fitter:
         nearest = nearest_rows(target)
         before, after = {}, {}
         for layer in self.layers:
-            for dim in grid_dims(self.encoder.hidden_size):
+            for dim in measured_dims(self.encoder.hidden_size):
                 cut = held_out[layer][:, :dim].astype(np.float64)
                 before[Size(layer, dim)] = quality(cut, target, nearest, normalize)
                 after[Size(layer, dim)] = quality(projected[layer][:, :dim], rotated, nearest, normalize)
@@ -219,46 +242,3 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     stream = iter(items)
     while chunk := list(itertools.islice(stream, size)):
         yield chunk
-
-
-def fit_texts(
-    encoder: Any,
-    passages: Iterable[str],
-    queries: Iterable[str] | None = None,
-    layers: Sequence[int] | None = None,
-    *,
-    concat_layers: bool = False,
-    table_input: bool = True,
-    max_tokens: int = 8192,
-    dtype: torch.dtype | None = None,
-    label: str | None = None,
-) -> tuple[Projections, FitReport]:
-    """Fit projections of an encoder, which stays as it is; see `NestedEncoder.fit`.
-
-    Args:
-        encoder: A `NestedEncoder`.
-        passages: Texts without prefixes; empty ones are left out.
-        queries: Likewise. Passages and queries are read in turns.
-        layers: The layers to fit, 0 for the token table; None: all.
-        concat_layers: Fit each layer from all layers up to it.
-        table_input: Fit each layer from its own output and that of the token table, if layer 0 is fitted.
-        max_tokens: The largest rows x longest row of a batch.
-        dtype: torch.bfloat16 or torch.float16 computes under autocast; None in float32.
-        label: Shows progress under this name; None shows none.
-
-    Returns:
-        The projections, and what was measured on the held-out texts.
-
-    Raises:
-        UserError: An item is not a text, there are too few texts, the model lacks a layer, or its outputs are constant
-            or not finite.
-    """
-    sources = [iterate_texts(given, "fit") for given in (passages, () if queries is None else queries)]
-    fitter = Fitter(encoder, layers, concat_layers, table_input)
-    prefixes = (encoder.config.passage_prefix, encoder.config.query_prefix)
-    texts = (((prefixes[number] + text).strip(), bool(number)) for number, text in take_turns(sources) if text.strip())
-    for part in chunks(progress(texts, None, "texts", label) if label else texts):
-        fitter.add(token_rows(encoder, part), max_tokens, dtype)
-        if fitter.is_full:
-            break
-    return fitter.finish()

@@ -150,9 +150,10 @@ class Projections(nn.Module):
             whole.save(folder, fingerprints)
             self.fingerprints, self.space = whole.fingerprints, whole.space
             return
+        digests = self._digests()  # each reads the whole token table
         if fingerprints is not None:
             self.fingerprints |= fingerprints
-            self.space = self.identity()
+            self.space = self._identity(digests)
         tensors = {}
         for layer, module in self.maps.items():
             assert isinstance(module, LayerMap)
@@ -167,7 +168,7 @@ class Projections(nn.Module):
             "version": str(VERSION if takes_table else 1),
             "space": self.space,
             "fingerprints": json.dumps(self.fingerprints),
-            "digests": json.dumps({layer: digest.hex() for layer, digest in self._digests().items()}),
+            "digests": json.dumps({layer: digest.hex() for layer, digest in digests.items()}),
             "inputs": json.dumps({layer: self.map(int(layer)).inputs for layer in self.maps}),
             "normalize": json.dumps({layer: self.map(int(layer)).normalize for layer in self.maps}),
         } | ({"table_is_input": "true"} if takes_table and self.table_is_input else {})
@@ -190,8 +191,11 @@ class Projections(nn.Module):
 
     def identity(self) -> str:
         """Return a digest of all maps and of the backbone that they belong to, as 32 hex digits."""
+        return self._identity(self._digests())
+
+    def _identity(self, digests: Mapping[int, bytes]) -> str:
         hasher = hashlib.blake2b(json.dumps(sorted(self.fingerprints.items())).encode(), digest_size=16)
-        for digest in self._digests().values():
+        for digest in digests.values():
             hasher.update(digest)
         return hasher.hexdigest()
 

@@ -298,7 +298,7 @@ _RESULTS: dict[str, Any] = {
 
 
 def _results(folder: Path) -> None:
-    from starbucks_retrieval.choose import choose
+    from starbucks_retrieval.choose import ChooseArguments, choose
     from starbucks_retrieval.errors import UserError
     from starbucks_retrieval.report.findings import preflight_warnings
     from starbucks_retrieval.report.inputs import read_inputs
@@ -313,7 +313,7 @@ def _results(folder: Path) -> None:
     except UserError as error:
         refused = error
     try:
-        choose(path, auto_sizes=2)
+        choose(ChooseArguments([path], auto_sizes=2))
     except UserError as error:
         refused = error
     if refused is None:

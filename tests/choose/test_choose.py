@@ -9,7 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from starbucks_retrieval.choose import SizeCandidate, build_candidates, choose, find_knee, pareto_front, propose_sizes
+from starbucks_retrieval.choose import (
+    ChooseArguments,
+    SizeCandidate,
+    build_candidates,
+    choose,
+    find_knee,
+    pareto_front,
+    propose_sizes,
+)
 from starbucks_retrieval.choose.__main__ import main
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
@@ -43,11 +51,11 @@ def made(quality=QUALITY, timed=True) -> list[SizeCandidate]:
 
 
 def test_the_best_under_budgets():
-    assert str(choose("a.json").best.size) == "6:128"
-    assert str(choose("a.json", budget_ms=6).best.size) == "4:128"
-    assert str(choose("a.json", budget_ms=6, bytes_per_passage=128).best.size) == "4:32"
-    assert str(choose("a.json", bytes_per_passage=128).best.size) == "6:32"
-    found = choose("a.json", bytes_per_passage=32)
+    assert str(choose(ChooseArguments("a.json")).best.size) == "6:128"
+    assert str(choose(ChooseArguments("a.json", budget_ms=6)).best.size) == "4:128"
+    assert str(choose(ChooseArguments("a.json", budget_ms=6, bytes_per_passage=128)).best.size) == "4:32"
+    assert str(choose(ChooseArguments("a.json", bytes_per_passage=128)).best.size) == "6:32"
+    found = choose(ChooseArguments("a.json", bytes_per_passage=32))
     assert str(found.best.size) == "4:8"  # 6:8 costs more and is worse
     assert found.best in found.front
 
@@ -62,7 +70,7 @@ def pairs(**more) -> Results:
 
 def test_queries_of_a_shallow_layer_are_chosen_for_deep_passages():
     write_results("pairs.json", pairs(shared_space="5ace"))
-    found = choose("pairs.json", budget_ms=3)
+    found = choose(ChooseArguments("pairs.json", budget_ms=3))
     assert (found.best.name, found.best.costs) == (
         "2:32/6:32",
         {"bytes_per_passage": 64, "query_ms": 2.1, "passage_ms": 18.2},
@@ -70,9 +78,9 @@ def test_queries_of_a_shallow_layer_are_chosen_for_deep_passages():
     assert [one.name for one in found.front] == ["0:32/6:32", "2:32/6:32", "6:32"]
     assert found.to_json()["best"]["passage_size"] == "6:32"
     assert "2:32/6:32" in found.table()
-    assert choose("pairs.json", budget_ms=3, passage_ms=10).best.name == "2:32"
+    assert choose(ChooseArguments("pairs.json", budget_ms=3, passage_ms=10)).best.name == "2:32"
     with pytest.raises(UserError, match=r"passage_ms 0.1[\s\S]*least is 0.2, at 0:32"):
-        choose("pairs.json", passage_ms=0.1)
+        choose(ChooseArguments("pairs.json", passage_ms=0.1))
     assert str(propose_sizes(build_candidates({"p": pairs(shared_space="5ace")})[0], 2)) == "0:32,6:32"
 
 
@@ -86,18 +94,18 @@ def test_layer_0_has_a_cost_without_milliseconds():
 
 
 def test_the_cheapest_that_is_good_enough():
-    found = choose("a.json", min_quality=0.4)
+    found = choose(ChooseArguments("a.json", min_quality=0.4))
     assert str(found.best.size) == "4:32" and "cheapest" in found.reason
-    assert str(choose("a.json", min_quality=0.4, bytes_per_passage=512).best.size) == "4:32"
+    assert str(choose(ChooseArguments("a.json", min_quality=0.4, bytes_per_passage=512)).best.size) == "4:32"
 
 
 def test_what_does_not_fit_is_said_with_what_is_nearest():
     with pytest.raises(UserError, match=r"budget_ms 2[\s\S]*least is 3, at 2:8"):
-        choose("a.json", budget_ms=2)
+        choose(ChooseArguments("a.json", budget_ms=2))
     with pytest.raises(UserError, match=r"min_quality 0.9[\s\S]*best is 0.6000, at 6:128"):
-        choose("a.json", min_quality=0.9)
+        choose(ChooseArguments("a.json", min_quality=0.9))
     with pytest.raises(UserError, match=r"query_ms, which was not measured"):
-        choose("untimed.json", budget_ms=5)
+        choose(ChooseArguments("untimed.json", budget_ms=5))
 
 
 def test_the_front_is_what_nothing_dominates():
@@ -163,7 +171,7 @@ def test_data_sets_are_averaged_and_sizes_that_one_lacks_left_out(caplog):
     other = {place: value / 2 for place, value in QUALITY.items() if place != (2, 8)} | {(4, 8): math.nan}
     write_results("b.json", results(other, "b", timed=False))
     caplog.set_level("WARNING", "starbucks_retrieval")
-    found = choose(["a.json", "b.json"], budget_ms=100)
+    found = choose(ChooseArguments(["a.json", "b.json"], budget_ms=100))
     assert found.datasets == ["a", "b"]
     assert found.best.quality == pytest.approx(0.45) and found.best.by_dataset == {"a": 0.6, "b": 0.3}
     assert {one.size for one in found.front}.isdisjoint({Size(2, 8), Size(4, 8)})
@@ -173,31 +181,31 @@ def test_data_sets_are_averaged_and_sizes_that_one_lacks_left_out(caplog):
 def test_files_that_cannot_be_chosen_from():
     write_results("both.json", Results("grid", "m", [*results().cells, Cell("a", "RR", Size(2, 8), 1, 10)]))
     with pytest.raises(UserError, match="several measures: nDCG@10, RR"):
-        choose("both.json")
-    assert choose("both.json", measure="RR").best.quality == 1
+        choose(ChooseArguments("both.json"))
+    assert choose(ChooseArguments("both.json", measure="RR")).best.quality == 1
     with pytest.raises(UserError, match="nothing is measured by AP"):
-        choose("both.json", measure="AP")
+        choose(ChooseArguments("both.json", measure="AP"))
     write_results("other.json", results(dataset="b", label="another"))
     with pytest.raises(UserError, match="several models: another, m"):
-        choose(["a.json", "other.json"])
+        choose(ChooseArguments(["a.json", "other.json"]))
     write_results("deltas.json", Results("deltas", "m", results().cells))
     with pytest.raises(UserError, match="deltas, not qualities"):
-        choose("deltas.json")
+        choose(ChooseArguments("deltas.json"))
     write_results("run.json", Results("evaluate", "m", [Cell("a", "nDCG@10", None, 0.5, 10)]))
     with pytest.raises(UserError, match="no sizes in run"):
-        choose("run.json")
+        choose(ChooseArguments("run.json"))
     write_results("c.json", results())
     with pytest.raises(UserError, match="measured twice at 2:8"):
-        choose(["a.json", "c.json"])
+        choose(ChooseArguments(["a.json", "c.json"]))
     write_results("less.json", Results("grid", "m", results().cells, {"costs": {"2:8": {"bytes_per_passage": 32}}}))
     with pytest.raises(UserError, match="no bytes_per_passage for 2:32"):
-        choose("less.json")
+        choose(ChooseArguments("less.json"))
 
 
 def test_without_costs_bytes_are_those_of_float16(caplog):
     write_results("bare.json", Results("sts", "m", results().cells))
     caplog.set_level("WARNING", "starbucks_retrieval")
-    assert choose("bare.json", bytes_per_passage=64).best.size == Size(6, 32)
+    assert choose(ChooseArguments("bare.json", bytes_per_passage=64)).best.size == Size(6, 32)
     assert "float16" in caplog.text
 
 
@@ -220,7 +228,7 @@ def test_the_command(capsys):
 def test_times_of_a_busy_machine_are_warned_of(tmp_path, monkeypatch, caplog, busy, budget, warned):
     monkeypatch.chdir(tmp_path)
     write_results("m.json", results(costs_measured={"busy": busy}))
-    choose("m.json", budget_ms=budget)
+    choose(ChooseArguments("m.json", budget_ms=budget))
     assert ("m.json were measured on a busy machine: 9 processes" in caplog.text) == warned
 
 
@@ -230,12 +238,14 @@ DEEP = {(3, 8): 0.1, (3, 32): 0.3, (3, 128): 0.4, (6, 8): 0.2, (6, 32): 0.59, (6
 def test_a_size_that_the_model_was_not_made_for_is_told(tmp_path, capsys):
     made = {"model_sizes": "2:8,6:128", "fitted_layers": []}
     write_results("m.json", results(**made))
-    assert choose("m.json").notes == []  # 6:128
-    (note,) = choose("m.json", budget_ms=6).notes
+    assert choose(ChooseArguments("m.json")).notes == []  # 6:128
+    (note,) = choose(ChooseArguments("m.json", budget_ms=6)).notes
     assert note.startswith("4:128 was neither trained nor fitted (the model has 2:8,6:128)") and len(note) < 120
     write_results("m.json", results(**made | {"fitted_layers": [0, 2, 4, 6]}))
-    assert choose("m.json", budget_ms=6).notes == []
-    assert choose("a.json", budget_ms=6).notes == []  # a file that does not say what the model was made for
+    assert choose(ChooseArguments("m.json", budget_ms=6)).notes == []
+    assert (
+        choose(ChooseArguments("a.json", budget_ms=6)).notes == []
+    )  # a file that does not say what the model was made for
     write_results("m.json", results(**made))
     assert run_command(main, ["--input", "m.json", "--budget_ms", "6", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -244,22 +254,26 @@ def test_a_size_that_the_model_was_not_made_for_is_told(tmp_path, capsys):
 
 def test_both_sizes_of_a_pair_are_looked_at():
     write_results("pairs.json", pairs(shared_space="5ace", model_sizes="6:32", fitted_layers=[6]))
-    assert choose("pairs.json", budget_ms=3).notes[0].startswith("2:32 was neither trained nor fitted")
+    assert choose(ChooseArguments("pairs.json", budget_ms=3)).notes[0].startswith("2:32 was neither trained nor fitted")
 
 
 def test_cutting_the_width_alone_is_recommended_where_the_figures_show_it():
     write_results("deep.json", results(DEEP))
-    (note,) = choose("deep.json").notes
+    (note,) = choose(ChooseArguments("deep.json")).notes
     assert note == (
         "cheap: 6:32, all layers and a cut width, keeps 98% of the nDCG@10 of 6:128 in 25% of its bytes; 3:32 keeps 50%"
     )
-    assert choose("deep.json", bytes_per_passage=128).notes == [note]  # which chooses 6:32 itself
-    assert choose("deep.json", bytes_per_passage=32).notes == []  # too many bytes
-    assert choose("deep.json", budget_ms=5).notes == []  # six layers are too slow
-    assert choose("deep.json", min_quality=0.3, bytes_per_passage=32 * 4).notes[0].startswith("cheap: 6:32")
+    assert choose(ChooseArguments("deep.json", bytes_per_passage=128)).notes == [note]  # which chooses 6:32 itself
+    assert choose(ChooseArguments("deep.json", bytes_per_passage=32)).notes == []  # too many bytes
+    assert choose(ChooseArguments("deep.json", budget_ms=5)).notes == []  # six layers are too slow
+    assert (
+        choose(ChooseArguments("deep.json", min_quality=0.3, bytes_per_passage=32 * 4))
+        .notes[0]
+        .startswith("cheap: 6:32")
+    )
     write_results("flat.json", results(DEEP | {(3, 32): 0.59}))
-    assert choose("flat.json").notes == []  # fewer layers keep as much
+    assert choose(ChooseArguments("flat.json")).notes == []  # fewer layers keep as much
     write_results("steep.json", results(DEEP | {(6, 32): 0.5, (6, 8): 0.1}))
-    assert choose("steep.json").notes == []  # the cut width does not keep it
+    assert choose(ChooseArguments("steep.json")).notes == []  # the cut width does not keep it
     write_results("one.json", results({place: value for place, value in DEEP.items() if place[0] == 6}))
-    assert choose("one.json").notes == []  # fewer layers were not measured
+    assert choose(ChooseArguments("one.json")).notes == []  # fewer layers were not measured

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from starbucks_retrieval import UserError, evaluate_run
-from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.search import Hit
 
 RUN = {"1": {"10": 0.5, "11": 0.9, "12": 0.1}, "2": {"11": 2.0, "10": 1.5}, "4": {"9": 1.0}}
@@ -23,7 +23,7 @@ def files(tmp_path):
 
 
 def test_the_figures_of_files(files):
-    [result] = evaluate(*files, "nDCG@10 RR@10 R@1000").runs
+    [result] = evaluate(EvaluateArguments(*files, measures="nDCG@10 RR@10 R@1000")).runs
     for run in (RUN, files[0], str(files[0])):
         for qrels in (QRELS, files[1], str(files[1])):
             found = evaluate_run(run, qrels, ["nDCG@10", "RR@10", "R@1000"])
@@ -74,8 +74,10 @@ def test_unknown_measures_and_dictionaries_for_evaluate(files):
         evaluate_run(RUN, QRELS, "nDGC@10")
     for arguments in ((RUN, files[1]), (files[0], QRELS)):
         with pytest.raises(UserError, match="takes files, not dictionaries") as refused:
-            evaluate(*arguments)
+            EvaluateArguments(*arguments)
         assert "evaluate_run" in refused.value.hint
+    with pytest.raises(UserError, match="takes EvaluateArguments, not a str"):
+        evaluate(str(files[0]))
 
 
 def test_hits_of_a_searcher():

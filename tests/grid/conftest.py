@@ -10,7 +10,7 @@ import pytest
 
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.encode import EncodeArguments, encode
-from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.search import SearchArguments, search
 from starbucks_retrieval.sizes import Size
@@ -53,5 +53,5 @@ def separately(model: Path, beir: Path, out: Path, size: Size, measures: str, de
             save_ranking_to=str(out / "run.trec"),
         )
     )
-    evaluate(out / "run.trec", str(beir), measures, output=out / "scores.json")
+    evaluate(EvaluateArguments(out / "run.trec", str(beir), measures=measures, output=out / "scores.json"))
     return read_run(out / "run.trec"), {cell.measure: cell for cell in read_results(out / "scores.json").cells}

@@ -12,7 +12,7 @@ import pytest
 from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid, search_all_dims
 from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.locks import OutputLock
@@ -169,7 +169,9 @@ def test_identical_ids_are_dropped_as_evaluate_drops_them(tiny_bert, beir, tmp_p
     run, _ = separately(tiny_bert, folder, tmp_path, Size(2, 8), MEASURES, dtype="fp32")
     assert any(query_id in ranking for query_id, ranking in run.items())
     write_run("again.trec", ((query_id, ranking.items()) for query_id, ranking in run.items()), "again")
-    evaluate("again.trec", str(folder), MEASURES, remove_identical_ids=True, output="again.json")
+    evaluate(
+        EvaluateArguments("again.trec", str(folder), measures=MEASURES, remove_identical_ids=True, output="again.json")
+    )
     expected = {cell.measure: cell.value for cell in read_results("again.json").cells}
     assert {cell.measure: cell.value for cell in measured.cells} == pytest.approx(expected, abs=1e-9)
     assert "findings" not in measured.more or "identical_ids" not in str(measured.more["findings"])

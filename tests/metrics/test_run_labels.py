@@ -9,7 +9,7 @@ import pytest
 
 from starbucks_retrieval.browse import browse
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate import evaluate
+from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.metrics.run_labels import RunIdentity, run_labels, run_titles
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.sizes import Size
@@ -65,7 +65,7 @@ def test_all_stages_call_a_run_the_same(tmp_path, caplog):
         path.write_text(f"q0 Q0 d0 1 nan mine-{size}\nq1 Q0 d1 1 1 mine-{size}\n")
         runs.append(str(path))
     caplog.set_level(logging.INFO)
-    evaluation = evaluate(runs, str(folder), "RR@10", output=tmp_path / "out.json")
+    evaluation = evaluate(EvaluateArguments(runs, str(folder), measures="RR@10", output=tmp_path / "out.json"))
     expected = ["mine 2:32", "mine 6:128"]
     assert [row.title for row in evaluation.rows] == expected
     said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("serious")]
