@@ -95,6 +95,10 @@ def load_backbone(
             if attn_implementation:
                 options["attn_implementation"] = attn_implementation
             backbone = _load_model(name_or_path, hf_config, weights_dtype, options)
+        if hf_config.model_type == "mpnet":
+            from starbucks_retrieval.models.mpnet import share_bias
+
+            share_bias(backbone)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{name_or_path} has no tokenizer.json", "save it again with a fast tokenizer")

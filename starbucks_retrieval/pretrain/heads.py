@@ -139,6 +139,8 @@ def load_masked_lm(
     """
     from transformers import AutoModelForMaskedLM
 
+    from starbucks_retrieval.models.mpnet import share_bias
+
     # load_backbone checks everything but the head.
     backbone, tokenizer, config = load_backbone(name_or_path, dropout=dropout)
     if config.head:
@@ -152,11 +154,14 @@ def load_masked_lm(
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if from_scratch:
-            return AutoModelForMaskedLM.from_config(hf_config, dtype=torch.float32), tokenizer, config
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-        )
-    if report["missing_keys"]:
+            model, report = AutoModelForMaskedLM.from_config(hf_config, dtype=torch.float32), None
+        else:
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+    if hf_config.model_type == "mpnet":
+        share_bias(model.base_model)
+    if report and report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"]))
         log.info("this backbone has no complete language-modelling head; initialised from seed %d", seed)
         log.debug("%s lacks %s", name_or_path, names)

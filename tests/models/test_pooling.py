@@ -34,6 +34,8 @@ def batch() -> dict[str, torch.Tensor]:
 def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
     from transformers import AutoConfig, AutoModel
 
+    from starbucks_retrieval.models.mpnet import share_bias
+
     encoder = NestedEncoder.from_pretrained(folders[family])
     pooling = "last" if family in DECODERS else "mean"
     encoder.config = encoder.config.__class__(pooling=pooling)
@@ -45,6 +47,8 @@ def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
             config.layer_types = config.layer_types[:layer]
         config.num_hidden_layers = layer
         truncated = AutoModel.from_pretrained(folders[family], config=config).eval()
+        if family == "mpnet":
+            share_bias(truncated)
         with torch.no_grad():
             state = truncated(**batch()).last_hidden_state
         assert torch.equal(pooled, pool(state, batch()["attention_mask"], pooling)), (family, layer)
