@@ -26,7 +26,8 @@ from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import CODES, Funnel
-from starbucks_retrieval.search.funnel_choice import DIMS, choose_funnel
+from starbucks_retrieval.search.funnel_auto import DIMS
+from starbucks_retrieval.search.funnel_choice import choose_funnel
 from starbucks_retrieval.search.funnel_quality import JudgedQuality
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.pairs import open_pairs

@@ -126,8 +126,8 @@ class FunnelArguments:
 
     funnel: str | None = flag(
         None,
-        "2:32@1000,6:128@100,12:768: how many passages each size keeps; the first may be quantised: 12:128/int4@200 "
-        "(int8, int4, int2, int1, binary); auto: the fastest on this machine that keeps --target",
+        "2:32@1000,6:128@100,12:768: how many passages each size keeps; the first may be quantised: 12:128/int4@200 (int8, "
+        "int4, int2, int1, binary), or index; auto: the fastest here that keeps --target, by indexes that exist too",
     )
     target: float = flag(0.99, "share of the full size's nDCG@10 that --funnel auto keeps")
     qrels: str | None = flag(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
@@ -22,7 +21,7 @@ from starbucks_retrieval.search import (
 from starbucks_retrieval.search.api import run_search
 from starbucks_retrieval.search.dry_run import preview
 from starbucks_retrieval.search.estimate import estimate_searches
-from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
+from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.plan import check_flags, plan_searches
 from starbucks_retrieval.search.search_setup import check_hits
 from starbucks_retrieval.search.searcher import Hit, Searcher
@@ -59,9 +58,9 @@ def main(argv: Sequence[str]) -> None:
         return preview(plan_searches(args, funnel, index, milvus, seed=common.seed), funnel).show(common)
     figures: dict[str, Any] = {}
     if funnel.funnel == "auto":
-        choice = choose_stored_funnel(args, funnel, common.seed, index.approximate)
+        choice = choose_stored_funnel(args, funnel, index, common.seed)
         figures["choice"] = choice.to_json()
-        funnel = replace(funnel, funnel=str(choice.funnel))
+        funnel, index = choice.flags(index)
     summaries = [run_search(plan) for plan in plan_searches(args, funnel, index, milvus, seed=common.seed)]
     runs = [summary.to_json() for summary in summaries]
     return finish(common, "\n".join(map(str, summaries)), {"runs": runs} if args.sizes else runs[0] | figures)

@@ -33,7 +33,7 @@ from starbucks_retrieval.search.engines import (
     make_candidate_generator,
 )
 from starbucks_retrieval.search.engines.exact import exact_search
-from starbucks_retrieval.search.funnel_choice import choose_stored_funnel
+from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.indexes import (
     RESCORE,
@@ -126,11 +126,10 @@ def search(
     funnel = funnel or FunnelArguments()
     if arguments.sizes:
         raise UserError("--sizes names several runs", "call search once for each size")
+    index = index or IndexArguments()
     if funnel.funnel == "auto":
-        funnel = FunnelArguments(
-            str(choose_stored_funnel(arguments, funnel, seed, bool(index and index.approximate)).funnel)
-        )
-    [plan] = plan_searches(arguments, funnel, index or IndexArguments(), milvus or MilvusArguments(), seed=seed)
+        funnel, index = choose_stored_funnel(arguments, funnel, index, seed).flags(index)
+    [plan] = plan_searches(arguments, funnel, index, milvus or MilvusArguments(), seed=seed)
     return run_search(plan)
 
 
@@ -140,7 +139,7 @@ def run_search(plan: SearchPlan) -> SearchSummary:
     An approximate index is opened or built first; without `save_index` or `load_index`, in a temporary folder.
 
     Args:
-        plan: A plan of `plan_searches`. With `--funnel auto`, replace `auto` by the chosen funnel before planning.
+        plan: A plan of `plan_searches`. With `--funnel auto`, plan with the flags of the choice.
 
     Returns:
         What the search did. Its `seconds` include measuring recall, where the plan asks for it.
@@ -254,7 +253,7 @@ def make_retriever(
                 (last,), first, lambda queries, label: [find(queries[last], request.depth, rescore=rescore)]
             )
         shortlister = partial(find, rescore=0)  # the next steps score again
-    if funnel is not None and funnel.steps[0].code:
+    elif funnel is not None and funnel.steps[0].code:
         shortlister = code_shortlister(funnel.steps[0], first, seed=seed, **options.limits)
     elif funnel is not None and 0 < options.batch_size < request.queries[last].count:
         first.hold(options.max_memory // 2)  # scanned for every batch; a narrow view would be cut again each time

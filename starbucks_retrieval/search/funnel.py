@@ -30,6 +30,7 @@ CODES: dict[str, Callable[[int], str]] = {
     "binary": lambda dim: "Binary",
 }
 NUMBERS = {"int2": 2, "int1": 4}  # that share a code
+INDEX = "index"  # instead of a code: the first step asks an index that was built over the store
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class FunnelStep:
         size: The size of queries and passages; of the passages, if `query_size` is given.
         keep: How many passages of each query it keeps; None, for the last step, leaves that to the depth.
         query_size: The size of the queries, if their layer is another one.
-        code: A name of `CODES` where quantised vectors are scanned instead of the stored ones.
+        code: A name of `CODES` where quantised vectors are scanned instead of the stored ones; `INDEX` where a built
+            index is searched instead.
 
     Raises:
         UserError: The two sizes differ in dim, or there is no such code for this dim.
@@ -58,8 +60,10 @@ class FunnelStep:
     def __post_init__(self) -> None:
         if self.query_size is not None and self.query_size.dim != self.size.dim:
             raise UserError(f"the step {self} compares {self.query_size.dim} with {self.size.dim} dimensions", _SYNTAX)
-        if self.code is not None and self.code not in CODES:
-            raise UserError(f"{self.code!r} is no code for {self.size}", f"the codes are {', '.join(CODES)}")
+        if self.code is not None and self.code not in (*CODES, INDEX):
+            raise UserError(
+                f"{self.code!r} is no code for {self.size}", f"the codes are {', '.join(CODES)}; {INDEX} asks an index"
+            )
         group = NUMBERS.get(self.code or "", 1)
         if self.size.dim % group:
             raise UserError(f"{self}: a code is for {group} numbers", f"use a dim that {group} divides")
@@ -72,7 +76,7 @@ class FunnelStep:
     @property
     def factory(self) -> str | None:
         """The FAISS factory of the codes; None without."""
-        return CODES[self.code](self.size.dim) if self.code else None
+        return CODES[self.code](self.size.dim) if self.code in CODES else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Funnel:
 
     Args:
         steps: Neither layers nor dims shrink from step to step, and each keeps no more passages than the one before. The
-            first may scan quantised vectors, of the size of the next one too.
+            first may scan quantised vectors or ask an index, of the size of the next one too.
 
     Raises:
         UserError: The steps are of another form.
@@ -127,17 +131,19 @@ class Funnel:
             if step.code is None:
                 continue
             if position:
-                raise UserError(f"{step} is not the first step of the funnel {self}", "quantise the first step only")
+                raise UserError(
+                    f"{step} is not the first step of the funnel {self}", "only the first has a code or an index"
+                )
             if len(self.steps) == 1:
                 hint = f"score the passages that it keeps, for example {step.size}/{step.code}@200,{step.size}"
-                raise UserError(f"the funnel {self} has quantised scores only", hint)
+                raise UserError(f"the funnel {self} has approximate scores only", hint)
 
     @classmethod
     def parse(cls, text: str) -> Funnel:
         """Read `2:32@1000,6:128@100,12:768`; the last step may name a number of passages too, else the depth decides.
 
-        A first step such as `12:128/int4@200` scans quantised vectors. A step may name queries of another layer before
-        its passages: `1:32/6:32@1000,1:128/6:128`.
+        A first step such as `12:128/int4@200` scans quantised vectors, `12:128/index@200` asks an index. A step may
+        name queries of another layer before its passages: `1:32/6:32@1000,1:128/6:128`.
         """
         steps = []
         for step in text.split(","):

@@ -8,7 +8,7 @@ size's own ranking that are left in the lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Measured:
     def seconds(self, funnel: Funnel) -> float:
         """Return the estimated seconds per query."""
         first, *later = funnel.steps
-        total, kept = self.scan[FunnelStep(first.size, code=first.code)](first.keep or self.depth), first.keep
+        total, kept = self.scan[first_step(funnel)](first.keep or self.depth), first.keep
         for step in later:
             total, kept = total + self.rescore[step.size](kept or self.depth), step.keep
         return total
@@ -98,7 +98,7 @@ class Measured:
         for keep in self.keeps:
             if path and keep >= (path[-1].keep or 0):
                 break
-            longer = (*path, FunnelStep(step.size, keep, code=step.code))
+            longer = (*path, replace(step, keep=keep))
             for size in self.ends:
                 if grows(step.size, size) or (step.code and step.size == size):
                     yield Funnel((*longer, FunnelStep(size, self.depth)))
@@ -110,12 +110,17 @@ class Measured:
         A middle step is taken to drop passages that are not in its own longest list.
         """
         first, *later = funnel.steps
-        own = self.found[FunnelStep(first.size, code=first.code)]
+        own = self.found[first_step(funnel)]
         left = own[:, : first.keep]
         for step in later:
             ranked = self.found[FunnelStep(step.size)]
             left = _kept(ranked, left, min(step.keep or CUTOFF, CUTOFF) if step is later[-1] else step.keep or CUTOFF)
         return left[:, : min(CUTOFF, self.depth)]
+
+
+def first_step(funnel: Funnel) -> FunnelStep:
+    """Return the first step of a funnel without how many passages it keeps."""
+    return replace(funnel.steps[0], keep=None)
 
 
 def _kept(ranked: np.ndarray, left: np.ndarray, count: int) -> np.ndarray:
@@ -130,7 +135,8 @@ def _kept(ranked: np.ndarray, left: np.ndarray, count: int) -> np.ndarray:
 def cost(funnel: Funnel, count: int) -> float:
     """Return the cost of a query in numbers: all passages at the first size, then the shortlists.
 
-    The passages that the first step keeps are scored exactly at its size too, unless it scans codes.
+    The passages that the first step keeps are scored exactly at its size too, unless it scans codes. An index is
+    counted as if it read them all: how many it reads is not known.
 
     Args:
         funnel: The steps; each names how many passages it keeps, as `Funnel.at_depth` returns it.

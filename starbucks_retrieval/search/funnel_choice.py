@@ -1,30 +1,25 @@
 """Choosing a funnel: the fastest on this machine that keeps a share of the full size's quality.
 
-The first step scans a stored size, the first dims of the deepest one, or their codes. Times of funnels are estimated
-from measured parts, and what they find from ranks; the fastest that keep enough are then searched and timed as a whole.
+The first step scans a stored size, the first dims of the deepest one, or their codes, or asks an index that was built
+beside the store. Times of funnels are estimated from measured parts, and what they find from ranks; the fastest that
+keep enough are then searched and timed as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.cli import log
-from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import FunnelArguments, SearchArguments
-from starbucks_retrieval.search.engines import (
-    MAX_MEMORY,
-    CandidateGenerator,
-    EngineOptions,
-    choose_engine,
-    make_candidate_generator,
-)
-from starbucks_retrieval.search.funnel import CODES, Funnel, FunnelStep, check_depth
+from starbucks_retrieval.search import FunnelArguments, IndexArguments
+from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator
+from starbucks_retrieval.search.funnel import CODES, INDEX, Funnel, FunnelStep, check_depth
 from starbucks_retrieval.search.funnel_candidates import Measured, Timer, cost, stopwatch
+from starbucks_retrieval.search.funnel_indexes import IndexStep
 from starbucks_retrieval.search.funnel_quality import (
     CUTOFF,
     MARGIN,
@@ -35,16 +30,13 @@ from starbucks_retrieval.search.funnel_quality import (
     example,
     lower_share,
 )
-from starbucks_retrieval.search.funnel_trials import TIMED, Trials, first_steps, measure
+from starbucks_retrieval.search.funnel_trials import Trials, first_steps, measure, with_index
 from starbucks_retrieval.search.indexes.build import sample_rows
-from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pairs
-from starbucks_retrieval.search.plan import DEPTH, sizes_in_common
-from starbucks_retrieval.search.stores import SlicedStore, check_together, skip_checksums
+from starbucks_retrieval.search.stores import SlicedStore, check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
 KEEPS = (10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000)
-DIMS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 _LONGEST = 200  # times the depth: no list is longer
 _QUERIES = 500  # that are searched at most
 _FINALISTS, _ROUNDS = 6, 5
@@ -62,13 +54,16 @@ class FunnelChoice:
         score: Quality of the funnel over the queries.
         full_score: Quality of the full size alone.
         lowest_share: Lower bound of the share that it keeps on other queries like these.
-        cost_ratio: How many times fewer numbers the funnel multiplies than the full size.
+        cost_ratio: How many times fewer numbers the funnel multiplies than the full size; None with an index, which
+            does not count them.
         milliseconds: Measured time of a query through the funnel.
         full_milliseconds: Measured time of a query at the full size.
         batch: Queries that were searched at once.
         queries: Queries that were used.
         tried: Funnels that were compared.
         finalists: Funnels that were timed as a whole, with their milliseconds and shares.
+        load_index: The folder of the index that the first step asks; None without.
+        index_search: The parameters of its search, if it takes any.
     """
 
     funnel: Funnel
@@ -78,13 +73,25 @@ class FunnelChoice:
     score: float
     full_score: float
     lowest_share: float
-    cost_ratio: float
+    cost_ratio: float | None
     milliseconds: float
     full_milliseconds: float
     batch: int
     queries: int
     tried: int
     finalists: list[dict[str, Any]]
+    load_index: str | None = None
+    index_search: str | None = None
+
+    def flags(self, index: IndexArguments) -> tuple[FunnelArguments, IndexArguments]:
+        """Return the flags of the search that was chosen.
+
+        Args:
+            index: The flags that `choose_stored_funnel` had. Of `index`, the index to build over the first size is kept.
+        """
+        if not index.index:
+            index = replace(index, load_index=self.load_index, index_search=self.index_search)
+        return FunnelArguments(str(self.funnel)), index
 
     def __str__(self) -> str:
         if self.funnel.sizes[0] == self.full and len(self.funnel.steps) == 1:
@@ -92,11 +99,13 @@ class FunnelChoice:
                 f"none of {self.tried} funnels is faster than {self.full} alone and keeps {self.target:.1%} of its "
                 f"{self.measure} {self.full_score:.4f}; searching at {self.full}, {self.milliseconds:.3f} ms a query"
             )
+        asked = f" --load_index {self.load_index}" if self.load_index else ""
+        asked += f" --index_search {self.index_search}" if self.index_search else ""
+        fewer = f", {self.cost_ratio:.1f} times fewer numbers to multiply" if self.cost_ratio is not None else ""
         return (
-            f"{self.funnel}: {self.measure} {self.score:.4f} of {self.full_score:.4f} at {self.full} "
+            f"{self.funnel}{asked}: {self.measure} {self.score:.4f} of {self.full_score:.4f} at {self.full} "
             f"({self.score / self.full_score:.1%}, at least {self.lowest_share:.1%} on other queries), "
-            f"{self.milliseconds:.3f} ms a query instead of {self.full_milliseconds:.3f} with {self.batch} at once, "
-            f"{self.cost_ratio:.1f} times fewer numbers to multiply"
+            f"{self.milliseconds:.3f} ms a query instead of {self.full_milliseconds:.3f} with {self.batch} at once{fewer}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -115,6 +124,7 @@ def choose_funnel(
     keeps: Iterable[int] = KEEPS,
     max_steps: int = 3,
     codes: Iterable[str] = tuple(CODES),
+    indexes: Iterable[IndexStep] = (),
     margin: float = MARGIN,
     tolerance: float = 0.15,
     batch_size: int = 1024,
@@ -140,6 +150,7 @@ def choose_funnel(
         keeps: List lengths to try, up to 200 times the depth.
         max_steps: Steps of a funnel at most.
         codes: Names of `CODES` to try for the deepest layer.
+        indexes: Open indexes to try as first steps, from `index_steps`.
         margin: Standard errors.
         tolerance: A funnel is nearly as fast if it takes longer by no more than this share.
         batch_size: Queries that are searched at once; -1: as many as are timed.
@@ -177,7 +188,7 @@ def choose_funnel(
     grid = sorted({keep for keep in (depth, *keeps) if depth <= keep < most})
     ends = [size for size in sizes if not isinstance(stores[size], SlicedStore)]
     measured = Measured(ends, grid, min(depth, stores[full].count), max_steps)
-    measure(measured, search, first_steps(sizes, codes), timer)
+    measure(measured, search, [*indexes, *first_steps(sizes, codes)], timer)
 
     alone = Funnel((FunnelStep(full, measured.depth),))
     exact = measured.found[FunnelStep(full)][:, :CUTOFF]
@@ -207,24 +218,30 @@ def choose_funnel(
     fastest = min(times, key=lambda funnel: (times[funnel], cost(funnel, stores[full].count), str(funnel)))
     near = [funnel for funnel in times if times[funnel] <= (1 + tolerance) * times[fastest] and funnel != alone]
     chosen = fastest if fastest == alone else max(near, key=lambda funnel: (share(finalists[funnel]), -times[funnel]))
+    first = chosen.steps[0]
+    asked = first if isinstance(first, IndexStep) else None
+    if asked is not None:
+        chosen_steps = (FunnelStep(first.size, first.keep, code=INDEX), *chosen.steps[1:])
     return FunnelChoice(
-        funnel=chosen,
+        funnel=chosen if asked is None else Funnel(chosen_steps),
         full=full,
         target=target,
         measure=quality.name,
         score=float(finalists[chosen].mean()),
         full_score=float(best.mean()),
         lowest_share=lower_share(finalists[chosen], best, margin),
-        cost_ratio=cost(alone, stores[full].count) / cost(chosen, stores[full].count),
+        cost_ratio=None if asked else cost(alone, stores[full].count) / cost(chosen, stores[full].count),
         milliseconds=times[chosen],
         full_milliseconds=times[alone],
         batch=search.batch,
         queries=len(used),
         tried=len(estimates),
         finalists=[
-            {"funnel": str(funnel), "milliseconds": times[funnel], "share": float(scores.mean() / best.mean())}
+            {"funnel": with_index(funnel), "milliseconds": times[funnel], "share": float(scores.mean() / best.mean())}
             for funnel, scores in finalists.items()
         ],
+        load_index=asked.folder if asked is not None else None,
+        index_search=asked.parameters or None if asked is not None else None,
     )
 
 
@@ -240,53 +257,3 @@ def _used(query_ids: Sequence[str], qrels: Qrels | None, seed: int) -> np.ndarra
     if qrels is not None and len(rows) < max(len(query_ids), len(qrels)):
         log.info("%d queries are judged, of %d queries and %d in the qrels", len(rows), len(query_ids), len(qrels))
     return np.array(rows)[sample_rows(len(rows), _QUERIES, seed)]
-
-
-def choose_stored_funnel(
-    arguments: SearchArguments, funnel: FunnelArguments, seed: int = 42, indexed: bool = False
-) -> FunnelChoice:
-    """Choose a funnel over the sizes that are stored for both queries and passages, and dims of the deepest layer.
-
-    Args:
-        arguments: Stores, depth, engine, queries at once, memory and threads.
-        funnel: `qrels` of the queries, if any, and the `target` share of the full size's quality to keep.
-        seed: As in `choose_funnel`.
-        indexed: An approximate index makes the shortlists: codes are not tried.
-
-    Raises:
-        UserError: There is no such size, or `choose_funnel` refuses queries or judgements.
-    """
-    stored = sizes_in_common(arguments)
-    if not stored:
-        raise UserError("queries and passages have no size in common", "encode both at the same --sizes")
-    full = max(stored)
-    milvus = arguments.engine == "milvus"  # holds the stored sizes only
-    cuts = () if milvus else [Size(full.layer, dim) for dim in DIMS if dim < full.dim]
-    sizes = sorted({*stored, *cuts})
-    at = arguments.named_query_size
-    of_queries = {size: cut_query_size(at, size) for size in sizes} if at is not None else None
-    queries, passages = open_pairs(arguments.query_reps or "", arguments.passage_reps or "", sizes, of_queries)
-    check_stores(queries, passages, arguments.override)
-    if arguments.skip_checksum:
-        skip_checksums(queries, passages)
-    rows = np.arange(queries[full].count)
-    options = EngineOptions(device=arguments.device, dtype=arguments.dtype, threads=arguments.threads)
-    at_once = min(TIMED, len(rows), arguments.batch_size if arguments.batch_size > 0 else TIMED)
-    engine = arguments.engine if arguments.engine in ("faiss", "torch") else "auto"
-    engine = choose_engine(engine, arguments.device, arguments.dtype, at_once, passages[full])
-    choice = choose_funnel(
-        {size: store.vectors(rows).astype(np.float32) for size, store in queries.items()},
-        queries[full].ids(rows),
-        passages,
-        read_qrels(funnel.qrels) if funnel.qrels else None,
-        target=funnel.target,
-        depth=DEPTH if arguments.depth is None else arguments.depth,
-        batch_size=arguments.batch_size,
-        max_memory=arguments.memory_bytes,
-        threads=arguments.threads,
-        codes=() if milvus or indexed else tuple(CODES),
-        generator=make_candidate_generator(engine, options, full.dim),
-        seed=seed,
-    )
-    log.info("%s", choice)
-    return choice

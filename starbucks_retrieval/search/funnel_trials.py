@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.codes import code_shortlister
-from starbucks_retrieval.search.funnel import NUMBERS, Funnel, FunnelStep
-from starbucks_retrieval.search.funnel_candidates import Measured, Timer, line_of
+from starbucks_retrieval.search.funnel import CODES, NUMBERS, Funnel, FunnelStep
+from starbucks_retrieval.search.funnel_candidates import Measured, Timer, first_step, line_of
+from starbucks_retrieval.search.funnel_indexes import IndexStep
 from starbucks_retrieval.search.funnel_quality import CUTOFF
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
 from starbucks_retrieval.sizes import Size
@@ -66,10 +68,12 @@ class Trials:
 
     def _arguments(self, funnel: Funnel) -> tuple[dict[Size, EmbeddingStore], Shortlister | None]:
         """Return the stores of a funnel, with that of an exact first step in memory, and the codes of another."""
-        step, stores = FunnelStep(funnel.steps[0].size, code=funnel.steps[0].code), dict(self.stores)
+        step, stores = first_step(funnel), dict(self.stores)
+        limits = {name: self.options[name] for name in ("max_memory", "threads")}
+        if isinstance(step, IndexStep):
+            return stores, step.shortlister(**limits)
         if step.code:
             if step not in self._codes:
-                limits = {name: self.options[name] for name in ("max_memory", "threads")}
                 self._codes[step] = code_shortlister(step, stores[step.size], seed=self.seed, **limits)
             return stores, self._codes[step]
         if self._held is None or self._held[0] != step.size:
@@ -98,7 +102,11 @@ class Trials:
             assert first is not None and funnel.depth is not None
             of_size = vectors[funnel.last]
             parts = [of_size[start : start + batch_size] for start in range(0, len(of_size), batch_size)]
-            return np.stack([row for part in parts for row in first(part, funnel.depth)[0]])
+            lines = [row for part in parts for row in first(part, funnel.depth)[0]]
+            rows = np.full((len(lines), funnel.depth), -1, np.int64)  # an index may find fewer
+            for row, line in zip(rows, lines):
+                row[: len(line)] = line
+            return rows
         found = funnel_search(vectors, stores, funnel, first=first, **options)
         return np.concatenate([rows for rows, _ in found])
 
@@ -109,10 +117,10 @@ class Trials:
 
         Args:
             funnel: The steps.
-            timer: Called with the funnel as text and a function that searches the timed queries; returns seconds.
+            timer: Called with the funnel as text, as `with_index` gives it, and a function that searches the timed queries; returns seconds.
         """
         self._arguments(funnel)
-        return timer(str(funnel), partial(self.rows, funnel, slice(self.timed), self.batch)) / self.timed
+        return timer(with_index(funnel), partial(self.rows, funnel, slice(self.timed), self.batch)) / self.timed
 
     def rescoring(self, size: Size, rows: np.ndarray, timer: Timer) -> float:
         """Return the measured seconds per query of scoring a shortlist at a later step.
@@ -143,7 +151,7 @@ def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], tim
     Args:
         measured: `found`, `scan` and `rescore` are filled in.
         search: Searches and times the steps.
-        steps: The first steps, from `first_steps`.
+        steps: The first steps, from `index_steps` and then `first_steps`: the lists of the last are rescored for its time.
         timer: Returns the seconds that a function takes, as `stopwatch`.
     """
     lengths = sorted({measured.depth, max(measured.keeps, default=measured.depth)})
@@ -152,7 +160,7 @@ def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], tim
             longest = alone_at(step, max(lengths[-1], min(CUTOFF, search.stores[step.size].count)))
             measured.found[step] = search.rows(longest).astype(np.int32)
         except UserError:
-            if not step.code:
+            if step.code not in CODES:
                 raise
             continue  # too few passages for a quantiser to learn from
         timed = {length: search.seconds(alone_at(step, length), timer) for length in lengths}
@@ -170,5 +178,14 @@ def alone_at(step: FunnelStep, keep: int) -> Funnel:
         keep: Passages that the funnel keeps.
     """
     funnel = Funnel((FunnelStep(step.size, keep),))
-    object.__setattr__(funnel, "steps", (FunnelStep(step.size, keep, code=step.code),))
+    object.__setattr__(funnel, "steps", (replace(step, keep=keep),))
     return funnel
+
+
+def with_index(funnel: Funnel) -> str:
+    """Return a funnel as text, with the flags of the index that its first step asks."""
+    step = funnel.steps[0]
+    if not isinstance(step, IndexStep):
+        return str(funnel)
+    searched = f" --index_search {step.parameters}" if step.parameters else ""
+    return f"{funnel} --load_index {step.folder}{searched}"

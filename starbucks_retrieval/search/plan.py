@@ -15,7 +15,7 @@ from starbucks_retrieval.search import (
     parse_parameters,
 )
 from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest, choose_engine
-from starbucks_retrieval.search.funnel import Funnel, check_depth
+from starbucks_retrieval.search.funnel import INDEX, Funnel, check_depth
 from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pair, open_pairs, searchable_sizes
 from starbucks_retrieval.search.stores import skip_checksums, stored_sizes
 from starbucks_retrieval.sizes import Size, Sizes
@@ -136,8 +136,11 @@ def plan_searches(
         size = max(sizes_in_common(arguments), default=None)
     elif funnel.funnel is not None:
         steps = Funnel.parse(funnel.funnel)
-        if steps.steps[0].code and index.approximate:
-            what = f"--funnel {steps} scans {steps.steps[0].code} codes, and an index would too"
+        code = steps.steps[0].code
+        if code == INDEX and not index.approximate:
+            raise UserError(f"--funnel {steps} asks an index, and none is given", "name its folder with --load_index")
+        if code and code != INDEX and index.approximate:
+            what = f"--funnel {steps} scans {code} codes, and an index would too"
             raise UserError(what, "omit the index, or the code")
     return [_plan_one(arguments, steps, index, milvus, size, Path(output), seed)]
 

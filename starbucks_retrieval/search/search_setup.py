@@ -10,7 +10,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import import_faiss
-from starbucks_retrieval.search.funnel import Funnel, FunnelStep
+from starbucks_retrieval.search.funnel import INDEX, Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_search import Shortlister
 from starbucks_retrieval.search.query_encoder import QueryEncoder, check_model
 from starbucks_retrieval.search.stores import PassageReps, open_sizes, skip_checksums
@@ -64,6 +64,10 @@ def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: 
     if not isinstance(steps, str | Funnel):
         raise UserError(f"the funnel is {steps!r}, not a string", 'write funnel="2:32@1000,6:128"')
     steps = Funnel.parse(steps) if isinstance(steps, str) else steps
+    if steps.steps[0].code == INDEX:
+        raise UserError(
+            f"the funnel {steps} asks an index, which only stored queries do", "take a size or a code first"
+        )
     return steps.with_queries_at(as_size(query_size) if query_size is not None else None)
 
 

@@ -185,7 +185,7 @@ def test_reading_and_writing_a_funnel():
         ("2:32@100,6:64@50,2:32", "scores at 2:32 twice"),
         ("6:32@100,2:64", "shrinks from 6:32 to 2:64: a funnel grows in cost"),
         ("2:64@100,6:32", "shrinks from 2:64 to 6:32"),
-        ("6:64/int4@100", "has quantised scores only"),
+        ("6:64/int4@100", "has approximate scores only"),
         ("2:32@100,6:64/int4@50,6:64", "6:64/int4@50 is not the first step"),
         ("6:64/int4@100,2:64", "shrinks from 6:64 to 2:64"),
         ("6:64/int3@100,6:64", "'int3' is no code for 6:64"),

@@ -67,6 +67,7 @@ class SavedIndex:
         manifest: How it was built.
         store: The passages.
         parameters: The parameters of a search, with their defaults.
+        quiet: Whether queries that find too few passages are not warned of; after the first warning they are not.
     """
 
     def __init__(self, folder: Path, manifest: IndexManifest, store: EmbeddingStore, index: VectorIndex) -> None:
@@ -75,7 +76,7 @@ class SavedIndex:
         self.store = store
         self.parameters = index.search_parameters
         self._index = index
-        self._warned = False
+        self.quiet = False
 
     def search(
         self,
@@ -155,8 +156,8 @@ class SavedIndex:
     def _warn_if_short(self, rows: list[np.ndarray], depth: int) -> None:
         """Warn once about queries that found fewer passages than `depth`."""
         short = sum(len(found) < depth for found in rows)
-        if short and not self._warned:
-            self._warned = True
+        if short and not self.quiet:
+            self.quiet = True
             remedies = {"nprobe": "raise nprobe", "efSearch": "raise efSearch, or build a graph of more links"}
             remedy = next((f": {remedies[name]}" for name in remedies if name in self.parameters), "")
             log.warning("%d of %d queries found fewer than %d passages%s", short, len(rows), depth, remedy)
