@@ -89,7 +89,8 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
         if row.start not in backbones:
             problem = f"{path}: row {row.name!r}: no scale has a backbone {row.start!r}"
             raise UserError(problem, f"they have {', '.join(sorted(backbones))}")
-        texts = scale.texts.keys() | names_in_scales("texts")
+        of_table = {name for changes in table.scales.values() for name in changes.get("texts", {})}
+        texts = scale.texts.keys() | names_in_scales("texts") | of_table
         for found in (flags["corpus"] for flags in row.pretrain if flags.get("corpus", "") not in ("", *texts)):
             problem = f"{path}: row {row.name!r}: no scale has texts called {found!r}"
             raise UserError(problem, f"they have {', '.join(sorted(texts))}")
