@@ -166,11 +166,15 @@ def _differences(
     """Return the differences over some sets and sizes (all of the table if none is named), or why there are none."""
     ours, theirs = scores[claim.row].cells, scores[claim.than].cells
     wanted = [(name, measure) for name, measure in shown if not sets or name in sets]
+    paper, full = plan.table.full, plan.scale.full
     chosen: list[Size] = [*plan.sizes]
     if sizes:
-        scaled = (rescale(Size.parse(size), plan.table.full, plan.scale.full) for size in sizes)
+        scaled = (rescale(Size.parse(size), paper, full) for size in sizes)
         chosen = [size for size in scaled if size is not None]
-    keys: list[Key] = [(name, measure, size, None) for name, measure in wanted for size in chosen]
+    deep = None if claim.passage_layer is None else rescale(Size(claim.passage_layer, paper.dim), paper, full)
+    keys: list[Key] = [
+        (name, measure, size, deep and Size(deep.layer, size.dim)) for name, measure in wanted for size in chosen
+    ]
     pairs = [(ours[key], theirs[key]) for key in keys if key in ours and key in theirs]
     pairs = [(one, other) for one, other in pairs if math.isfinite(one.value) and math.isfinite(other.value)]
     if not pairs:

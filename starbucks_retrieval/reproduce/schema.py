@@ -98,6 +98,7 @@ class Claim:
             rows is larger at `at` than at `against`.
         sets: The sets that count (default: all of the table).
         sizes: The sizes that count (default: all of the table).
+        passage_layer: The layer of the passages, in rows measured with `asymmetric`; None where it is that of the queries.
         margin: The largest difference that counts as none, for `on_par`.
         at, against: Parts of the table, as `sets` and `sizes`, for `gain`.
     """
@@ -109,6 +110,7 @@ class Claim:
     kind: Literal["above", "on_par", "gain"] = "above"
     sets: list[str] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
+    passage_layer: int | None = None
     margin: Finite = 0.02
     at: dict[Literal["sets", "sizes"], list[str]] = field(default_factory=dict)
     against: dict[Literal["sets", "sizes"], list[str]] = field(default_factory=dict)

@@ -130,12 +130,12 @@ def test_the_command_lists_plans_and_prints(finished, capsys, monkeypatch):
     assert "no row is called 'nothing'" in errors and "no table is called no/table" in errors
 
 
-def row(name, values, count=None):
+def row(name, values, count=None, passages=None):
     cells = {}
     for size, mean in values.items():
         queries = {f"q{i}": mean + 0.01 * (i % 3) for i in range(30)}
         size = Size.parse(size)
-        cells["MS MARCO", "RR@10", size, None] = Cell(
+        cells["MS MARCO", "RR@10", size, passages and Size(passages, size.dim)] = Cell(
             "MS MARCO", "RR@10", size, mean + 0.01, count or 30, values=queries
         )
     return RowScores(name, cells, {}, {})
@@ -176,6 +176,16 @@ def test_a_gain_compares_two_parts_of_a_table(tmp_path):
     plan.scale.__dict__["testable"] = True
     for small, verdict in ((0.6, "confirmed"), (0.5, "not confirmed")):
         scores = {"SRL": row("SRL", {"1:2": small, "6:48": 0.55}), "bare": row("bare", {"1:2": 0.5, "6:48": 0.5})}
+        assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
+
+
+def test_a_claim_about_passages_of_another_layer_reads_those_scores(tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(TABLE.replace("than: bare}", 'than: bare, sizes: ["2:32"], passage_layer: 12}'))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    plan.scale.__dict__["testable"] = True
+    for layer, verdict in ((6, "confirmed"), (3, "not testable here")):
+        scores = {name: row(name, {"1:2": value}, passages=layer) for name, value in (("SRL", 0.6), ("bare", 0.5))}
         assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
 
 
