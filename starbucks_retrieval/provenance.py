@@ -21,19 +21,9 @@ DIGEST = "digest"  # an entry of a JSON file
 
 # The libraries that results depend on.
 _PACKAGES = (
-    *("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "ir-measures", "pytrec_eval-terrier"),
-    *(
-        "accelerate",
-        "peft",
-        "deepspeed",
-        "bm25s",
-        "onnxruntime",
-        "openvino",
-        "nncf",
-        "pyserini",
-        "scipy",
-        "scikit-learn",
-    ),
+    *("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "ir-measures"),
+    *("pytrec_eval-terrier", "accelerate", "peft", "deepspeed", "bm25s", "onnxruntime", "openvino", "nncf", "pyserini"),
+    *("scipy", "scikit-learn"),
 )
 
 
@@ -61,12 +51,13 @@ def versions(packages: tuple[str, ...] = ()) -> dict[str, str]:
     Args:
         packages: Further packages by name. A package that is not installed is left out of the result.
     """
-    found = {name: _version(name) for name in (*_PACKAGES, *packages)}
+    found = {name: version_of(name) for name in (*_PACKAGES, *packages)}
     return {name: version for name, version in found.items() if version is not None}
 
 
 @cache
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

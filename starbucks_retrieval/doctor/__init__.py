@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starbucks_retrieval.doctor import probes
@@ -16,6 +18,7 @@ __all__ = ["EnvironmentReport", "Problem", "examine"]
 __dir__ = public_names(__name__)
 
 _LOW_DISK, _LOW_MEMORY, _SMALL_CACHE = 5e9, 2e9, 1e9  # bytes
+_SHOWN = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 # The use of every extra, in pyproject.toml's order; other extras are shown with their packages.
 USES = {
@@ -42,13 +45,7 @@ _PROJECT = ("dev", "docs")  # extras for work on this project: not imported, and
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of the installation or the machine.
-
-    Attributes:
-        what: The problem.
-        remedy: How to solve it.
-        serious: Whether something will fail; otherwise it is only slower or larger.
-    """
+    """A problem and how to solve it; serious if something will fail, not only be slower or larger."""
 
     what: str
     remedy: str
@@ -57,34 +54,51 @@ class Problem:
 
 @dataclass
 class EnvironmentReport:
-    """Facts, and the problems that follow from them.
+    """Facts, the lines that tell them, and the problems that follow from them.
 
     Attributes:
-        facts: Facts by probe; `failed_probes` has the errors of probes that failed.
-        required: This package's requirements.
-        extras: JSON-ready mappings, from `describe_extra`.
-        imports: The results of `try_import` by module.
+        facts: Facts by probe, ready for JSON; `failed_probes` has the errors of probes that failed.
+        lines: Headings and lines for a terminal.
         problems: Problems, serious ones first.
-        seconds: The time that the report took.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
-    required: list[Dependency] = field(default_factory=list)
-    extras: list[dict[str, Any]] = field(default_factory=list)
-    imports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    seconds: float = 0.0
+
+    def probe(self, name: str, probe: Callable[[], Any]) -> Any:
+        """Return what a probe returns, or None if it fails: it may in any way on an unusual machine."""
+        try:
+            return probe()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.facts.setdefault("failed_probes", {})[name] = reason
+            self.problem(f"{name} could not be examined: {reason}", "please report this with the line above", False)
+            return None
+
+    def tell(self, heading: str, line: str) -> None:
+        """Add a line."""
+        self.lines.append((heading, line))
+
+    def problem(self, what: str, remedy: str, serious: bool = True) -> None:
+        """Add a problem."""
+        self.problems.append(Problem(what, remedy, serious))
+
+    def __str__(self) -> str:
+        """Lines of facts, each heading once, and after them the problems with their remedies."""
+        above = ["", *(heading for heading, _ in self.lines)]
+        lines = [f"{name if name != last else '':13}{line}" for last, (name, line) in zip(above, self.lines)]
+        whole_words = textwrap.TextWrapper(
+            110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        for one in self.problems:
+            kind = "problem" if one.serious else "note"
+            lines += map(whole_words.fill, (f"{kind}: {one.what}", f"  try: {one.remedy}"))
+        return "\n".join(lines if self.problems else [*lines, "no problems found"])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
-        return {
-            **self.facts,
-            "packages": {need.name: need.version for need in self.required},
-            "imports": self.imports,
-            "extras": self.extras,
-            "problems": [vars(problem) for problem in self.problems],
-            "seconds": round(self.seconds, 2),
-        }
+        return {**self.facts, "problems": [vars(problem) for problem in self.problems]}
 
 
 def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentReport:
@@ -98,29 +112,29 @@ def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentRepor
         The facts, the state of every extra, and the problems.
     """
     began, report = time.monotonic(), EnvironmentReport()
-
-    def guarded(name: str, probe: Callable[[], Any]) -> Any:
-        try:
-            return probe()
-        except Exception as error:  # probes may fail in any way on an unusual machine
-            report.facts.setdefault("failed_probes", {})[name] = f"{type(error).__name__}: {error}"
-            return None
-
-    needs = guarded("dependencies", probes.dependencies) or {}
-    report.required = needs.pop("", [])
-    report.extras = [describe_extra(name, needs[name]) for name in sorted(needs, key=[*USES, *needs].index)]
-    tried = [*report.required, *needs.get("cpu", []), *needs.get("gpu", [])]
+    facts = report.facts
+    extras: dict[str, list[Dependency]] = report.probe("dependencies", probes.dependencies) or {}
+    required = extras.pop("", [])
+    for name in ("installation", "processor", "memory", "disks", "java", "nvidia", "faiss"):
+        facts[name] = report.probe(name, getattr(probes, name))
+    facts["hub"] = report.probe("hub", partial(probes.hub, online))
+    tried = [*required, *extras.get("cpu", []), *extras.get("gpu", [])]
     if thorough:
-        tried += [need for name, those in needs.items() if name not in _PROJECT for need in those]
+        tried += [need for name, needs in extras.items() if name not in _PROJECT for need in needs]
     modules = list(dict.fromkeys(need.module for need in tried if need.version is not None))
     with ThreadPoolExecutor(2) as pool:
-        imports = pool.map(probes.try_import, modules)
-        for name in ("installation", "processor", "memory", "disks", "java", "nvidia", "faiss"):
-            report.facts[name] = guarded(name, getattr(probes, name))
-        report.facts["hub"] = guarded("hub", lambda: probes.hub(online))
-        report.imports = dict(zip(modules, imports))
-    report.problems = sorted(find_problems(report, needs), key=lambda problem: not problem.serious)
-    report.seconds = time.monotonic() - began
+        imports = dict(zip(modules, pool.map(probes.try_import, modules)))
+    facts["packages"] = {need.name: need.version for need in required}
+    facts["imports"] = imports
+    facts["extras"] = [describe_extra(name, extras[name]) for name in sorted(extras, key=[*USES, *extras].index)]
+    _packages(report, required, imports)
+    _devices(report, imports.get("torch", {}))
+    _space(report)
+    _hub(report)
+    _java(report, extras.get("pyserini", []))
+    _extras(report, extras, imports)
+    report.problems.sort(key=lambda problem: not problem.serious)
+    facts["seconds"] = round(time.monotonic() - began, 2)
     return report
 
 
@@ -136,104 +150,139 @@ def describe_extra(name: str, needs: Sequence[Dependency]) -> dict[str, Any]:
         requirements that it `lacks`; and the `command` that installs it.
     """
     lacks = [f"{need.name}{need.specifier}" for need in needs if not need.fits]
-    command = install_command(f"[{name}]")
-    if name in ("cpu", "gpu") and lacks and any(map(probes.version_of, probes.FAISS_BUILDS)):
-        command = f"pip uninstall {' '.join(probes.FAISS_BUILDS)}, then {command}"
+    uninstall = _uninstall() if name in ("cpu", "gpu") and lacks else ""
     return {
         "name": name,
         "state": "installed" if not lacks else "partly" if len(lacks) < len(needs) else "missing",
         "gives": USES.get(name) or ", ".join(need.name for need in needs),
         "packages": {need.name: need.version for need in needs},
         "lacks": lacks,
-        "command": command,
+        "command": uninstall + install_command(f"[{name}]"),
     }
 
 
-def find_problems(report: EnvironmentReport, extras: Mapping[str, Sequence[Dependency]]) -> Iterator[Problem]:
-    """Yield the problems of a report.
+def _uninstall() -> str:
+    """Return the command that makes room for another build of FAISS, as the beginning of a remedy."""
+    builds = probes.faiss()
+    return f"pip uninstall {' '.join(builds)}, then " if builds else ""
 
-    Args:
-        report: The report with its facts, requirements and imports.
-        extras: The required packages of each extra.
-    """
-    facts = {name: fact for name, fact in report.facts.items() if fact is not None}
-    if not report.required:
-        yield Problem(
-            "this package is not installed; Python imports it from its folder", install_command("[cpu]"), False
-        )
-    for need in report.required:
+
+def _packages(report: EnvironmentReport, required: Sequence[Dependency], imports: Mapping[str, Any]) -> None:
+    if here := report.facts["installation"]:
+        git = f" ({here['git'][:10]})" if here["git"] else ""
+        report.tell("version", f"starbucks_retrieval {here['starbucks_retrieval']}{git} in {here['folder']}")
+        report.tell("version", f"Python {here['python']} at {here['executable']}, {here['platform']}")
+    builds, faiss = report.facts["faiss"] or {}, imports.get("faiss", {})
+    versions = {need.name: need.version for need in required if need.name in _SHOWN} | builds
+    report.tell("packages", ", ".join(f"{name} {version}" for name, version in versions.items() if version))
+    if not required:
+        what = "this package is not installed; Python imports it from its folder"
+        report.problem(what, install_command("[cpu]"), False)
+    for need in required:
         if need.version is None:
-            yield Problem(f"{need.name} is missing", install_command())
+            report.problem(f"{need.name} is missing", install_command())
         elif not need.fits:
-            yield Problem(f"{need.name} {need.version} is not {need.specifier}", install_command())
-        if error := report.imports.get(need.module, {}).get("error"):
+            report.problem(f"{need.name} {need.version} is not {need.specifier}", install_command())
+        if error := imports.get(need.module, {}).get("error"):
             remedy = f"install it again: pip install --force-reinstall --no-deps {need.name}=={need.version}"
-            yield Problem(f"{need.name} {need.version} cannot be imported: {error}", remedy)
-    yield from _faiss(facts.get("faiss") or {}, report.imports.get("faiss") or {})
-    for name, needs in extras.items():
-        command = install_command(f"[{name}]")
-        for need in needs if name not in (*_PROJECT, "cpu", "gpu") else ():
-            if need.version is not None and not need.fits:
-                yield Problem(f"the extra {name}: {need.name} {need.version} is not {need.specifier}", command)
-            if error := report.imports.get(need.module, {}).get("error"):
-                yield Problem(f"{need.name} {need.version} cannot be imported: {error}", command)
-    yield from _devices(facts, report.imports.get("torch") or {})
-    if any(need.version for need in extras.get("pyserini", ())) and not facts.get("java", {}).get("fits"):
-        version = facts.get("java", {}).get("version")
-        what = f"needs Java {probes.JAVA}, and {f'Java {version}' if version else 'no Java'} was found"
-        yield Problem(f"pyserini {what}", "install a JDK 21 and set JAVA_HOME to it; or mine with the extra bm25")
-    yield from _space(facts)
-    hub = facts.get("hub") or {}
-    if hub.get("reachable") is False and not hub["offline"]:
-        remedy = "set HF_HUB_OFFLINE=1 to use local folders and the cache; or check the network"
-        yield Problem(f"{hub['endpoint']} does not answer, and libraries will contact it", remedy, False)
-    for name, reason in facts.get("failed_probes", {}).items():
-        yield Problem(f"{name} could not be examined: {reason}", "please report this with the line above", False)
-
-
-def _faiss(builds: Mapping[str, str], imported: Mapping[str, Any]) -> Iterator[Problem]:
-    uninstall = "pip uninstall faiss-cpu faiss-gpu, then"
+            report.problem(f"{need.name} {need.version} cannot be imported: {error}", remedy)
     if not builds:
-        yield Problem("FAISS is not installed: search has only --engine torch", install_command("[cpu]"))
+        report.problem("FAISS is not installed: search has only --engine torch", install_command("[cpu]"))
     elif len(builds) > 1:
-        both = " and ".join(f"{name} {version}" for name, version in builds.items())
-        remedy = f"{uninstall} {install_command('[cpu]')}, or [gpu] on a CUDA machine"
-        yield Problem(f"{both} are both installed and overwrite each other's files", remedy)
-    if builds and "error" in imported:
-        yield Problem(f"FAISS cannot be imported: {imported['error']}", f"{uninstall} install one of them")
+        several = " and ".join(f"{name} {version}" for name, version in builds.items())
+        remedy = f"{_uninstall()}{install_command('[cpu]')}, or [gpu] on a CUDA machine"
+        report.problem(f"{several} are installed together and overwrite each other's files", remedy)
+    if builds and "error" in faiss:
+        report.problem(f"FAISS cannot be imported: {faiss['error']}", f"{_uninstall()}install one of them")
+    if faiss.get("ok"):
+        report.tell("packages", f"FAISS is built for {faiss['options']}, and finds {faiss['gpus']} GPUs")
 
 
-def _devices(facts: Mapping[str, Any], torch: Mapping[str, Any]) -> Iterator[Problem]:
+def _devices(report: EnvironmentReport, torch: Mapping[str, Any]) -> None:
+    cpu, driver = report.facts["processor"], report.facts["nvidia"]
+    gpus, cuda = torch.get("gpus", []), torch.get("cuda")
+    for number, gpu in enumerate(gpus):
+        free = f"{_gb(gpu['free_bytes'])} of {_gb(gpu['bytes'])} free"
+        bf16 = ", bf16" if torch["gpu_bf16"] else ""
+        report.tell("devices", f"GPU {number}: {gpu['name']}, {free}, capability {gpu['capability']}{bf16}")
+    if torch.get("ok") and not gpus:
+        report.tell("devices", "GPU: Apple's, through MPS" if torch["mps"] else "PyTorch finds no GPU")
+    if cpu:
+        flags = ", ".join(cpu["flags"]) or "no vector instructions known"
+        report.tell("devices", f"CPU: {cpu['name']}, {cpu['cores']} cores, {cpu['usable']:g} usable; {flags}")
     if not torch.get("ok"):
         return
-    driver, cuda = facts.get("nvidia"), torch["cuda"]
-    if torch["gpus"] and "faiss-cpu" in facts.get("faiss", {}):
-        remedy = f"use search --engine torch --device cuda; or pip uninstall faiss-cpu, then {install_command('[gpu]')}"
-        yield Problem("there is a GPU, and the installed FAISS does not use it", remedy, False)
-    if driver and not torch["gpus"]:
+    speed = f"bf16 multiplication is {torch['bf16_speedup']:.1f} times as fast as fp32 on this CPU"
+    report.tell("devices", f"{speed}: --dtype auto selects {torch['dtype']}")
+    if gpus and "faiss-cpu" in (report.facts["faiss"] or {}):
+        remedy = f"use search --engine torch --device cuda; or {_uninstall()}{install_command('[gpu]')}"
+        report.problem("there is a GPU, and the installed FAISS does not use it", remedy, False)
+    if driver and not gpus:
         what = f"PyTorch for CUDA {cuda} does not find it" if cuda else "the installed PyTorch is a CPU build"
         install = "install PyTorch for CUDA as pytorch.org describes"
         remedy = "check the driver's version, and CUDA_VISIBLE_DEVICES" if cuda else install
-        yield Problem(f"there is a GPU ({driver.splitlines()[0]}), and {what}", remedy)
-    elif cuda and not torch["gpus"]:
+        report.problem(f"there is a GPU ({driver.splitlines()[0]}), and {what}", remedy)
+    elif cuda and not gpus:
         what = f"PyTorch for CUDA {cuda} takes gigabytes on a machine without a GPU"
-        yield Problem(what, "install PyTorch's CPU build as pytorch.org describes", False)
-    cpu = facts.get("processor") or {}
-    if cpu.get("omp_num_threads") and torch["threads"] < int(cpu["usable"]):
+        report.problem(what, "install PyTorch's CPU build as pytorch.org describes", False)
+    if cpu and cpu["omp_num_threads"] and torch["threads"] < int(cpu["usable"]):
         what = f"OMP_NUM_THREADS={cpu['omp_num_threads']}: {torch['threads']} of {cpu['usable']:g} cores are used"
-        yield Problem(what, "unset it, unless several processes share this machine", False)
+        report.problem(what, "unset it, unless several processes share this machine", False)
 
 
-def _space(facts: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, disk in facts.get("disks", {}).items():
-        here, path = name == "current folder", f"{disk['path']} ({name})"
+def _space(report: EnvironmentReport) -> None:
+    if memory := report.facts["memory"]:
+        free = memory["free_bytes"]
+        report.tell("memory", _gb(memory["bytes"]) + ("" if free is None else f", {_gb(free)} free"))
+        if free is not None and free < _LOW_MEMORY:
+            report.problem(
+                f"only {_gb(free)} of memory are free", "end other programs; give search a --max_memory", False
+            )
+    for name, disk in (report.facts["disks"] or {}).items():
+        here, path, free = name == "current folder", f"{disk['path']} ({name})", disk["free_bytes"]
+        report.tell("disk", f"{_gb(free)} free at {path}")
         if not disk["writable"]:
             remedy = "work in another folder" if here else "set HF_HOME to a folder that is writable"
-            yield Problem(f"{path} is not writable", remedy, here)
-        if disk["free_bytes"] < (_LOW_DISK if here else _SMALL_CACHE):
+            report.problem(f"{path} is not writable", remedy, here)
+        if free < (_LOW_DISK if here else _SMALL_CACHE):
             remedy = "free some space, or work elsewhere: a checkpoint of BERT-base takes 1.3 GB"
-            yield Problem(f"only {disk['free_bytes'] / 1e9:.1f} GB are free at {path}", remedy, False)
-    free = facts.get("memory", {}).get("free_bytes")
-    if free is not None and free < _LOW_MEMORY:
-        what = f"only {free / 1e9:.1f} GB of memory are free"
-        yield Problem(what, "end other programs; give search a --max_memory", False)
+            report.problem(f"only {_gb(free)} are free at {path}", remedy, False)
+
+
+def _hub(report: EnvironmentReport) -> None:
+    if hub := report.facts["hub"]:
+        state = "offline by environment variable" if hub["offline"] else f"online by setting ({hub['endpoint']})"
+        tried = {None: "not checked (use --online)", True: "answers", False: "does not answer"}[hub["reachable"]]
+        token = "a token" if hub["token"] else "no token (public models need none)"
+        report.tell("hub", f"{state}; network {tried}; {hub['cached_models']} models in the cache; {token}")
+        if hub["reachable"] is False and not hub["offline"]:
+            remedy = "set HF_HUB_OFFLINE=1 to use local folders and the cache; or check the network"
+            report.problem(f"{hub['endpoint']} does not answer, and libraries will contact it", remedy, False)
+
+
+def _java(report: EnvironmentReport, pyserini: Sequence[Dependency]) -> None:
+    if java := report.facts["java"]:
+        version = java["version"]
+        fits = "recent enough for pyserini" if java["fits"] else "too old for pyserini"
+        report.tell("Java", f"{version}, {fits}" if version else "not found; only pyserini needs it")
+        if any(need.version for need in pyserini) and not java["fits"]:
+            what = f"pyserini needs Java {probes.JAVA}, and {f'Java {version}' if version else 'no Java'} was found"
+            report.problem(what, "install a JDK 21 and set JAVA_HOME to it; or mine with the extra bm25")
+
+
+def _extras(report: EnvironmentReport, extras: Mapping[str, Sequence[Dependency]], imports: Mapping[str, Any]) -> None:
+    for extra in report.facts["extras"]:
+        name, command = extra["name"], extra["command"]
+        report.tell("extras", f"{name:10}{extra['state']:10}{extra['gives']}")
+        if extra["lacks"]:
+            partly = f"   # lacks {', '.join(extra['lacks'])}" if extra["state"] == "partly" else ""
+            report.tell("extras", f"{'':20}{command}{partly}")
+        for need in extras[name] if name not in (*_PROJECT, "cpu", "gpu") else ():
+            if need.version is not None and not need.fits:
+                report.problem(f"the extra {name}: {need.name} {need.version} is not {need.specifier}", command)
+            if error := imports.get(need.module, {}).get("error"):
+                report.problem(f"{need.name} {need.version} cannot be imported: {error}", command)
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"

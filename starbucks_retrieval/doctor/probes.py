@@ -13,25 +13,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from starbucks_retrieval.models.modules_json import reachable
-from starbucks_retrieval.provenance import git_revision
+from starbucks_retrieval.provenance import git_revision, version_of
 from starbucks_retrieval.version import __version__
 
 PACKAGE = "starbucks-retrieval"
-FAISS_BUILDS = ("faiss-cpu", "faiss-gpu")
+FAISS_BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "faiss")  # the last as conda names its builds
 JAVA = 21  # the version that pyserini needs
-CPU_FLAGS = {
-    "avx2": "AVX2",
-    "avx512f": "AVX-512",
-    "avx512_bf16": "AVX-512 bf16",
-    "amx_bf16": "AMX bf16",
-    "amx_int8": "AMX int8",
-}
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 # Where the module has another name than the package.
 _MODULES = dict.fromkeys(FAISS_BUILDS, "faiss") | {
     "PyYAML": "yaml",
@@ -40,8 +33,7 @@ _MODULES = dict.fromkeys(FAISS_BUILDS, "faiss") | {
 }
 
 
-@dataclass(frozen=True)
-class Dependency:
+class Dependency(NamedTuple):
     """A required package.
 
     Attributes:
@@ -81,6 +73,8 @@ def dependencies() -> dict[str, list[Dependency]]:
         extra = named[1] if named else ""
         if need.marker is not None and not need.marker.evaluate({"extra": extra}):
             continue
+        if need.name == "faiss-gpu" and version_of("faiss-gpu-cuvs"):  # may take its place
+            need.name = "faiss-gpu-cuvs"
         version = version_of(need.name)
         fits = version is not None and need.specifier.contains(version, prereleases=True)
         inside = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
@@ -88,36 +82,22 @@ def dependencies() -> dict[str, list[Dependency]]:
     return by_extra
 
 
-def version_of(package: str) -> str | None:
-    """Return the installed version of a package, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def install_command(extra: str = "") -> str:
-    """Return the command that installs this package again from the same source.
+    """Return the pip command that installs this package again, from its source folder if it came from one.
 
     Args:
         extra: An extra in brackets, such as `[cpu]`; empty for the package alone.
-
-    Returns:
-        A pip command for the Python that runs now. It installs from the source folder if the package was installed from
-        one or is not installed, and else by the package's name.
     """
-    pip = shutil.which("pip")
-    ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
-    command = "pip install" if ours else f"{shlex.quote(sys.executable)} -m pip install"
-    source, editable = PACKAGE, False
     try:
         url = json.loads(importlib.metadata.distribution(PACKAGE).read_text("direct_url.json") or "{}")
-        if "dir_info" in url:
-            source, editable = unquote(urlsplit(url["url"]).path), bool(url["dir_info"].get("editable"))
     except importlib.metadata.PackageNotFoundError:
-        source, editable = str(Path(__file__).resolve().parents[2]), True
+        url = {"url": Path(__file__).resolve().parents[2].as_uri(), "dir_info": {"editable": True}}
+    source = unquote(urlsplit(url["url"]).path) if "dir_info" in url else PACKAGE
     source = "." if source == str(Path.cwd()) else source
-    return f"{command} {'--editable ' if editable else ''}{shlex.quote(source + extra)}"
+    ours = Path(shutil.which("pip") or "").parent == Path(sys.executable).parent
+    pip = "pip" if ours else f"{shlex.quote(sys.executable)} -m pip"
+    editable = "--editable " if url.get("dir_info", {}).get("editable") else ""
+    return f"{pip} install {editable}{shlex.quote(source + extra)}"
 
 
 def installation() -> dict[str, Any]:
@@ -133,7 +113,7 @@ def installation() -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the name, the cores, the cores usable under affinity and container quota, and the vector instructions."""
+    """Return the name, the cores, those usable under affinity and container quota, and vector instructions."""
     text = _read("/proc/cpuinfo")
     name, flags = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in ("model name", "flags"))
     cores = os.cpu_count() or 1
@@ -145,7 +125,7 @@ def processor() -> dict[str, Any]:
         "name": name[1] if name else platform.processor() or platform.machine(),
         "cores": cores,
         "usable": round(usable, 2),
-        "flags": [flag for flag in CPU_FLAGS if flags and flag in flags[1].split()],
+        "flags": [flag for flag in _CPU_FLAGS if flags and flag in flags[1].split()],
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
     }
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from starbucks_retrieval import doctor
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.doctor import USES, EnvironmentReport, describe_extra, examine, find_problems, probes
-from starbucks_retrieval.doctor.__main__ import as_text, main
+from starbucks_retrieval.doctor import USES, describe_extra, examine, probes
+from starbucks_retrieval.doctor.__main__ import main
 from starbucks_retrieval.doctor.probes import Dependency, dependencies, try_import
 
 TORCH = {
@@ -43,12 +42,30 @@ NEEDS = [Dependency("torch", ">=2.6", "2.13", True)]
 IMPORTS = {"torch": TORCH, "faiss": {"ok": True, "gpus": 0, "options": "AVX2"}}
 
 
-def problems_of(facts=None, needs=NEEDS, extras=None, imports=None):
-    checked = EnvironmentReport({**FACTS, **(facts or {})}, needs, imports={**IMPORTS, **(imports or {})})
-    return list(find_problems(checked, extras or {}))
+@pytest.fixture
+def problems_of(monkeypatch):
+    """The problems of a made-up machine."""
+
+    def examined(facts=None, needs=NEEDS, extras=None, imports=None):
+        installed = [Dependency("faiss-cpu", "", "1.15.1", True)]
+        known = {"dependencies": {"": needs, "cpu": installed, **(extras or {})}, **FACTS, **(facts or {})}
+        for name, value in known.items():
+            monkeypatch.setattr(probes, name, raising(value) if isinstance(value, Exception) else lambda *_, v=value: v)
+        found = {**IMPORTS, **(imports or {})}
+        monkeypatch.setattr(probes, "try_import", lambda module: found.get(module, {"ok": True}))
+        return examine(thorough=True).problems
+
+    return examined
 
 
-def test_a_healthy_machine_has_no_problems():
+def raising(error):
+    def probe(*_):
+        raise error
+
+    return probe
+
+
+def test_a_healthy_machine_has_no_problems(problems_of):
     assert problems_of() == []
 
 
@@ -60,7 +77,7 @@ OLD = {"onnx": [Dependency("onnx", ">=1.17", "1.2", False)]}
 @pytest.mark.parametrize(
     ("changes", "what", "remedy", "serious"),
     [
-        ({"facts": {"faiss": {"faiss-cpu": "1", "faiss-gpu": "2"}}}, "are both installed", "pip uninstall", True),
+        ({"facts": {"faiss": {"faiss-cpu": "1", "faiss-gpu-cuvs": "2"}}}, "faiss-cpu 1 and faiss-gpu-cuvs 2 are installed together", "pip uninstall faiss-cpu faiss-gpu-cuvs", True),
         ({"facts": {"faiss": {}}}, "FAISS is not installed", "[cpu]", True),
         ({"imports": {"faiss": BROKEN}}, "FAISS cannot be imported: ImportError", "pip uninstall", True),
         ({"imports": {"torch": BROKEN}}, "torch 2.13 cannot be imported", "--force-reinstall", True),
@@ -80,16 +97,16 @@ OLD = {"onnx": [Dependency("onnx", ">=1.17", "1.2", False)]}
         ({"facts": {"disks": {"hub cache": {"path": "/x", "free_bytes": 10**10, "writable": False}}}}, "is not writable", "HF_HOME", False),
         ({"facts": {"memory": {"bytes": 1, "free_bytes": 10**8}}}, "0.1 GB of memory", "--max_memory", False),
         ({"facts": {"hub": FACTS["hub"] | {"reachable": False}}}, "does not answer", "HF_HUB_OFFLINE=1", False),
-        ({"facts": {"failed_probes": {"java": "OSError: no"}}}, "java could not be examined: OSError", "report", False),
+        ({"facts": {"java": OSError("no")}}, "java could not be examined: OSError", "report", False),
     ],
 )  # fmt: skip
-def test_problems_have_remedies(changes, what, remedy, serious):
+def test_problems_have_remedies(problems_of, changes, what, remedy, serious):
     matching = [problem for problem in problems_of(**changes) if what in problem.what]
     assert len(matching) == 1, problems_of(**changes)
     assert remedy in matching[0].remedy and matching[0].serious is serious
 
 
-def test_a_working_setup_is_no_problem():
+def test_a_working_setup_is_no_problem(problems_of):
     assert problems_of({"hub": FACTS["hub"] | {"reachable": False, "offline": True}}) == []
     assert problems_of({"java": {"path": "/j", "version": "21", "fits": True}}, extras=PYSERINI) == []
     with_gpu = {"torch": TORCH | {"cuda": "12.8", "gpus": [GPU]}}
@@ -141,7 +158,7 @@ def test_a_failing_probe_does_not_stop_the_report(monkeypatch):
         monkeypatch.setattr(probes, name, broken)
     checked = examine()
     assert set(checked.facts["failed_probes"]) == set(names)
-    assert "java could not be examined: RuntimeError: an unusual machine" in as_text(checked)
+    assert "java could not be examined: RuntimeError: an unusual machine" in str(checked)
     json.dumps(checked.to_json())
 
 
@@ -203,8 +220,11 @@ def test_requirements_are_read_from_the_metadata(monkeypatch):
     cpu, gpu, new = (describe_extra(name, needs[name]) for name in ("cpu", "gpu", "new"))
     assert (cpu["state"], gpu["state"], new["state"]) == ("missing", "missing", "installed")
     assert cpu["packages"] == {"faiss-cpu": "1.2"} and cpu["lacks"] == ["faiss-cpu>=1.10"]
-    assert "uninstall faiss-cpu faiss-gpu, then" in gpu["command"] and "[gpu]" in gpu["command"]
+    assert "uninstall faiss-cpu, then" in gpu["command"] and "[gpu]" in gpu["command"]
     assert new["gives"] == "ray[data]" and needs["new"][0].module == "ray"
+    versions |= {"faiss-gpu-cuvs": "1.15.1"}
+    assert describe_extra("gpu", dependencies()["gpu"])["packages"] == {"faiss-gpu-cuvs": "1.15.1"}
+    assert probes.faiss() == {"faiss-cpu": "1.2", "faiss-gpu-cuvs": "1.15.1"}
 
 
 def test_the_command(monkeypatch, capsys):
@@ -217,7 +237,7 @@ def test_the_command(monkeypatch, capsys):
     figures = json.loads(out)
     assert figures["problems"][0]["serious"] and "FAISS cannot be imported" in err
     assert figures["disks"]["current folder"]["free_bytes"] > 0
-    monkeypatch.setattr(doctor, "find_problems", lambda *_: [])
+    monkeypatch.setattr(probes, "try_import", lambda name: IMPORTS.get(name, {"ok": True}))
     assert run_command(main, ["--strict"]) == 0
 
 
