@@ -68,8 +68,7 @@ def reproduce(arguments: ReproduceArguments) -> dict[str, Any]:
     began = now()
     root = Path(arguments.output_dir).expanduser().absolute()
     plan = plan_reproduction(arguments)  # a mistake is told before anything is written
-    if not plan.scale.child and not (root / "made").is_dir():
-        make_data(root / "made")
+    if not plan.scale.child and make_data(root / "made"):
         plan = plan_reproduction(arguments)  # the names of jobs have digests of their data
     complete = True
     try:

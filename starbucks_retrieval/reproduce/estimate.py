@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.reproduce.jobs import Job
-from starbucks_retrieval.reproduce.run import figures_of
+from starbucks_retrieval.reproduce.run import figures_of, unfinished
 from starbucks_retrieval.reproduce.schema import Scale
+from starbucks_retrieval.sizes import Sizes
 
 # Operations a second, where no job ran yet: one core of a server, and one H100 at a third of its peak.
 _ROUGH = {True: 3e14, False: 3e10}
 _WORDS = 30522  # rows of BERT's embedding table
 _STEPS = 1000  # of a training whose length is not known
+_QUERIES = 4000  # of a set that is searched
+_AXES = ("layers", "dims")
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,10 @@ def estimate(jobs: Sequence[Job], scale: Scale, root: Path) -> Estimates:
             rates.setdefault(job.stage, []).append(work / figures["processor_seconds"])
     measured = {stage: statistics.median(found) for stage, found in rates.items()}
     rough = _ROUGH[scale.full.dim >= 768]
+    waiting = {job.id for job in unfinished(jobs, root)}
     found = [
-        JobEstimate(work / measured.get(job.stage, rough) / 3600, _bytes(job, scale), _what(job), bool(figures))
-        for job, work, figures in zip(jobs, works, done, strict=True)
+        JobEstimate(work / measured.get(job.stage, rough) / 3600, _bytes(job, scale), _what(job), job.id not in waiting)
+        for job, work in zip(jobs, works, strict=True)
     ]
     device = "a GPU such as an H100" if rough > 1e12 else "one processor core"
     basis = f"rough, at {rough:.0e} operations a second of {device}"
@@ -88,6 +94,9 @@ def _operations(job: Job, scale: Scale) -> float:
         rows = int(flags.get("per_device_train_batch_size") or default) * group
         tokens = int(flags.get("max_length") or 512) if task == "pretrain" else scale.tokens
         return 6.0 * weights * steps * rows * tokens
+    if job.stage == "search":
+        dims = sum(size.dim for size in Sizes.parse(str(flags["sizes"])))
+        return 2.0 * dims * _QUERIES * _texts(flags["passage_reps"], scale)
     texts = _texts(job, scale)
     return 2.0 * weights * texts * scale.tokens
 
@@ -95,17 +104,22 @@ def _operations(job: Job, scale: Scale) -> float:
 def _texts(job: Job, scale: Scale) -> int:
     named = [str(word) for key in ("dataset_path", "data") for word in _words(job.flags.get(key))]
     for one in scale.sets.values():
-        if any(word.endswith(one.path.removeprefix("./")) for word in named):
+        if any(fnmatch(word, f"*{one.path.removeprefix('./')}") for word in named):
             return one.texts or 100
     return int(job.flags.get("max_texts") or 5000)
 
 
 def _bytes(job: Job, scale: Scale) -> int:
-    """Return the bytes of the files that stay: a model in float32, or the scores of queries."""
+    """Return the bytes of the output: a model or embeddings in float32, runs, or the scores of queries."""
     if job.output == "model":
         return 4 * (12 * scale.full.layer * scale.full.dim**2 + _WORDS * scale.full.dim)
-    cells = len(str(job.flags["layers"]).split(",")) * len(str(job.flags["dims"]).split(","))
-    return cells * len(_words(job.flags.get("measures")) or [""]) * 1000 * 30
+    flags = job.flags
+    if job.stage == "encode":
+        return 4 * sum(size.dim for size in Sizes.parse(flags["sizes"])) * _texts(job, scale)
+    if job.stage == "search":
+        return 45 * len(Sizes.parse(flags["sizes"])) * _QUERIES * flags["depth"]
+    cells = len(flags["run"].names) if "run" in flags else math.prod(len(flags[axis].split(",")) for axis in _AXES)
+    return cells * len(_words(flags.get("measures")) or [""]) * 1000 * 30
 
 
 def _what(job: Job) -> str:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.cli.words import command
+from starbucks_retrieval.data.ir_datasets import expand_pattern
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.version import __version__
 
-_OUTPUTS = {"pretrain": "model", "fit": "model", "train": "model", "grid": "results.json", "sts": "results.json"}
-_OUTPUT_FLAGS = {"model": "output_dir", "results.json": "output"}
+_OUTPUTS = {"pretrain": "model", "fit": "model", "train": "model", "encode": "stores", "search": "runs"}
+_OUTPUT_FLAGS = {"model": "output_dir", "stores": "encode_output_path", "runs": "save_ranking_to"}
 _NO_EFFECT = ("shard_size", "max_memory", "save_steps", "logging_steps")  # flags that change no result
 _LARGE = 64 << 20  # bytes of a file whose content is not read for the name of a job
 
@@ -28,8 +29,8 @@ class Job:
     """One call of a stage.
 
     Attributes:
-        stage: pretrain, fit, train, grid or sts.
-        flags: Its flags without its output. A Job stands for the model that it writes.
+        stage: pretrain, fit, train, grid, sts, encode, search or evaluate.
+        flags: Its flags without its output. A Job stands for its output, such as a model, and Files for some of its files.
         inputs: (path, digest) of each local file or folder that the flags name; the path is not part of the name.
     """
 
@@ -40,11 +41,7 @@ class Job:
     @property
     def id(self) -> str:
         """The stage and a digest of everything that the output depends on: equal jobs of all tables are one."""
-        flags = {
-            name: value.id if isinstance(value, Job) else value
-            for name, value in sorted(self.flags.items())
-            if name not in _NO_EFFECT
-        }
+        flags = {name: _named(value) for name, value in sorted(self.flags.items()) if name not in _NO_EFFECT}
         text = json.dumps([__version__, self.stage, flags], sort_keys=True)
         for path, digest in self.inputs:
             text = text.replace(path, digest)
@@ -53,12 +50,13 @@ class Job:
     @property
     def needs(self) -> list[Job]:
         """The jobs whose outputs it reads."""
-        return [value for value in self.flags.values() if isinstance(value, Job)]
+        found = (value.job if isinstance(value, Files) else value for value in self.flags.values())
+        return [value for value in found if isinstance(value, Job)]
 
     @property
     def output(self) -> str:
         """The name of the output in the job's folder."""
-        return _OUTPUTS[self.stage]
+        return _OUTPUTS.get(self.stage, "results.json")
 
     def folder(self, root: Path) -> Path:
         """Return the job's folder below the output folder of all jobs."""
@@ -66,16 +64,36 @@ class Job:
 
     def typed(self, root: Path) -> dict[str, Any]:
         """Return all flags as they are typed."""
-        flags = {
-            name: str(value.folder(root) / value.output) if isinstance(value, Job) else value
-            for name, value in self.flags.items()
-        }
-        flags = {name: "false" if value is False else value for name, value in flags.items()}
-        return flags | {_OUTPUT_FLAGS[self.output]: str(self.folder(root) / self.output)}
+        flags = {name: _typed(value, root) for name, value in self.flags.items()}
+        return flags | {_OUTPUT_FLAGS.get(self.output, "output"): str(self.folder(root) / self.output)}
 
     def command(self, root: Path) -> str:
         """Return the command line."""
         return command(self.stage, self.typed(root))
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files in the output of a job, as the value of a flag."""
+
+    job: Job
+    names: tuple[str, ...]
+
+
+def _named(value: Any) -> Any:
+    """Return the value of a flag as the name of a job has it."""
+    if isinstance(value, Files):
+        return [value.job.id, *value.names]
+    return value.id if isinstance(value, Job) else value
+
+
+def _typed(value: Any, root: Path) -> Any:
+    """Return the value of a flag as it is typed."""
+    if isinstance(value, Files):
+        return [f"{_typed(value.job, root)}/{name}" for name in value.names]
+    if isinstance(value, Job):
+        return str(value.folder(root) / value.output)
+    return "false" if value is False else value
 
 
 def find_backbone(name: str, data_dir: Path) -> str:
@@ -96,6 +114,28 @@ def find_backbone(name: str, data_dir: Path) -> str:
             )
         return str(importlib.import_module(package).MODEL_DIR)
     return str(data_dir / name) if (data_dir / name).is_dir() else name
+
+
+def find_sets(path: str, data_dir: Path, must_exist: bool) -> list[str]:
+    """Return the data sets that a path stands for: several, if it ends with `/*`.
+
+    Args:
+        path: As for `find_data`, or a pattern: all folders of a folder, or all short names that match.
+        data_dir: The folder of the data.
+        must_exist: Whether a missing file is an error.
+
+    Raises:
+        UserError: As `find_data`, or there is no folder in the folder.
+    """
+    if not path.endswith("/*"):
+        return [find_data(path, data_dir, must_exist)]
+    if not path.startswith("./"):
+        return expand_pattern(path)
+    folder = Path(find_data(path.removesuffix("/*"), data_dir, must_exist))
+    found = sorted(str(one) for one in folder.glob("*") if one.is_dir())
+    if must_exist and not found:
+        raise UserError(f"no data sets in {folder}", "each sub-folder is a data set, with corpus, queries and qrels")
+    return found
 
 
 def find_data(path: str, data_dir: Path, must_exist: bool) -> str:

@@ -17,17 +17,18 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _MODEL = {"hidden_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64}
 
 
-def make_data(folder: Path) -> Path:
-    """Write a random BERT of 6 layers, a collection, NLI triples, scored pairs and a text, unless they are there.
+def make_data(folder: Path) -> bool:
+    """Write a random BERT of 6 layers, a collection, answers, NLI triples, scored pairs and a text, unless they are there.
 
     Args:
         folder: The folder, which appears complete or not at all.
 
     Returns:
-        The folder, with model, beir, triples.jsonl, pairs.tsv and text.txt. Equal calls write equal files.
+        Whether they were written: model, beir, triples.jsonl, pairs.tsv, text.txt and answers.jsonl. Equal calls write
+        equal files.
     """
-    if folder.is_dir():
-        return folder
+    if (folder / "answers.jsonl").is_file():  # older versions did not write it
+        return False
     folder.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)  # noqa: S311 - made-up texts
     with atomic_folder(folder) as out:
@@ -39,8 +40,10 @@ def make_data(folder: Path) -> Path:
         pairs = [(1.0 - (shift > 0), _text(rng, t), _text(rng, t + shift)) for t in range(40) for shift in (0, 1)]
         _write_lines(out / "pairs.tsv", (f"{score}\t{first}\t{second}" for score, first, second in pairs))
         _write_lines(out / "text.txt", (_text(rng, t, 30) for t in range(64)))
+        questions = ({"query_id": f"a{t}", "query": _text(rng, t), "answers": [_text(rng, t, 1)]} for t in range(24))
+        _write_lines(out / "answers.jsonl", map(json.dumps, questions))
         _write_model(out / "model")
-    return folder
+    return True
 
 
 def _text(rng: random.Random, topic: int, words: int = 6) -> str:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.reproduce.jobs import Job, find_backbone, find_data, local_paths, state_of
-from starbucks_retrieval.reproduce.schema import DataSet, Row, Scale, Table, Task, rescale
+from starbucks_retrieval.grid import EncodingArguments
+from starbucks_retrieval.metrics.measures import parse_measures
+from starbucks_retrieval.reproduce.jobs import Files, Job, find_backbone, find_data, find_sets, local_paths, state_of
+from starbucks_retrieval.reproduce.schema import DataSet, Flags, Row, Scale, Table, Task, rescale
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.store import output_folder
 
 _PAPER_GRID = Size(12, 768)  # in whose terms a scale names its grid
 _SIZED = ("sizes", "train_dims", "train_layers")  # flags in terms of the paper's backbone
 _TASK_SETTINGS = ("pooling", "normalize")
+_ENCODING = {field.name for field in dataclasses.fields(EncodingArguments)}
+_DEPTH = 1000  # results of a query for measures without a cutoff
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,11 @@ def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
             if row.train and task not in row.train:
                 not_run[row.name, name] = f"the row has no recipe for {task}"
                 continue
+            try:
+                planner.find_answers(data)
+            except UserError as error:  # no hub name stands for them
+                not_run[row.name, name] = error.what
+                continue
             runs = range(seeds if row.train else 1)
             measured.append(Measured(row.name, name, [list(planner.measure(row, data, task, i)) for i in runs]))
     planner.check_negatives()
@@ -137,13 +148,13 @@ class _Planner:
         layers, dims = _axis(self.scale, "layers"), _axis(self.scale, "dims")
         if row.each == "size":
             for size in self._sizes():
-                yield self._measure(row, data, self._model(row, task, seed, size), [size.layer], [size.dim])
+                yield self._measure(row, data, self._model(row, task, seed, data, size), [size.layer], [size.dim])
         elif row.each == "layer":
-            for layer in layers:
+            for layer in dict.fromkeys(size.layer for size in self._sizes()) if data.answers else layers:
                 size = Size(layer, self.scale.full.dim)
-                yield self._measure(row, data, self._model(row, task, seed, size), [layer], dims)
+                yield self._measure(row, data, self._model(row, task, seed, data, size), [layer], dims)
         else:
-            yield self._measure(row, data, self._model(row, task, seed), layers, dims)
+            yield self._measure(row, data, self._model(row, task, seed, data), layers, dims)
 
     def _sizes(self) -> Sizes:
         """Return the sizes that each have a model: those of the table, but of a whole grid the paper's six."""
@@ -152,7 +163,7 @@ class _Planner:
             return Sizes.default(full.layer, full.dim)
         return sizes_of(self.table, self.scale)
 
-    def _model(self, row: Row, task: Task, seed: int, size: Size | None = None) -> Job | str:
+    def _model(self, row: Row, task: Task, seed: int, data: DataSet, size: Size | None = None) -> Job | str:
         """Return the model of a row: a job, or the backbone of a row without any."""
         model: Job | str = find_backbone(self.scale.backbones[row.start], self.data_dir)
         for flags in row.pretrain:
@@ -162,11 +173,11 @@ class _Planner:
         if row.fit is not None:
             model = self._job("fit", {**self.scale.fit, **row.fit}, model)
         if task in row.train:
-            flags = row.train[task] | self.scale.train.get(task, {})
+            flags = row.train[task] | self.scale.train.get(task, {}) | data.train
             if size is not None:
                 flags |= {"sizes": str(size)}
             flags |= {"seed": 42 + seed}
-            self._note_negatives(row, task, flags)
+            self._note_negatives(row, task, flags, data)
             model = self._job("train", flags, model, size is None)
         return model
 
@@ -176,15 +187,43 @@ class _Planner:
         if isinstance(model, str):  # a trained model stores these
             trained = self.scale.train.get(data.task, {})
             flags |= {key: trained[key] for key in _TASK_SETTINGS if key in trained}
+        if data.answers:
+            return self._measure_answers(data, model, flags)
         if data.task == "sts":
             flags |= {"data": [self._find(data.path)]}
             if "measure_cost" in flags:
                 return self._job("grid", {"task": "sts", **flags}, model)
             return self._job("sts", {"grid": True, "keep_pairs": True, **flags}, model)
-        flags |= {"dataset_path": [self._find(data.path)], "split": data.split, "measures": data.measures}
+        paths = find_sets(data.path, self.data_dir, self.scale.child)
+        flags |= {"dataset_path": paths, "split": data.split, "measures": data.measures}
         return self._job("grid", flags, model)
 
-    def _job(self, stage: str, flags: dict[str, Any], model: Job | str, scaled: bool = True) -> Job:
+    def find_answers(self, data: DataSet) -> str:
+        """Return the file of answers of a set, "" if it has none. Raises UserError if the file is missing."""
+        return self._find(data.answers) if data.answers else ""
+
+    def _measure_answers(self, data: DataSet, model: Job | str, flags: Flags) -> Job:
+        """Return the last of the jobs that encode, search and evaluate, at the sizes of the table that `flags` name."""
+        layers, dims = ([int(number) for number in flags[axis].split(",")] for axis in ("layers", "dims"))
+        sizes = [size for size in self._sizes() if size.layer in layers and size.dim in dims]
+        stored = Sizes(max(size for size in sizes if size.layer == layer) for layer in {one.layer for one in sizes})
+        encoding = {"dtype": "fp32", "store_dtype": "float32", "sizes": str(stored)}  # as grid; search cuts the dims
+        encoding |= {name: value for name, value in flags.items() if name in _ENCODING}
+        corpus, answers = self._find(data.path), self.find_answers(data)
+        cutoffs = [measure.params.get("cutoff", _DEPTH) for measure in parse_measures(" ".join(data.measures))]
+        found = {
+            "passage_reps": self._job("encode", encoding | {"dataset_path": corpus}, model, False),
+            "query_reps": self._job(
+                "encode", encoding | {"dataset_path": answers, "encode_is_query": True}, model, False
+            ),
+            "sizes": str(Sizes(sizes)),
+            "depth": max(cutoffs),
+        }
+        names = tuple(f"{output_folder('', size).name}.trec" for size in sizes)
+        run = Files(self._job("search", found, scaled=False), names)
+        return self._job("evaluate", {"run": run, "answers": answers, "corpus": corpus, "measures": data.measures})
+
+    def _job(self, stage: str, flags: Flags, model: Job | str | None = None, scaled: bool = True) -> Job:
         flags = {"model_name_or_path": model, **self._located(flags)}
         if scaled:
             for name in _SIZED:
@@ -206,20 +245,22 @@ class _Planner:
         ours, theirs = (full.dim, paper.dim) if name == "train_dims" else (full.layer, paper.layer)
         return ",".join(str(int(n) * ours // theirs) for n in text.split(",") if int(n) * ours % theirs == 0)
 
-    def _located(self, flags: dict[str, Any]) -> dict[str, Any]:
+    def _located(self, flags: Flags) -> Flags:
         """Return flags with the paths of `dataset_path` looked up in the folder of the data."""
         paths = flags.get("dataset_path")
-        return flags | {"dataset_path": [self._find(path) for path in paths]} if paths else flags
+        return flags | {"dataset_path": [self._find(path) for path in paths]} if isinstance(paths, list) else flags
 
     def _find(self, path: str) -> str:
         return find_data(path, self.data_dir, self.scale.child)
 
-    def _note_negatives(self, row: Row, task: Task, flags: Mapping[str, Any]) -> None:
+    def _note_negatives(self, row: Row, task: Task, flags: Mapping[str, Any], data: DataSet) -> None:
         from starbucks_retrieval.train.presets import PRESETS
 
         recipe = PRESETS.get(flags.get("preset", ""), {}) | dict(flags)
         names = ("false_negatives", "train_group_size", "dataset_path", "dataset_name", "query_negatives")
-        self.settings[f"{row.name}|{task}"] = {name: recipe.get(name) for name in names}
+        self.settings[f"{row.name}|{task}{f' for {data.path}' if data.train else ''}"] = {
+            name: recipe.get(name) for name in names
+        }
 
     def check_negatives(self) -> None:
         """Raise UserError if a row of a task sees other negatives than the first one."""

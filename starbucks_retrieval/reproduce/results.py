@@ -114,12 +114,19 @@ def measure_of(name: str) -> str:
 
 
 def _cells(path: Path, one: Measured) -> dict[Key, Cell]:
-    """Return the cells of a result file under the name of their set."""
-    return {
-        (one.set, cell.measure, cell.size, cell.passage_size): replace(cell, dataset=one.set, label=None)
-        for cell in read_results(path).cells
-        if cell.size is not None
-    }
+    """Return the cells of a result file under the name of their set; of several data sets, their mean."""
+    found: dict[Key, list[Cell]] = {}
+    for cell in read_results(path).cells:
+        if cell.size is not None:
+            key = (one.set, cell.measure, cell.size, cell.passage_size)
+            found.setdefault(key, []).append(replace(cell, dataset=one.set, label=None))
+    return {key: cells[0] if len(cells) == 1 else _mean_of_sets(cells) for key, cells in found.items()}
+
+
+def _mean_of_sets(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over data sets that count as one; as in `report`, without values of queries."""
+    value = math.fsum(cell.value for cell in cells) / len(cells)
+    return replace(cells[0], value=value, count=sum(cell.count for cell in cells), values=None)
 
 
 def _mean(cells: Sequence[Cell], where: str) -> Cell:

@@ -60,6 +60,22 @@ def figures_of(job: Job, root: Path) -> dict[str, Any] | None:
     return figures
 
 
+def unfinished(jobs: Sequence[Job], root: Path) -> list[Job]:
+    """Return the jobs that have to run: those that nothing needs and that are not finished, and what they need.
+
+    Args:
+        jobs: Each after those that it needs.
+        root: The output folder of all jobs.
+    """
+    wanted = {job.id for job in jobs} - {needed.id for job in jobs for needed in job.needs}
+    found = []
+    for job in reversed(jobs):
+        if job.id in wanted and not is_done(job, root):
+            found.append(job)
+            wanted |= {needed.id for needed in job.needs}
+    return found[::-1]
+
+
 def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None) -> None:
     """Run the jobs that are not finished, in order.
 
@@ -74,7 +90,7 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
         UserError: A stage failed; the message names its log.
     """
     began = now()
-    waiting = [job for job in jobs if not is_done(job, root)]
+    waiting = unfinished(jobs, root)
     log.info("%d jobs, of which %d are finished", len(jobs), len(jobs) - len(waiting))
     for number, job in enumerate(waiting, 1):
         left = None if minutes is None else 60 * minutes - seconds_since(began)
@@ -87,15 +103,19 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
                 _forget(folder, job)
                 title = f"[{number}/{len(waiting)}] {job.command(root)}"
                 steps.run(job.stage, title, lambda job=job, left=left: _work(job, root, child, left), resumes=True)  # type: ignore[misc]
+        if job.stage == "search":  # nothing else reads the embeddings, which can be larger than all the rest
+            for stores in job.needs:
+                shutil.rmtree(stores.folder(root) / stores.output, ignore_errors=True)
 
 
 def _forget(folder: Path, job: Job) -> None:
     """Remove the record and a damaged output of a job; of a training, its checkpoints stay."""
-    (folder / _RECORDS / f"{job.stage}.json").unlink(missing_ok=True)
-    output = folder / job.output
+    record = folder / _RECORDS / f"{job.stage}.json"
+    finished, output = record.exists(), folder / job.output
+    record.unlink(missing_ok=True)
     if output.is_file():
         output.unlink()
-    elif (output / "training.json").exists():
+    elif (output / "training.json").exists() or (finished and output.is_dir()):
         shutil.rmtree(output)
 
 

@@ -155,20 +155,26 @@ class DataSet:
 
     Attributes:
         task: retrieval, or sts for scored pairs.
-        path: A BEIR folder, short name or file; relative paths are looked up in `--data_dir`.
+        path: A BEIR folder, short name or file; relative paths are looked up in `--data_dir`. With `/*` at its end it
+            stands for several sets, whose mean is the score (CQADupStack).
+        answers: A file of questions with their answers. Passages of `path` that contain an answer are relevant (Natural
+            Questions), and the set is measured by `encode`, `search` and `evaluate`, at the sizes of the table.
         split: The judgements of a retrieval set.
         measures: Everything that is measured; a column shows the first one by default.
         model: The task whose trained model is measured (default: `task`).
+        train: Flags of the training of the model that is measured, such as other training data than the scale's.
         texts: Passages or sentences, for estimates.
-        flags: Further flags of `grid` or `sts`.
+        flags: Further flags of `grid` or `sts`, with `answers` those of encoding.
         blocked: Why it cannot be measured; empty if it can.
     """
 
     task: Task
     path: str
+    answers: str = ""
     split: str = "test"
     measures: list[str] = field(default_factory=lambda: ["nDCG@10"])
     model: Task | None = None
+    train: Flags = field(default_factory=dict)
     texts: int = 0
     flags: Flags = field(default_factory=dict)
     blocked: str = ""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 
 import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.metrics.results import Cell, read_results
 from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.claims import judge
-from starbucks_retrieval.reproduce.results import RowScores, check_queries
+from starbucks_retrieval.reproduce.made import make_data
+from starbucks_retrieval.reproduce.results import RowScores, check_queries, collect
 from starbucks_retrieval.sizes import Size
 
 TABLE = """\
@@ -33,6 +35,19 @@ claims:
   - {id: a, says: SRL is above the backbone, row: SRL, than: bare}
 scales:
   tiny: {layers: "2,12", dims: "32,768"}
+"""
+
+SETS = """\
+title: Answers, and a set of two forums
+source: a test
+rows: [{name: bare}]
+columns: [NQ answers, CQADupStack]
+sizes: 2:32,12:768
+scales:
+  tiny:
+    layers: "2,12"
+    dims: "32,768"
+    sets: {CQADupStack: {path: ./forums/*}}
 """
 
 
@@ -104,6 +119,48 @@ def test_a_killed_call_goes_on_with_the_job_that_it_was_at(finished, tmp_path, m
         run.run_jobs(jobs, tmp_path, child=False, minutes=None)
     assert all(run.is_done(job, tmp_path) for job in jobs)
     assert "3 jobs, of which 1 are finished" in caplog.text
+
+
+def test_answers_are_searched_and_forums_count_as_one_set(tmp_path, caplog):
+    out = tmp_path / "out"
+    assert make_data(out / "made") and not make_data(out / "made")
+    beir, forums = out / "made" / "beir", out / "made" / "forums"
+    for name, queries in (("gis", 10), ("tex", 24)):  # of other lengths, so that the mean over queries differs
+        shutil.copytree(beir, forums / name)
+        judged = (beir / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+        (forums / name / "qrels" / "test.tsv").write_text("".join(judged[: 1 + 2 * queries]))
+    (tmp_path / "sets.yaml").write_text(SETS)
+    arguments = ReproduceArguments(str(tmp_path / "sets.yaml"), output_dir=str(out))
+    reproduce(arguments)
+    plan = plan_reproduction(arguments)
+    jobs = {job.stage: job for job in plan.jobs()}
+    assert {*jobs} == {"encode", "search", "evaluate", "grid"}
+    assert not jobs["encode"].folder(out).joinpath("stores").exists()
+    scores, _ = collect(plan, out)
+    cells = scores["bare"].cells
+
+    texts = {one["_id"]: one["text"] for one in map(json.loads, (beir / "corpus.jsonl").read_text().splitlines())}
+    lines = (out / "made" / "answers.jsonl").read_text().splitlines()
+    answers = {one["query_id"]: one["answers"][0] for one in map(json.loads, lines)}
+    first: dict[str, list[str]] = {}
+    for line in (jobs["search"].folder(out) / "runs" / "L1-D2.trec").read_text().splitlines():
+        query, _, docid, *_ = line.split()
+        first.setdefault(query, []).append(docid)
+    found = {query: any(answers[query] in texts[docid].split() for docid in ids[:10]) for query, ids in first.items()}
+    cell = cells["NQ answers", "Success@10", Size(1, 2), None]
+    assert cell.values == found and 0 < cell.value < 1
+
+    grid = read_results(jobs["grid"].folder(out) / "results.json").cells
+    means = [cell.value for cell in grid if cell.size == Size(6, 48)]
+    forum = cells["CQADupStack", "nDCG@10", Size(6, 48), None]
+    assert len(means) == 2 and forum.value == pytest.approx(sum(means) / 2) and forum.count == 34
+    with caplog.at_level(logging.INFO):  # embeddings that nothing needs any more are not made again
+        run.run_jobs(plan.jobs(), out, child=False, minutes=None)
+    assert "5 jobs, of which 5 are finished" in caplog.text
+    jobs["search"].folder(out).joinpath("runs", "L1-D2.trec").unlink()
+    assert not run.unfinished(plan.jobs(), out)
+    jobs["evaluate"].folder(out).joinpath("results.json").unlink()
+    assert [job.stage for job in run.unfinished(plan.jobs(), out)] == ["encode", "encode", "search", "evaluate"]
 
 
 def test_no_job_begins_when_the_time_is_over(tmp_path):

@@ -89,9 +89,12 @@ def test_a_mistake_is_named_with_the_file_or_the_row(tmp_path, change, words):
 def test_every_flag_of_every_job_is_a_flag_of_its_stage():
     from transformers import TrainingArguments
 
+    from starbucks_retrieval.encode import EncodeArguments
+    from starbucks_retrieval.evaluate.__main__ import EvaluateArguments
     from starbucks_retrieval.fit import FitArguments
     from starbucks_retrieval.grid import EncodingArguments, GridArguments
     from starbucks_retrieval.pretrain import PretrainArguments
+    from starbucks_retrieval.search import SearchArguments
     from starbucks_retrieval.sts import StsArguments
     from starbucks_retrieval.train import TrainArguments
 
@@ -101,6 +104,9 @@ def test_every_flag_of_every_job_is_a_flag_of_its_stage():
         "fit": (FitArguments,),
         "grid": (GridArguments, EncodingArguments),
         "sts": (StsArguments,),
+        "encode": (EncodeArguments,),
+        "search": (SearchArguments,),
+        "evaluate": (EvaluateArguments,),
     }
     known = {
         stage: {field.name for kind in found for field in dataclasses.fields(kind)} for stage, found in kinds.items()
@@ -157,6 +163,26 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
 
     state_of.cache_clear()
     assert [job.id for job in make_plan(table, scale, 2, tmp_path / "b").jobs() if job.stage == "pretrain"] != ids[0]
+
+
+def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
+    path = find_table("retromae/table2")
+    table = read_table(path)
+    scale = read_scale("full", table, path)
+    assert set(make_plan(table, scale, 1, tmp_path).not_run.values()) >= {f"no nq-test.jsonl in {tmp_path}"}
+    (tmp_path / "nq-test.jsonl").write_text('{"query_id": "1", "query": "who", "answers": ["Ada"]}\n')
+    jobs = {job.id: job for job in make_plan(table, scale, 1, tmp_path).jobs()}
+    (evaluate, *_) = [job for job in jobs.values() if job.stage == "evaluate"]
+    (search,) = evaluate.needs
+    trained = {needed.id for job in search.needs for needed in job.needs}
+    assert [jobs[one].flags["dataset_name"] for one in trained] == ["Tevatron/wikipedia-nq"]
+    assert (search.flags["sizes"], search.flags["depth"]) == ("12:768", 100)
+
+    path = find_table("retromae/table1")
+    table = read_table(path)
+    scale = read_scale("full", table, path)
+    forums = [job.flags["dataset_path"] for job in make_plan(table, scale, 1, tmp_path).jobs() if job.stage == "grid"]
+    assert 12 in map(len, forums)
 
 
 def test_a_size_keeps_its_part_of_the_backbone():
