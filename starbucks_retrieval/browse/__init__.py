@@ -19,7 +19,7 @@ from starbucks_retrieval.browse.compare import (
     summarize_runs,
 )
 from starbucks_retrieval.browse.page import BrowsePage, RunColumn, render_browse_page
-from starbucks_retrieval.cli import progress
+from starbucks_retrieval.cli import as_flag_values, flag, progress
 from starbucks_retrieval.data import Passage, open_corpus, open_queries
 from starbucks_retrieval.data.collection import Qrels, read_qrels
 from starbucks_retrieval.data.run_reader import RunFile, open_run
@@ -32,7 +32,16 @@ from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.metrics.run_labels import RunIdentity, names_of_set, run_labels, run_titles
 from starbucks_retrieval.version import __version__
 
-__all__ = ["Browsed", "ComparedHit", "QueryComparison", "RankedList", "RunSummary", "browse", "compare_runs"]
+__all__ = [
+    "BrowseArguments",
+    "Browsed",
+    "ComparedHit",
+    "QueryComparison",
+    "RankedList",
+    "RunSummary",
+    "browse",
+    "compare_runs",
+]
 __dir__ = public_names(__name__)
 
 log = logging.getLogger(__name__)
@@ -41,6 +50,34 @@ _BYTES = 2_000_000  # of a page, if its texts can be that short
 _TEXT = (1500, 1200, 1000, 850, 700, 550, 400, 300)  # characters of a passage, if the user does not name a number
 
 Pick = Literal["changed", "first", "random"]
+
+
+@dataclass
+class BrowseArguments:
+    """Contents"""
+
+    run: list[str] = flag(
+        None,
+        "TREC runs; the others are compared with the first (the flag may be left out if they come first)",
+        required=True,
+    )
+    corpus: str = flag(None, "the corpus that was searched: file, BEIR folder, ir: or short name", required=True)
+    queries: str | None = flag(None, "the queries that were searched (default: those of a BEIR folder)")
+    qrels: str | None = flag(None, "relevance judgements (default: those of a BEIR folder)")
+    split: str = flag("test", "split of the judgements of a BEIR folder or short name")
+    label: list[str] | None = flag(None, "a name for each run (default: the size in its tag, or its file name)")
+    measure: str = flag("nDCG@10", "measure, by the name that ir-measures gives it")
+    relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)", rare=True)
+    remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)", rare=True)
+    depth: int = flag(10, "passages shown of each run")
+    max_queries: int = flag(200, "most queries on the page")
+    pick: Pick = flag("changed", "queries to show if there are more: those that change most, the first, or random ones")
+    max_text: int | None = flag(
+        None, "most characters of a passage (default: 1500, or fewer if the page would exceed 2 MB)", rare=True
+    )
+
+    def __post_init__(self) -> None:
+        as_flag_values(self)
 
 
 @dataclass(frozen=True)
@@ -70,23 +107,7 @@ class Browsed:
 
 
 def browse(
-    runs: str | Path | Sequence[str | Path],
-    corpus: str,
-    queries: str | None = None,
-    qrels: str | None = None,
-    *,
-    split: str = "test",
-    output: str | Path | None = None,
-    measure: str = "nDCG@10",
-    label: Sequence[str] | None = None,
-    depth: int = 10,
-    max_queries: int = 200,
-    pick: Pick = "changed",
-    relevance: int = 1,
-    remove_identical: bool = False,
-    max_text: int | None = None,
-    title: str | None = None,
-    seed: int = 42,
+    arguments: BrowseArguments, output: str | Path | None = None, title: str | None = None, seed: int = 42
 ) -> Browsed:
     """Write one HTML page that shows the results of several runs side by side, query by query.
 
@@ -94,64 +115,56 @@ def browse(
     share. The corpus is read once, and only the shown passages are kept in memory.
 
     Args:
-        runs: TREC run files; the others are compared with the first.
-        corpus: The corpus that was searched.
-        queries: The queries; may be left out if `corpus` is a BEIR folder.
-        qrels: The judgements; by default those of the BEIR folder, if it has any.
-        split: The split of the judgements.
+        arguments: The flags of `starbucks browse`: runs, corpus, queries, judgements and what is shown of them.
         output: The file to write; None writes nothing.
-        measure: The measure of the figures, by the name that ir-measures gives it.
-        label: A label for each run.
-        depth: How many passages of each run are shown.
-        max_queries: How many queries are shown.
-        pick: Which queries are shown if there are more: those that change most, the first, or random ones.
-        relevance: The grade from which a passage counts as relevant.
-        remove_identical: Drop results that have the id of their query.
-        max_text: The most characters of a passage; None means 1500, or fewer if the page would exceed 2 MB.
         title: The heading of the page.
         seed: The seed of random queries.
 
     Raises:
         UserError: A file cannot be read, the files share no query or no passage, or the measure is unknown.
     """
-    for name, value in (("depth", depth), ("max_queries", max_queries), ("max_text", max_text)):
+    for name in ("depth", "max_queries", "max_text"):
+        value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} {value} is below 1", "raise it, or leave it out")
-    paths = list(dict.fromkeys(map(str, [runs] if isinstance(runs, str | Path) else runs)))
+    paths = list(dict.fromkeys(arguments.run))
     if not paths:
         raise UserError("no run is given", "name one or more run files")
     refuse_folder(output)
-    parsed = _parse_measure(measure)
-    texts = {query.query_id: query.text for query in open_queries(_queries_of(corpus, queries))}
-    judged = _read_judgements(corpus, qrels, split)
+    measure, corpus = _parse_measure(arguments.measure), arguments.corpus
+    texts = {query.query_id: query.text for query in open_queries(_queries_of(corpus, arguments.queries))}
+    judged = _read_judgements(corpus, arguments.qrels, arguments.split)
     files = [open_run(path) for path in paths]
-    labels = _label_runs(paths, files, corpus, label)
-    found: list[Run] = [remove_identical_ids(file.results) if remove_identical else file.results for file in files]
+    labels = _label_runs(paths, files, corpus, arguments.label)
+    found: list[Run] = [file.results for file in files]
+    if arguments.remove_identical_ids:
+        found = list(map(remove_identical_ids, found))
     query_ids = _query_ids(found, judged, texts)
     values = None
     if judged is not None:
-        values = [score(judged, run, [parsed]).per_query[str(parsed)] for run in found]
+        values = [score(judged, run, [measure]).per_query[str(measure)] for run in found]
+    depth, relevance = arguments.depth, arguments.relevance
     compared = compare_runs(found, query_ids, judged, values, depth=depth, relevance=relevance)
-    shown = _pick_queries(compared, max_queries, pick, seed)
+    shown = _pick_queries(compared, arguments.max_queries, arguments.pick, seed)
     summaries = summarize_runs(compared, len(found))
     page = BrowsePage(
         title=title or "Runs side by side",
-        measure=str(parsed) if judged is not None else None,
+        measure=str(measure) if judged is not None else None,
         columns=[RunColumn(name, path, file.size, s) for name, path, file, s in zip(labels, paths, files, summaries)],
         queries=shown,
         total=len(compared),
-        picked=pick if len(shown) < len(compared) else None,
+        picked=arguments.pick if len(shown) < len(compared) else None,
         texts=texts,
         passages=_read_passages(corpus, {docid for query in shown for docid in query.docids}),
         depth=depth,
         relevance=relevance,
         highest=max((grade for grades in (judged or {}).values() for grade in grades.values()), default=relevance),
-        max_text=max_text or _TEXT[0],
+        max_text=arguments.max_text or _TEXT[0],
         version=__version__,
     )
     html = render_browse_page(page)
     too_long = len(html.encode("utf-8")) - _BYTES
-    if max_text is None and too_long > 0:
+    if arguments.max_text is None and too_long > 0:
         room = len(page.packed_passages()) - too_long
         tries = (replace(page, max_text=most) for most in _TEXT[1:])
         page = next((one for one in tries if len(one.packed_passages()) <= room), replace(page, max_text=_TEXT[-1]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
-from starbucks_retrieval.browse import Pick, browse
+from starbucks_retrieval.browse import BrowseArguments, browse
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
 from starbucks_retrieval.errors import UserError
 
@@ -17,31 +17,6 @@ _EXAMPLES = (
     "starbucks browse small.trec big.trec --corpus scifact",
     "starbucks browse run.trec --corpus corpus.jsonl --queries queries.tsv --qrels qrels.txt --serve",
 )
-
-
-@dataclass
-class BrowseArguments:
-    """Contents"""
-
-    run: list[str] = flag(
-        None,
-        "TREC runs; the others are compared with the first (the flag may be left out if they come first)",
-        required=True,
-    )
-    corpus: str = flag(None, "the corpus that was searched: file, BEIR folder, ir: or short name", required=True)
-    queries: str | None = flag(None, "the queries that were searched (default: those of a BEIR folder)")
-    qrels: str | None = flag(None, "relevance judgements (default: those of a BEIR folder)")
-    split: str = flag("test", "split of the judgements of a BEIR folder or short name")
-    label: list[str] | None = flag(None, "a name for each run (default: the size in its tag, or its file name)")
-    measure: str = flag("nDCG@10", "measure, by the name that ir-measures gives it")
-    relevance: int = flag(1, "grade from which a passage is marked as relevant (TREC DL: 2)", rare=True)
-    remove_identical_ids: bool = flag(False, "drop results that have the id of their query (ArguAna, Quora)", rare=True)
-    depth: int = flag(10, "passages shown of each run")
-    max_queries: int = flag(200, "most queries on the page")
-    pick: Pick = flag("changed", "queries to show if there are more: those that change most, the first, or random ones")
-    max_text: int | None = flag(
-        None, "most characters of a passage (default: 1500, or fewer if the page would exceed 2 MB)", rare=True
-    )
 
 
 @dataclass
@@ -64,10 +39,8 @@ def main(argv: Sequence[str]) -> None:
         _EXAMPLES,
     )
     setup_logging(common)
-    flags = asdict(shown)
-    runs, corpus, identical = (flags.pop(name) for name in ("run", "corpus", "remove_identical_ids"))
     output = page.output or (None if page.serve else "browse.html")
-    done = browse(runs, corpus, **flags, remove_identical=identical, output=output, title=page.title, seed=common.seed)
+    done = browse(shown, output, page.title, common.seed)
     hint = f"; open {done.output}" if done.output else ""
     if not page.serve:
         finish(common, done.summary() + hint, done.figures)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from starbucks_retrieval.browse import browse
+from starbucks_retrieval.browse import BrowseArguments, browse
 from starbucks_retrieval.data import open_queries, read_qrels, read_run
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.pipeline import run_file
@@ -78,14 +78,10 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
     ranks = example_ranks(folder, sizes, settings.examples, settings.seed)
     files["index.html"] = render_demo_page(summary, drawing, ranks).encode()
     ends = list(dict.fromkeys((sizes[0], sizes[-1])))
-    files["examples.html"] = browse(
-        [run_file(folder / "after", Size.parse(size)) for size in ends],
-        str(folder / "data"),
-        label=ends,
-        depth=5,
-        max_text=500,
-        title="Test queries at the smallest and the full size, after training",
-    ).html.encode()
+    runs = [str(run_file(folder / "after", Size.parse(size))) for size in ends]
+    shown = BrowseArguments(runs, str(folder / "data"), label=ends, depth=5, max_text=500)
+    title = "Test queries at the smallest and the full size, after training"
+    files["examples.html"] = browse(shown, title=title).html.encode()
     for name, content in files.items():
         with atomic_writer(folder / name) as out:
             out.write(content)

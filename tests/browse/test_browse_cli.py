@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from starbucks_retrieval.browse import browse
+from starbucks_retrieval.browse import BrowseArguments, browse
 from starbucks_retrieval.browse.__main__ import Server, main
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
@@ -144,8 +144,8 @@ def test_identical_ids_are_left_out_on_request(here):
         '{"_id": "q1", "title": "", "text": "myself"}\n{"_id": "d1", "text": "t"}\n'
     )
     (here / "own.trec").write_text("q1 Q0 q1 1 2 x\nq1 Q0 d1 2 1 x\n")
-    kept = browse("own.trec", "set", depth=2)
-    left = browse("own.trec", "set", depth=2, remove_identical=True)
+    kept = browse(BrowseArguments("own.trec", "set", depth=2))
+    left = browse(BrowseArguments("own.trec", "set", depth=2, remove_identical_ids=True))
     assert "myself" in str(texts(kept.html)) and "myself" not in str(texts(left.html))
 
 
@@ -153,13 +153,13 @@ def test_pages_stay_below_two_megabytes_unless_a_length_is_named(here, monkeypat
     words = ["".join(chr(97 + (i * j * j) % 26) for j in range(1, 10)) for i in range(2000)]
     rows = [{"_id": f"d{i}", "text": " ".join(words[(i * 37) % 1500 :][:160])} for i in range(30)]
     (here / "set" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = browse("small.trec", "set")
+    whole = browse(BrowseArguments("small.trec", "set"))
     assert whole.figures["max_text"] == 1500 and max(map(packed_length, texts(whole.html))) == 1500
     monkeypatch.setattr("starbucks_retrieval.browse._BYTES", whole.figures["bytes"] - 1)
-    shorter = browse("small.trec", "set")
+    shorter = browse(BrowseArguments("small.trec", "set"))
     assert shorter.figures["bytes"] < whole.figures["bytes"] and shorter.figures["max_text"] == 1200
     assert max(map(packed_length, texts(shorter.html))) == 1200
-    assert browse("small.trec", "set", max_text=1500).html == whole.html
+    assert browse(BrowseArguments("small.trec", "set", max_text=1500)).html == whole.html
 
 
 def packed_length(text):

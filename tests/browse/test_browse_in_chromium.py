@@ -9,13 +9,13 @@ from html import escape, unescape
 import pytest
 from browse.conftest import HOSTILE
 
-from starbucks_retrieval.browse import browse
+from starbucks_retrieval.browse import BrowseArguments, browse
 
 
 @pytest.fixture
 def address(small_set):
     runs = [small_set.parent / f"{name}.trec" for name in ("small", "big")]
-    browse(runs, str(small_set), output=small_set.parent / "page.html")
+    browse(BrowseArguments(runs, str(small_set)), output=small_set.parent / "page.html")
     return (small_set.parent / "page.html").as_uri()
 
 
@@ -39,7 +39,7 @@ def test_no_console_errors_and_hostile_text_stays_text(chromium, address):
 def test_a_query_that_opens_shows_its_texts_as_text(chromium, small_set):
     """The query with a hostile passage is open, the others are closed; a click opens one more."""
     runs = [small_set.parent / f"{name}.trec" for name in ("small", "big")]
-    page = browse(runs, str(small_set)).html
+    page = browse(BrowseArguments(runs, str(small_set))).html
     harness = small_set.parent / "open.html"
     harness.write_text(OPENS.format(page=escape(page)), encoding="utf-8")
     dom, console = chromium(harness.as_uri(), "--virtual-time-budget=5000")

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from starbucks_retrieval.browse import browse
+from starbucks_retrieval.browse import BrowseArguments, browse
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
 from starbucks_retrieval.metrics.run_labels import RunIdentity, run_labels, run_titles
@@ -70,7 +70,7 @@ def test_all_stages_call_a_run_the_same(tmp_path, caplog):
     assert [row.title for row in evaluation.rows] == expected
     said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("serious")]
     assert [line.split(": ")[1] for line in said] == expected
-    assert [run["label"] for run in browse(runs, str(folder)).figures["runs"]] == expected
+    assert [run["label"] for run in browse(BrowseArguments(runs, str(folder))).figures["runs"]] == expected
     inputs = read_inputs([tmp_path / "out.json"])
     assert [method.label for method in inputs.methods] == ["mine"]
     assert [warning.split(":")[0] for warning in inputs.warnings] == ["mine, set at 2", "mine, set at 6"]
