@@ -29,13 +29,15 @@ SECOND = ("text2", "sentence2")
 JUDGED_QUERY = ("query-id", "query_id", "qid")
 JUDGED_DOC = ("corpus-id", "corpus_id", "docid", "doc_id")
 GRADE = ("score", "relevance", "grade", "label")
+ANSWERS = ("answers", "answer")
+PATTERNS = "patterns"
 SUBSET = "subset"
 SPLIT = "split"
 
 _GROUP = (*ANCHOR, *ANCHOR_FALLBACK, *POSITIVE, "negative", POSITIVE_SCORES, NEGATIVE_SCORES)
 _PAIR = (*PAIR_SCORE, *SENTENCE1, *SENTENCE2, SUBSET, SPLIT, "pair_ID", "entailment_judgment")  # the last two: SICK
 # A first tsv line is a header if all its cells are among these, or negative_1, negative_2 …
-HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR})
+HEADERS = frozenset({*DOCID, *TITLE, *TEXT, *QUERY_ID, *QUERY_TEXT, *_GROUP, *_PAIR, *ANSWERS, PATTERNS})
 # A first csv line is a header if at least one of its cells is among these.
 COLUMNS = HEADERS | {*LABEL, *FIRST, *SECOND, *JUDGED_QUERY, *JUDGED_DOC, *GRADE}
 

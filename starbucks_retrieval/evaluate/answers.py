@@ -2,6 +2,7 @@
 
 A passage is relevant if its text, without the title, has the tokens of one of the answers in a row. Tokens are those of
 DPR: letters, digits and marks of any script, or one other character; after Unicode's decomposition (NFD), in small letters.
+Answers can also be patterns, regular expressions that are searched in the text, as for CuratedTREC (`--match regex` of DPR).
 Success@k over these judgements is the "top-k accuracy" (R@k) of DPR, of pyserini's evaluator and of arXiv 2208.00231.
 
 Source: Karpukhin et al., "Dense passage retrieval for open-domain question answering" (EMNLP 2020), and its released code.
@@ -13,28 +14,36 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starbucks_retrieval.data import open_corpus
-from starbucks_retrieval.data.fields import QUERY_ID, QUERY_TEXT
+from starbucks_retrieval.data.fields import ANSWERS, PATTERNS, QUERY_ID, QUERY_TEXT
 from starbucks_retrieval.data.formats import find_reader
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import Qrels, Run
 
+if TYPE_CHECKING:
+    import regex
+
 MEASURES = "Success@20 Success@100"
 _NOTHING = "no passage"  # judged for a query that no run has results for, so that it counts
-Answers = Mapping[str, Sequence[str]]
+Answer: TypeAlias = "str | regex.Pattern[str]"
+Answers = Mapping[str, Sequence[Answer]]
 
 
-def read_answers(path: str | Path) -> dict[str, list[str]]:
+def read_answers(path: str | Path) -> dict[str, list[Answer]]:
     """Read the answers of questions.
 
     Args:
-        path: Rows with `query_id` (or `_id`) and `answers` or `answer`, a list of texts or one of them in JSON; without an
-            id, the query's text is its id. Any format of rows (jsonl, tsv or csv with a header, Parquet).
+        path: Rows with `query_id` (or `_id`) and `answers` or `answer`, a list of texts or one of them in JSON, or instead
+            `patterns`, regular expressions; without an id, the query's text is its id. Any format of rows (jsonl, tsv or
+            csv with a header, Parquet).
+
+    Returns:
+        The answers by query id: texts, or compiled patterns.
 
     Raises:
-        UserError: The file is missing or empty, or a row has no question or no answers.
+        UserError: The file is missing or empty, a row has no question or no answers, or a pattern is no regular expression.
 
     Example:
         >>> import tempfile
@@ -46,45 +55,67 @@ def read_answers(path: str | Path) -> dict[str, list[str]]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"no file {path}", "name a file with the columns query_id and answers: --answers")
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Answer]] = {}
     for number, row in find_reader(file)(file, 0, None, {2: ("query_id", "answers")}):
         query = next((row[name] for name in (*QUERY_ID, *QUERY_TEXT, "question") if row.get(name) is not None), None)
-        answers = _list_of(row.get("answers", row.get("answer")))
+        patterns = row.get(PATTERNS) is not None
+        names = [PATTERNS] if patterns else ANSWERS
+        answers = _list_of(next((row[name] for name in names if name in row), None), patterns)
         if query is None or not answers:
             missing = "no question" if query is None else "no answers"
             raise UserError(
                 f"{path}:{number}: {missing}",
                 'write {"query_id": "1", "answers": ["Ada Lovelace"]}, or a tsv with a header',
             )
-        found[str(query)] = answers
+        found[str(query)] = [_compile(one, f"{path}:{number}") for one in answers] if patterns else [*answers]
     if not found:
         raise UserError(f"{path} has no questions", "name a file with the columns query_id and answers")
     return found
 
 
-def _list_of(value: Any) -> list[str]:
+def _list_of(value: Any, patterns: bool) -> list[str]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)
         except ValueError:
-            return []
+            if not patterns:  # which can begin like this
+                return []
     values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     return [one for one in values if isinstance(one, str) and one.strip()]
 
 
-def has_answer(text: str, answers: Iterable[str]) -> bool:
-    """Return whether a text has the tokens of one of the answers in a row.
+def _compile(pattern: str, where: str) -> regex.Pattern[str]:
+    import regex
+
+    try:
+        return regex.compile(unicodedata.normalize("NFD", pattern), regex.IGNORECASE | regex.MULTILINE)
+    except regex.error as error:
+        problem = f"{where}: {pattern!r} is no regular expression: {error}"
+        raise UserError(problem, "correct it, or leave it out: DPR's evaluation ignores it") from None
+
+
+def has_answer(text: str, answers: Iterable[Answer]) -> bool:
+    """Return whether a text has the tokens of one of the answers in a row, or one of the patterns matches in it.
 
     Args:
         text: A passage, without its title.
-        answers: Texts. Case and white space do not matter; an answer without tokens matches nothing.
+        answers: Texts, or patterns that `read_answers` compiled. Case does not matter, and the white space of texts does
+            not; an answer without tokens matches nothing.
 
     Example:
         >>> has_answer("It was written by Ada  LOVELACE.", ["ada lovelace"]), has_answer("Adamant", ["Ada"])
         (True, False)
     """
-    tokens = f" {_tokens(text)} "
-    return any(found in tokens for answer in answers if (found := f" {_tokens(answer)} ").strip())
+    decomposed = unicodedata.normalize("NFD", text)
+    tokens = f" {_tokens(decomposed)} "
+    return any(_matches(answer, decomposed, tokens) for answer in answers)
+
+
+def _matches(answer: Answer, text: str, tokens: str) -> bool:
+    if not isinstance(answer, str):
+        return answer.search(text) is not None
+    wanted = f" {_tokens(answer)} "
+    return bool(wanted.strip()) and wanted in tokens
 
 
 def _tokens(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.evaluate.__main__ import main
-from starbucks_retrieval.evaluate.answers import has_answer
+from starbucks_retrieval.evaluate.answers import has_answer, read_answers
 
 
 def by_characters(text, answers):
@@ -81,6 +81,23 @@ def test_top_k_accuracy(files, capsys):
     assert cells[0]["values"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0} and cells[0]["count"] == 3
 
 
+def test_answers_can_be_patterns(files):
+    rows = [
+        {"query_id": "q1", "patterns": ["^BY\\s+Ada\\b"]},  # no case, and not its tokens
+        {"query_id": "q2", "patterns": "[a-z]ari$"},  # a text that begins like a list
+        {"query_id": "q3", "answers": ["a.a"]},  # a text
+    ]
+    (files / "trec.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = read_answers(files / "trec.jsonl")
+    assert [has_answer("so\nby  Ada", answers[query]) for query in ("q1", "q2", "q3")] == [True, False, False]
+    assert has_answer("Safari\nPARI", answers["q2"]) and not has_answer("ari", answers["q2"])
+    (files / "trec.tsv").write_text('query_id\tpatterns\nq1\t["Cafe\u0301|tea"]\n', encoding="utf-8")
+    in_tsv = read_answers(files / "trec.tsv")
+    assert [*in_tsv] == ["q1"] and has_answer("Caf\u00e9s", in_tsv["q1"])  # composed or not
+    (files / "nq.tsv").write_text('query_id\tanswers\nq1\t["Paris"]\n')
+    assert read_answers(files / "nq.tsv") == {"q1": ["Paris"]}  # the header is no question
+
+
 @pytest.mark.parametrize(
     ("argv", "what"),
     [
@@ -89,6 +106,7 @@ def test_top_k_accuracy(files, capsys):
         ("--qrels q.txt --corpus corpus.jsonl", "belongs to --answers"),
         ("--answers absent.jsonl --corpus corpus.jsonl", "no file absent.jsonl"),
         ("--answers bad.jsonl --corpus corpus.jsonl", "bad.jsonl:1: no answers"),
+        ("--answers wrong.jsonl --corpus corpus.jsonl", "wrong.jsonl:1: 'a(' is no regular expression"),
         ("--answers nq.jsonl --corpus small.jsonl", "lacks 3 passages"),
         ("", "--qrels is missing"),
     ],
@@ -96,6 +114,7 @@ def test_top_k_accuracy(files, capsys):
 def test_bad_input_is_two_lines(files, capsys, argv, what):
     (files / "q.txt").write_text("q1 0 d1 1\n")
     (files / "bad.jsonl").write_text('{"query_id": "1", "answers": []}\n')
+    (files / "wrong.jsonl").write_text('{"query_id": "1", "patterns": ["a("]}\n')
     (files / "small.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
     assert run_command(main, ["--run", "run.trec", *argv.split()]) == 2
     error = capsys.readouterr().err.splitlines()
