@@ -33,7 +33,7 @@ from starbucks_retrieval.report.figures import (
 )
 from starbucks_retrieval.report.findings import trained_models
 from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
-from starbucks_retrieval.report.layer_pairs import layer_pairs_table
+from starbucks_retrieval.report.layer_pairs import layer_pairs_figure, layer_pairs_table
 from starbucks_retrieval.report.layer_panels import layers_figure
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
@@ -242,6 +242,7 @@ def _drawings(
         layers_figure(inputs),
         grid_difference_figure(inputs, baseline),
         grid_figure(inputs),
+        layer_pairs_figure(inputs),
         latency_figure(inputs),
         pareto_figure(inputs),
     )

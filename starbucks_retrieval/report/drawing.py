@@ -20,6 +20,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 # The CSS variables of these colours; the page has other values of them for dark screens.
 VARIABLES = {PAPER: "card", INK: "ink", MUTED: "muted", GRID: "line"} | {c: f"m{i}" for i, c in enumerate(COLOURS)}
 _DPI = 160
+_LEGEND_ROW = 0.22  # inches of a further row of the legend
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,20 @@ def _set_axes_style(axes: Any) -> None:
 
 
 def _legend(figure: Any, legend: dict[str, SeriesStyle]) -> None:
+    """Add a legend below the panels, in as many columns as fit, and make room for it."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=escape_matplotlib(label), **line_options(style)) for label, style in legend.items()]
-    columns = min(4, len(lines))
-    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=10)
+    style = {"loc": "outside lower center", "frameon": False, "labelcolor": INK, "fontsize": 10}
+    for columns in range(min(4, len(lines)), 0, -1):
+        made = figure.legend(handles=lines, ncols=columns, **style)
+        needed = made.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi + 0.1
+        width, height = figure.get_size_inches()
+        if needed <= width or columns == 1:
+            break
+        made.remove()
+    more = -(-len(lines) // columns) - 1
+    figure.set_size_inches(max(width, needed), height + _LEGEND_ROW * more)
 
 
 def line_options(style: SeriesStyle) -> dict[str, Any]:

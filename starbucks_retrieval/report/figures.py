@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MAX_PANELS = 3  # data sets of a measure that have a panel each; more of them share a panel of their average
 _MAX_KPIS = 6
-_MAX_NUMBERS = 12  # layers or dims up to which a heat map shows numbers
+_MAX_NUMBERS = 12  # rows or columns up to which a heat map shows numbers
 
 
 def panel_columns(inputs: ReportInputs) -> list[tuple[ColumnGroup, Column]]:
@@ -141,7 +141,8 @@ def grid_figure(inputs: ReportInputs) -> Drawing | None:
         found = _grids(inputs, group, column)
         values = [value for cells in found.values() for value in cells.values()]
         for label, cells in found.items():
-            panels.append(_heat_panel(f"{label}: {panel_title(group, column)}", cells, min(values), max(values), False))
+            title = f"{label}: {panel_title(group, column)}"
+            panels.append(heat_panel(title, _by_layer_and_dim(cells), (min(values), max(values))))
     return drawing_of("grid_values", "The whole grid", panels, {}, [])
 
 
@@ -169,7 +170,8 @@ def grid_difference_figure(inputs: ReportInputs, baseline: MethodResults | None)
         top = max((abs(value) for cells in deltas.values() for value in cells.values()), default=0.0) or 1e-4
         for title, cells in deltas.items():
             if cells:
-                panels.append(_heat_panel(f"{title}: {panel_title(group, column)}", cells, -top, top, True))
+                title = f"{title}: {panel_title(group, column)}"
+                panels.append(heat_panel(title, _by_layer_and_dim(cells), (-top, top), delta=True))
     notes = ["Green: the first is better; pink: the second. The scale is the same on both sides of zero."]
     return drawing_of("grid_deltas", "Where one grid is better than another", panels, {}, notes)
 
@@ -185,20 +187,40 @@ def _grids(inputs: ReportInputs, group: ColumnGroup, column: Column) -> dict[str
     return grids
 
 
-def _heat_panel(title: str, cells: dict[Size, float], low: float, high: float, delta: bool) -> Panel:
+def _by_layer_and_dim(cells: Mapping[Size, float]) -> dict[tuple[int, int], float]:
+    return {(size.layer, size.dim): value for size, value in cells.items()}
+
+
+def heat_panel(
+    title: str,
+    cells: Mapping[tuple[int, int], float],
+    limits: tuple[float, float],
+    names: tuple[str, str] = ("layer", "dimensions"),
+    delta: bool = False,
+) -> Panel:
+    """Return a heat map.
+
+    Args:
+        title: Its title.
+        cells: {(row, column): value}; missing cells are left open.
+        limits: The values at the ends of the colours.
+        names: The names of rows and columns.
+        delta: Whether the values are differences.
+    """
+
     def draw(axes: Axes) -> None:
         import matplotlib
         from matplotlib.colors import Normalize
         from matplotlib.patches import Rectangle
 
-        layers = sorted({size.layer for size in cells})
-        dims = sorted({size.dim for size in cells})
+        rows, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
+        low, high = limits
         # Pink to green: like red to green, but colour-blind readers can distinguish them.
         colours = matplotlib.colormaps["PiYG" if delta else "YlGnBu"]
         scale = Normalize(low, high if high > low else low + 1e-4)
-        numbers = len(layers) <= _MAX_NUMBERS and len(dims) <= _MAX_NUMBERS
-        for size, value in cells.items():
-            x, y = dims.index(size.dim), layers.index(size.layer)
+        numbers = len(rows) <= _MAX_NUMBERS and len(columns) <= _MAX_NUMBERS
+        for (row, column), value in cells.items():
+            x, y = columns.index(column), rows.index(row)
             fill = colours(scale(value))
             axes.add_patch(Rectangle((x, y), 0.97, 0.97, facecolor=fill, linewidth=0))
             if numbers:
@@ -207,16 +229,16 @@ def _heat_panel(title: str, cells: dict[Size, float], low: float, high: float, d
                 shown = text.replace("0.", ".", 1).replace("-", "−")
                 ink = "#fdfdfd" if dark else "#141414"
                 axes.text(x + 0.485, y + 0.5, shown, ha="center", va="center", fontsize=8.5, color=ink)
-        axes.set_xlim(0, len(dims))
-        axes.set_ylim(len(layers), 0)
-        axes.set_xticks([i + 0.485 for i in range(len(dims))], [str(dim) for dim in dims])
-        axes.set_yticks([i + 0.485 for i in range(len(layers))], [str(layer) for layer in layers])
+        axes.set_xlim(0, len(columns))
+        axes.set_ylim(len(rows), 0)
+        axes.set_xticks([i + 0.485 for i in range(len(columns))], [str(one) for one in columns])
+        axes.set_yticks([i + 0.485 for i in range(len(rows))], [str(one) for one in rows])
         axes.tick_params(labelcolor=INK)
-        axes.set_xlabel("dimensions", color=MUTED)
-        axes.set_ylabel("layer", color=MUTED)
+        axes.set_xlabel(names[1], color=MUTED)
+        axes.set_ylabel(names[0], color=MUTED)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    return Panel(title, f"{title} at every layer and dim", draw)
+    return Panel(title, f"{title}: every {names[0]} and {names[1]}", draw)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""The table of queries at one layer against passages at another."""
+"""The table and the heat maps of queries at one layer against passages at another (arXiv 2411.17299, Fig. 5)."""
 
 from __future__ import annotations
 
 import math
 
 from starbucks_retrieval.report.columns import Column, MethodResults, measure_name
+from starbucks_retrieval.report.drawing import Drawing, drawing_of
+from starbucks_retrieval.report.figures import heat_panel
 from starbucks_retrieval.report.inputs import ReportInputs
 from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow
 from starbucks_retrieval.sizes import Size
@@ -40,6 +42,43 @@ def layer_pairs_table(inputs: ReportInputs) -> Table | None:
     ]
     name, title = "layer_pairs", "Queries at one layer, passages at another"
     return Table(name, title, "method and data set", headings, tuple(blocks), notes, rows="queries")
+
+
+def layer_pairs_figure(inputs: ReportInputs) -> Drawing | None:
+    """Draw the matrices of `layer_pairs_table` as heat maps, at the smallest, the middle and the largest dim.
+
+    The panels of one data set and measure have the same scale.
+
+    Args:
+        inputs: The scores.
+
+    Returns:
+        The figure; None where there is no such table.
+    """
+    panels = []
+    columns = dict.fromkeys(column for method in inputs.methods for column, _ in _matrices(method))
+    for column in columns:
+        matrices = {}
+        for method in inputs.methods:
+            dims = sorted(dim for known, dim in _matrices(method) if known == column)
+            for dim in dict.fromkeys(dims[i] for i in (0, len(dims) // 2, -1) if dims):
+                title = f"{method.label}: {column.dataset} {measure_name(column.measure)}, dim {dim}"
+                matrices[title] = _matrix(method, column, dim)
+        values = [value for matrix in matrices.values() for value in matrix.values()]
+        names = ("layer of the queries", "layer of the passages")
+        limits = (min(values), max(values)) if values else (0.0, 0.0)
+        panels += [heat_panel(title, matrix, limits, names) for title, matrix in matrices.items() if matrix]
+    notes = ["The table has all dims."]
+    return drawing_of("layer_pairs", "Queries at one layer, passages at another", panels, {}, notes)
+
+
+def _matrix(method: MethodResults, column: Column, dim: int) -> dict[tuple[int, int], float]:
+    """Return {(layer of the queries, layer of the passages): score}."""
+    layers = {layer for known, *sizes in method.pairs if known == column for layer in (one.layer for one in sizes)}
+    scores = {
+        (side, layer): _score(method, column, side, layer, dim) for side in sorted(layers) for layer in sorted(layers)
+    }
+    return {pair: score for pair, score in scores.items() if score is not None}
 
 
 def _matrices(method: MethodResults) -> list[tuple[Column, int]]:

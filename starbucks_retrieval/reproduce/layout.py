@@ -95,6 +95,11 @@ class _Maker:
                     found = {n: (_less(found[n][0], by_row[baseline][n][0]), []) for n in layers}
                 lines = [TableRow(f"layer {n}", tuple(found[n][0])) for n in layers]
                 blocks.append(Block(title, tuple(lines)))
+                deepest = _method(row, self.scores.get(row.name), layers[-1])  # of rows measured with `asymmetric`
+                if layout == "heat" and any(known == column for known, _ in deepest.cells):
+                    values = {n: [TableCell(deepest.value(column, Size(n, dim))) for dim in dims] for n in layers}
+                    lines = [TableRow(f"layer {n}", tuple(cells)) for n, cells in values.items()]
+                    blocks.append(Block(f"{title}, passages of layer {layers[-1]}", tuple(lines)))
         return blocks
 
     def _layers(
@@ -198,10 +203,12 @@ def _less(cells: Sequence[TableCell], others: Sequence[TableCell]) -> list[Table
     return [TableCell(None if a is None or b is None else a - b) for a, b in pairs]
 
 
-def _method(row: Row, scores: RowScores | None) -> MethodResults:
+def _method(row: Row, scores: RowScores | None, passage_layer: int | None = None) -> MethodResults:
+    """Return the scores of queries and passages of one size, or of passages at the layer that is named."""
     cells: dict[tuple[Column, Size | None], Cell] = {}
     for (name, measure, size, passage_size), cell in (scores.cells if scores else {}).items():
-        if passage_size is None:
+        same = passage_layer is None and passage_size in (None, size)
+        if same or (passage_size is not None and passage_size.layer == passage_layer):
             cells[Column(name, measure), size] = cell
     return MethodResults(row.label or row.name, cells)
 

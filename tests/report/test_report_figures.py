@@ -11,6 +11,7 @@ from starbucks_retrieval.report.cost_figures import cheapest_best, latency_figur
 from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, draw_file, inline_svg, series_styles
 from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
 from starbucks_retrieval.report.inputs import read_inputs
+from starbucks_retrieval.report.layer_pairs import layer_pairs_figure
 from starbucks_retrieval.report.layer_panels import layers_figure
 from starbucks_retrieval.sizes import Size
 
@@ -111,6 +112,25 @@ def test_a_panel_a_layer_and_a_line_a_method(inputs, write):
     assert layers_figure(read_inputs(one[:1])) is None
 
 
+def test_query_layers_against_passage_layers_are_a_heat_map(write):
+    def cells(layers, dims):
+        pairs = [(Size(a, dim), Size(b, dim)) for dim in dims for a in layers for b in layers]
+        return [Cell("site", "RR@10", a, a.layer / 10 + b.layer / 100, 9, passage_size=b) for a, b in pairs]
+
+    one = write("one.json", cells((2, 4), (8,))[:-1], "one", "grid")  # without layer 4 against itself
+    inputs = read_inputs([one, write("four.json", cells((2, 4, 6), (4, 8, 16, 32)), "four", "grid")])
+    drawing = layer_pairs_figure(inputs)
+    assert drawing is not None
+    titles = [f"four: site RR@10, dim {dim}" for dim in (4, 16, 32)]  # the table has the others
+    assert [panel.title for panel in drawing.panels] == ["one: site RR@10, dim 8", *titles]
+    first, second, *_ = (drawn(panel) for panel in drawing.panels)
+    assert [text.get_text() for text in first.texts] == [".220", ".240", ".420"]
+    assert [label.get_text() for label in second.get_yticklabels()] == ["2", "4", "6"]
+    assert (second.get_xlabel(), second.get_ylabel()) == ("layer of the passages", "layer of the queries")
+    assert first.patches[0].get_facecolor() == second.patches[0].get_facecolor()  # one scale
+    assert first.texts[1].get_position()[0] > first.texts[0].get_position()[0]  # passages from left to right
+
+
 def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
     inputs = read_inputs(two_methods)
     assert [
@@ -119,7 +139,8 @@ def test_without_grids_and_costs_there_is_nothing_to_draw(two_methods):
         latency_figure(inputs),
         pareto_figure(inputs),
         layers_figure(inputs),
-    ] == [None] * 5
+        layer_pairs_figure(inputs),
+    ] == [None] * 6
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
@@ -152,6 +173,27 @@ def test_labels_are_no_mathematics(write):
     drawing = effectiveness_figure(inputs, inputs.choose_sizes())
     assert drawing is not None
     assert b"&lt;b&gt;" in draw_file(drawing, "svg")
+
+
+def test_a_legend_of_long_labels_is_as_wide_as_its_figure(write, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures, legend = [], Figure.legend
+    monkeypatch.setattr(Figure, "legend", lambda self, **more: (figures.append(self), legend(self, **more))[1])
+    for width in (20, 90):  # two of the long ones are wider than a panel, and so is one of the longest
+        labels = [f"{name * width}" for name in "xyz"]
+        files = [
+            write(f"{label[:3]}.json", [Cell("web", "RR@10", Size(n, 8), 0.5, 9) for n in (2, 4)], label)
+            for label in labels
+        ]
+        inputs = read_inputs(files)
+        drawing = effectiveness_figure(inputs, inputs.choose_sizes())
+        assert drawing is not None and len(drawing.panels) == 1
+        draw_file(drawing, "png")
+        (box,) = [one.get_window_extent() for one in figures[-1].legends]
+        page = figures[-1].bbox
+        assert 0 <= box.x0 < box.x1 <= page.x1 and box.y0 >= 0
+        assert figures[-1].axes[0].get_window_extent().height > 0.5 * page.height
 
 
 def test_styles_repeat_when_colours_run_out_and_published_ones_are_hollow():

@@ -15,6 +15,7 @@ from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.claims import judge
+from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.made import make_data
 from starbucks_retrieval.reproduce.results import RowScores, check_queries, collect
 from starbucks_retrieval.sizes import Size
@@ -244,6 +245,22 @@ def test_a_claim_about_passages_of_another_layer_reads_those_scores(tmp_path):
     for layer, verdict in ((6, "confirmed"), (3, "not testable here")):
         scores = {name: row(name, {"1:2": value}, passages=layer) for name, value in (("SRL", 0.6), ("bare", 0.5))}
         assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
+
+
+def test_a_heat_map_shows_passages_of_the_last_layer_too(tmp_path):
+    path = tmp_path / "heat.yaml"
+    path.write_text(TABLE.replace("sizes: 2:32,12:768", "sizes: grid\nlayout: heat"))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    values = {(1, 1): 0.1, (1, 6): 0.2, (6, 1): 0.3, (6, 6): 0.4}
+    cells = {
+        ("MS MARCO", "RR@10", Size(a, 2), Size(b, 2)): Cell("MS MARCO", "RR@10", Size(a, 2), value, 9, passage_size=Size(b, 2))
+        for (a, b), value in values.items()
+    }  # fmt: skip
+    table = make_table(plan, "heat", {"SRL": RowScores("SRL", cells, {}, {}), "bare": row("bare", {"1:2": 0.5})}, {})
+    shown = {block.title: [line.cells[0].value for line in block.rows] for block in table.blocks}
+    assert shown["SRL, MS MARCO RR@10"] == [0.1, 0.4]
+    assert shown["SRL, MS MARCO RR@10, passages of layer 6"] == [0.2, 0.4]
+    assert "bare, MS MARCO RR@10, passages of layer 6" not in shown
 
 
 def test_rows_of_other_queries_are_refused():
