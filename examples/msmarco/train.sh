@@ -30,11 +30,11 @@ starbucks)
   [ -e "$start/training.json" ] || die "$start is not pre-trained yet" "pretrain.sh"
   ;;
 srl) train_flags=(--preset starbucks-msmarco) ;;
-2dmse) train_flags=(--preset starbucks-msmarco --objective 2dmse) ;;
+2dmse) train_flags=(--preset 2dmse-msmarco) ;;
 2dmse-v2) train_flags=(--preset 2dmse-v2-msmarco) ;;
 mrl) train_flags=(--preset mrl-msmarco --train_dims "$(dims_of "$SIZES")") ;;
 separate) train_flags=(--preset separate-msmarco) ;;
-full) train_flags=(--preset separate-msmarco --objective full) ;;
+full) train_flags=(--preset full-msmarco) ;;
 esac
 
 rows=$WORK/negatives/bm25.jsonl

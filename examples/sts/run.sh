@@ -108,7 +108,7 @@ train_method() { # METHOD
   starbucks | srl) train_stage train "$output" "$made_from" --preset "starbucks-sts$released" "${train_flags_here[@]}" --sizes "$SIZES" ;;
   2dmse) train_stage train "$output" "$made_from" --preset "2dmse-sts$released" "${train_flags_here[@]}" --sizes "$SIZES" ;;
   mrl) train_stage train "$output" "$made_from" --preset mrl-sts "${train_flags_here[@]}" --train_dims "$(dims_of "$SIZES")" ;;
-  full) train_stage train "$output" "$made_from" --preset mrl-sts --objective full "${train_flags_here[@]}" ;;
+  full) train_stage train "$output" "$made_from" --preset full-sts "${train_flags_here[@]}" ;;
   separate)
     for size in ${SIZES//,/ }; do
       train_stage train "$output/$(size_folder "$size")" "$made_from" --preset "$separate_preset" "${train_flags_here[@]}" --sizes "$size"
