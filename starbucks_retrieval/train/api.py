@@ -13,7 +13,7 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.plan import open_dev_set, plan_training
+from starbucks_retrieval.train.plan import TrainPlan, open_dev_set, plan_training
 from starbucks_retrieval.trainer import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings, recipe_of, rows_per_step
@@ -81,10 +81,10 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
             NaN, or the output folder holds other files.
     """
     with locked_output_dir(settings, arguments.overwrite_output_dir) as resume:
-        return _train(arguments, settings, resume)
+        return _train(plan_training(arguments, settings), resume)
 
 
-def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str | None) -> dict[str, Any]:
+def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
@@ -95,14 +95,13 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
 
-    output = Path(str(settings.output_dir))
+    arguments, settings, output = plan.arguments, plan.settings, plan.output
     set_seed(settings.seed)
-    plan = plan_training(arguments)
     options = plan.objective.options
     log.info("objective %s; sizes: %s", arguments.objective, plan.objective.sizes)
     score = "cosine" if options.normalize else "dot product"
     log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
-    dev = open_dev_set(arguments, settings.seed)
+    dev = open_dev_set(plan)
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
     teacher: tuple[Teacher, TeacherMap] | None = None
@@ -111,7 +110,7 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
     def record(_: Any) -> None:
         full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
         taught = {"teacher": record_of(*teacher)} if teacher else {}
-        fitted = build.fit_record(arguments, plan, output)
+        fitted = build.fit_record(plan)
         write_json(
             output / "training.json", {**describe(full), **fitted, **taught, "history": trainer.state.log_history}
         )
@@ -120,26 +119,14 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         history = trainer.state.log_history
         if done:  # the weights are those of this step
             history = [entry for entry in history if entry.get("step", 0) <= _kept_step(trainer.state, settings)]
-        recipe = {
-            ("training queries" if plan.labelled else "training texts"): len(data),
-            "steps": trainer.state.global_step,
-            ("queries per step" if plan.labelled else "texts per step"): rows_per_step(settings),
-            **({"passages per query": plan.group_size} if plan.labelled else {}),
-            "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
-            **({"anchor weight": plan.anchor_weight} if plan.labelled else {}),
-            **({"shares of the data": shares} if shares else {}),
-            **({"projections": plan.projections} if plan.projections != "none" else {}),
-            **({"teacher": plan.teacher.name} if plan.teacher else {}),
-            **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
-            **recipe_of(settings),
-        }
+        recipe = _recipe(plan, len(data), trainer.state.global_step, shares)
         write_card(output, arguments, plan.lengths, trainer.model, recipe, history)
 
     try:
-        data = build.training_set(arguments, settings, plan, cache)
+        data = build.training_set(plan, cache)
         with build.unsharded_loading(settings):
-            encoder, start = build.load_encoder(arguments, settings, plan, data, bool(resume))
-            anchor = build.load_anchor(arguments, plan, encoder, start)
+            encoder, start = build.load_encoder(plan, data, bool(resume))
+            anchor = build.load_anchor(plan, encoder, start)
             taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
             guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
         ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
@@ -149,17 +136,17 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         configuration |= {name: one.fingerprint for name, one in named.items() if one is not None}
         first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
         if taught is not None and anchor is not None:
-            teacher = taught, build.teacher_map(settings, plan, data, taught, anchor, bool(resume))
+            teacher = taught, build.teacher_map(plan, data, taught, anchor, bool(resume))
         mixture = data.mixture(arguments.sampling_exponent, block)
         if len(mixture.counts) > 1:
             short = [Path(name).name for name in arguments.collections]
             shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(short, mixture.shares))
             log.info("shares of the training rows: %s", shares)
         trainer = StarbucksTrainer(
-            model=build.training_module(arguments, settings, plan, encoder, anchor, teacher, guide),
+            model=build.training_module(plan, encoder, anchor, teacher, guide),
             args=settings,
             train_dataset=data,
-            data_collator=build.collator(arguments, plan, encoder, taught, guide),
+            data_collator=build.collator(plan, encoder, taught, guide),
             mixture=mixture,
             dev=dev,
             projection_learning_rate=arguments.projection_learning_rate,
@@ -180,6 +167,24 @@ def _train(arguments: TrainArguments, settings: TrainingArguments, resume: str |
         "seconds": round(result.metrics["train_runtime"], 1),
         "loss": result.training_loss,
         "dev": {key: value for key, value in (dev_scores or [{}])[-1].items() if key.startswith("eval_")},
+    }
+
+
+def _recipe(plan: TrainPlan, rows: int, steps: int, shares: str) -> dict[str, Any]:
+    """Return the entries of the model card about the training; `shares` is empty for one data set."""
+    arguments, unit = plan.arguments, "queries" if plan.labelled else "texts"
+    return {
+        f"training {unit}": rows,
+        "steps": steps,
+        f"{unit} per step": rows_per_step(plan.settings),
+        **({"passages per query": plan.group_size} if plan.labelled else {}),
+        "dropout": "the backbone's" if arguments.dropout is None else arguments.dropout,
+        **({"anchor weight": plan.anchor_weight} if plan.labelled else {}),
+        **({"shares of the data": shares} if shares else {}),
+        **({"projections": plan.projections} if plan.projections != "none" else {}),
+        **({"teacher": plan.teacher.name} if plan.teacher else {}),
+        **({"LoRA": f"rank {arguments.lora_r}, alpha {arguments.lora_alpha}"} if arguments.lora else {}),
+        **recipe_of(plan.settings),
     }
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from starbucks_retrieval.models.config import model_file
 from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.parsing import read_json
-from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.options import own_in_batch
 from starbucks_retrieval.train.plan import TrainPlan, count_texts, open_collection, open_texts, texts_of_fit
 from starbucks_retrieval.trainer import START
@@ -33,22 +32,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def fit_record(arguments: TrainArguments, plan: TrainPlan, output: Path) -> dict[str, Any]:
+def fit_record(plan: TrainPlan) -> dict[str, Any]:
     """Return what training.json says about the fit that the projections started from: texts, and λ of each layer.
 
     Args:
-        arguments: Flags of `train`.
         plan: The plan of the run.
-        output: The output folder.
 
     Returns:
         {} without such a fit, or if the model's folder no longer has its record.
     """
     record: str | Path | None = None
     if plan.projections == "fit":
-        record = output / START / RECORD
+        record = plan.output / START / RECORD
     elif plan.projections == "kept":
-        record = model_file(arguments.model_name_or_path, RECORD)
+        record = model_file(plan.arguments.model_name_or_path, RECORD)
     if record is None or not Path(record).is_file():
         return {}
     found = read_json(record)
@@ -78,13 +75,11 @@ def unsharded_loading(settings: TrainingArguments) -> Iterator[None]:
 
 
 def load_encoder(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, data: TrainingSet | TextSet, resume: bool
+    plan: TrainPlan, data: TrainingSet | TextSet, resume: bool
 ) -> tuple[NestedEncoder, Projections | None]:
     """Load the encoder that is trained, with the projections that it starts from.
 
     Args:
-        arguments: Flags of `train`.
-        settings: transformers' settings.
         plan: The plan of the run.
         data: The training data, whose texts a fit needs.
         resume: Whether the run is resumed.
@@ -99,6 +94,7 @@ def load_encoder(
     depth = None if plan.objective.depth == plan.model.num_layers else max(1, plan.objective.depth)
     if depth is not None:
         log.info("layers above %d are not loaded: no size uses them", depth)
+    arguments, settings = plan.arguments, plan.settings
     name = arguments.model_name_or_path
     encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=arguments.dropout)
     layers, found = plan.config.projected_layers, encoder.projections
@@ -113,10 +109,9 @@ def load_encoder(
             loaded.config = plan.config
             return loaded
 
-        output = Path(str(settings.output_dir))
         fitted = layers if plan.labelled else tuple(sorted({*layers, plan.model.num_layers}))
         start = new_projections(
-            plan.projections, whole, fitted, data.sample_texts, plan.lengths, output, resume, settings.seed
+            plan.projections, whole, fitted, data.sample_texts, plan.lengths, plan.output, resume, settings.seed
         )
         encoder.projections = start.subset(layers)
     if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
@@ -130,13 +125,10 @@ def load_encoder(
     return encoder, start
 
 
-def load_anchor(
-    arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder, start: Projections | None
-) -> NestedEncoder | None:
+def load_anchor(plan: TrainPlan, encoder: NestedEncoder, start: Projections | None) -> NestedEncoder | None:
     """Load the frozen copy of the start model, None if the run has none.
 
     Args:
-        arguments: Flags of `train`.
         plan: The plan of the run.
         encoder: The encoder that is trained.
         start: The projections of the start model.
@@ -147,7 +139,7 @@ def load_anchor(
     if plan.labelled and not plan.anchor_weight > 0:
         return None
     layers = plan.objective.largest.layer if plan.labelled else None
-    anchor = NestedEncoder.from_pretrained(arguments.model_name_or_path, layers=layers, device="cpu")
+    anchor = NestedEncoder.from_pretrained(plan.arguments.model_name_or_path, layers=layers, device="cpu")
     if plan.projections == "kept" and anchor.projections is not None and not plan.labelled:
         anchor.projections.requires_grad_(False)  # the model's own, with the last layer's whatever the sizes are
     else:
@@ -159,19 +151,13 @@ def load_anchor(
 
 
 def teacher_map(
-    settings: TrainingArguments,
-    plan: TrainPlan,
-    data: TrainingSet | TextSet,
-    teacher: Teacher,
-    anchor: NestedEncoder,
-    resume: bool,
+    plan: TrainPlan, data: TrainingSet | TextSet, teacher: Teacher, anchor: NestedEncoder, resume: bool
 ) -> TeacherMap:
     """Return the map of another teacher's embeddings, equal in every process.
 
     The first process fits it and keeps it in the output folder, so that a resumed run goes on with the same bits.
 
     Args:
-        settings: transformers' settings.
         plan: The plan of the run.
         data: Texts.
         teacher: The teacher.
@@ -185,13 +171,13 @@ def teacher_map(
     from starbucks_retrieval.train.texts import TextSet
 
     assert isinstance(data, TextSet)
-    path = map_path(Path(str(settings.output_dir)))
+    path = map_path(plan.output)
     texts = data
 
     def fit() -> None:
         for encoder in (anchor, teacher.encoder):
             if encoder is not None:
-                encoder.to(settings.device)
+                encoder.to(plan.settings.device)
         fit_map(teacher, anchor, texts.sample(texts_of_fit(plan)), plan.lengths).save(path)
 
     if not (resume and path.is_file()):
@@ -200,8 +186,6 @@ def teacher_map(
 
 
 def training_module(
-    arguments: TrainArguments,
-    settings: TrainingArguments,
     plan: TrainPlan,
     encoder: NestedEncoder,
     anchor: NestedEncoder | None,
@@ -211,8 +195,6 @@ def training_module(
     """Return the module that is trained.
 
     Args:
-        arguments: Flags of `train`.
-        settings: transformers' settings.
         plan: The plan of the run.
         encoder: The encoder.
         anchor: The frozen start model, if the run has one.
@@ -222,6 +204,7 @@ def training_module(
     from starbucks_retrieval.train.distil_module import DistilModule
     from starbucks_retrieval.train.module import Chunks, TrainingModule
 
+    arguments, settings = plan.arguments, plan.settings
     chunks = Chunks(
         arguments.max_tokens_per_chunk, arguments.gc_q_chunk_size, arguments.gc_p_chunk_size, arguments.grad_cache
     )
@@ -239,25 +222,21 @@ def training_module(
 
 
 def collator(
-    arguments: TrainArguments, plan: TrainPlan, encoder: NestedEncoder, teacher: Teacher | None, guide: Teacher | None
+    plan: TrainPlan, encoder: NestedEncoder, teacher: Teacher | None, guide: Teacher | None
 ) -> Collator | TextCollator:
     """Return what makes token ids of a batch; arguments as of `training_module`."""
     from starbucks_retrieval.train.collator import Collator
     from starbucks_retrieval.train.texts import TextCollator
 
     if plan.labelled:
-        return Collator(encoder, arguments.false_negatives == "mask", guide.inputs if guide else None)
+        return Collator(encoder, plan.arguments.false_negatives == "mask", guide.inputs if guide else None)
     return TextCollator(encoder, plan.lengths, teacher.inputs if teacher else None)
 
 
-def training_set(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, cache: Path
-) -> TrainingSet | TextSet:
+def training_set(plan: TrainPlan, cache: Path) -> TrainingSet | TextSet:
     """Read the training data, once for all processes of a machine.
 
     Args:
-        arguments: Flags of `train`.
-        settings: transformers' settings.
         plan: The plan of the run.
         cache: The folder of the files that the processes map.
 
@@ -268,12 +247,13 @@ def training_set(
     from starbucks_retrieval.train.teacher import StoredRows
     from starbucks_retrieval.train.texts import TextSet
 
+    settings = plan.settings
     if not plan.labelled:
         with settings.main_process_first(local=True, desc="reading the texts"):
             if settings.local_process_index == 0:
                 find_row = StoredRows(plan.teacher).find if plan.teacher and plan.teacher.stores else None
-                sources = open_texts(arguments, dataclasses.replace(plan.config, query_prefix="", passage_prefix=""))
-                TextSet.write(sources, count_texts(arguments, settings, plan), cache, find_row)
+                sources = open_texts(plan, dataclasses.replace(plan.config, query_prefix="", passage_prefix=""))
+                TextSet.write(sources, count_texts(plan), cache, find_row)
             return TextSet(cache, plan.config)
     config = plan.config
     affixes = (config.passage_field_separator, config.query_prefix, config.passage_prefix)
@@ -282,12 +262,12 @@ def training_set(
         settings.seed,
         *affixes,
         with_scores=plan.with_scores,
-        in_batch=own_in_batch(arguments),
+        in_batch=own_in_batch(plan.arguments),
         with_plain=plan.guide is not None,
     )
     with settings.main_process_first(local=True, desc="reading the training data"):
         read = settings.local_process_index == 0
-        for one in arguments.data_sets:
-            rows, corpus = open_collection(one, arguments, plan.scored_pairs)
+        for one in plan.arguments.data_sets:
+            rows, corpus = open_collection(one, plan)
             data.add(one.name, rows, corpus, cache, plan.scored_pairs, read, one)
     return data

@@ -11,7 +11,6 @@ from starbucks_retrieval.data import Group, Passage, Records, ScoredPair
 from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
 from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
 from starbucks_retrieval.train.data import MissingCounts, check_rows
 from starbucks_retrieval.train.mixture import DataSet
@@ -37,20 +36,19 @@ class DataSample:
     no_negatives: bool
 
 
-def sample_data(one: DataSet, arguments: TrainArguments, plan: TrainPlan) -> DataSample:
+def sample_data(one: DataSet, plan: TrainPlan) -> DataSample:
     """Read all rows of a small collection, or the first rows of a large one.
 
     Args:
         one: The data set.
-        arguments: Flags of `train`.
         plan: The plan of the run: its kind of data, its group size, and whether it needs a teacher's scores.
 
     Raises:
         UserError: `train` would refuse a row that was read.
     """
-    name, split = one.name, one.dataset_split or arguments.dataset_split or "train"
+    name, split = one.name, one.dataset_split or plan.arguments.dataset_split or "train"
     group_size = one.train_group_size or plan.group_size
-    rows, corpus = open_collection(one, arguments, plan.scored_pairs)
+    rows, corpus = open_collection(one, plan)
     judged = not plan.scored_pairs and (beir_folder(name) or find_ir(name, split))
     complete = bool(judged) or is_small(rows.source)  # an opened collection of judgements is in memory
     stream = iter(rows if complete else itertools.islice(rows, SAMPLE))

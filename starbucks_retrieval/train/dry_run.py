@@ -50,18 +50,18 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     Raises:
         UserError: `train` would refuse the flags, the backbone or the data that were read.
     """
-    plan = plan_training(arguments)
-    samples = [sample_data(one, arguments, plan) for one in arguments.data_sets] if plan.labelled else []
-    _check_dev_set(arguments, settings.seed)
-    rows = _total([sample.count for sample in samples]) if plan.labelled else _count_texts(arguments, settings, plan)
-    mixture = _mixture(samples, arguments, settings)
+    plan = plan_training(arguments, settings)
+    samples = [sample_data(one, plan) for one in arguments.data_sets] if plan.labelled else []
+    _check_dev_set(plan)
+    rows = _total([sample.count for sample in samples]) if plan.labelled else _count_texts(plan)
+    mixture = _mixture(samples, plan)
     steps = count_steps(settings, rows.number if mixture is None else len(mixture))
     parameters = plan.model.backbone_parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
-    query, passage = _mean_tokens(samples[0], plan) if plan.labelled else (_mean_text_tokens(arguments, plan), 0.0)
+    query, passage = _mean_tokens(samples[0], plan) if plan.labelled else (_mean_text_tokens(plan), 0.0)
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
     mean = max(3, round((query + plan.group_size * passage) / (1 + plan.group_size)))
-    seconds = tokens / settings.world_size * _seconds_per_token(arguments, settings, plan, mean)
+    seconds = tokens / settings.world_size * _seconds_per_token(plan, mean)
     if plan.teacher is not None:
         _check_teacher(plan.teacher, rows)
     figures = {
@@ -84,28 +84,29 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
         "seconds": None if steps is None else steps * seconds,
     }
     unsure = [name for name, sample in zip(arguments.collections, samples) if sample.no_negatives]
-    return Preview(_lines(figures, arguments, plan, rows, unsure), figures)
+    return Preview(_lines(figures, plan, rows, unsure), figures)
 
 
-def _mixture(samples: Sequence[DataSample], arguments: TrainArguments, settings: TrainingArguments) -> Mixture | None:
+def _mixture(samples: Sequence[DataSample], plan: TrainPlan) -> Mixture | None:
     """Return the mixture of data sets, None if a number of rows is unknown. Raises UserError as the run would."""
     counts = [sample.count.number for sample in samples if sample.count.number is not None]
     if not samples or len(counts) < len(samples):
         return None
-    batch = rows_per_step(settings) if arguments.same_source_batches else 0
+    arguments = plan.arguments
+    batch = rows_per_step(plan.settings) if arguments.same_source_batches else 0
     found = Mixture(counts, [one.weight for one in arguments.data_sets], arguments.sampling_exponent, batch)
     if all(sample.count.exact for sample in samples):
         found.check(arguments.collections)
     return found
 
 
-def _check_dev_set(arguments: TrainArguments, seed: int) -> None:
+def _check_dev_set(plan: TrainPlan) -> None:
     """Read the dev set as `train` would, if it is small and local."""
-    path = arguments.eval_dataset_path
+    path = plan.arguments.eval_dataset_path
     folder = beir_folder(path or "")
     files = [path] if folder is None else [str(file) for file in folder.glob("*.*") if file.is_file()]
     if path and Path(path).expanduser().exists() and all(is_small(file) for file in files if file):
-        open_dev_set(arguments, seed)
+        open_dev_set(plan)
 
 
 def _total(counts: Sequence[RecordCount]) -> RecordCount:
@@ -115,20 +116,18 @@ def _total(counts: Sequence[RecordCount]) -> RecordCount:
     return RecordCount(sum(numbers), all(count.exact for count in counts))
 
 
-def _count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan) -> RecordCount:
-    shares = quotas(
-        [source.count for source in open_texts(arguments, plan.config)], count_texts(arguments, settings, plan)
-    )
+def _count_texts(plan: TrainPlan) -> RecordCount:
+    shares = quotas([source.count for source in open_texts(plan, plan.config)], count_texts(plan))
     numbers = [share for share in shares if share is not None]
     return RecordCount(None, False) if len(numbers) < len(shares) else RecordCount(sum(numbers), False)
 
 
-def _mean_text_tokens(arguments: TrainArguments, plan: TrainPlan) -> float:
+def _mean_text_tokens(plan: TrainPlan) -> float:
     """Return the mean number of tokens of the first texts, an equal number from each source."""
-    sources = open_texts(arguments, plan.config)
+    sources = open_texts(plan, plan.config)
     first = list(itertools.islice(mixed(sources, [SAMPLE] * len(sources)), SAMPLE * len(sources)))
     if not first:
-        raise UserError(f"{', '.join(arguments.collections)} hold empty texts only", "check the files")
+        raise UserError(f"{', '.join(plan.arguments.collections)} hold empty texts only", "check the files")
     lengths = dict(zip((True, False), plan.lengths))
     kinds = {kind: [text for text, is_query in first if is_query is kind] for kind in (True, False)}
     total = sum(len(texts) * plan.model.mean_tokens(texts, lengths[kind]) for kind, texts in kinds.items() if texts)
@@ -157,12 +156,11 @@ def _mean_tokens(sample: DataSample, plan: TrainPlan) -> tuple[float, float]:
     return query, plan.model.mean_tokens(passages, passage_max) if passages else float(passage_max)
 
 
-def _seconds_per_token(
-    arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan, mean_length: int
-) -> float:
+def _seconds_per_token(plan: TrainPlan, mean_length: int) -> float:
     """Return the seconds that one token of a training step takes on this device."""
     import torch
 
+    arguments, settings = plan.arguments, plan.settings
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
     chunk = arguments.max_tokens_per_chunk or (16384 if settings.device.type == "cuda" else 1024)
     layer = plan.model.layer_seconds(mean_length, chunk, str(settings.device), dtype)
@@ -178,10 +176,8 @@ def _check_teacher(teacher: TeacherSource, rows: RecordCount) -> None:
         raise too_few_texts(rows.number, teacher.width)
 
 
-def _lines(
-    figures: dict[str, Any], arguments: TrainArguments, plan: TrainPlan, rows: RecordCount, unsure: list[str]
-) -> list[tuple[str, str]]:
-    config = plan.config
+def _lines(figures: dict[str, Any], plan: TrainPlan, rows: RecordCount, unsure: list[str]) -> list[tuple[str, str]]:
+    arguments, config = plan.arguments, plan.config
     steps = "an unknown number of" if figures["steps"] is None else f"{figures['steps']:,}"
     tokens = f"{figures['mean_query_tokens']:.0f} and {figures['mean_passage_tokens']:.0f} tokens on average"
     score = f"{'cosine' if config.normalize else 'dot product'}, temperature {config.temperature:g}"

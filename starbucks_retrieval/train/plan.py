@@ -40,6 +40,8 @@ class TrainPlan:
     """Everything about a training run that is known before weights and data are read. A dry run prints it.
 
     Attributes:
+        arguments: Flags of `train`.
+        settings: Flags of transformers.
         model: The backbone's configuration.
         scored_pairs: Whether the data are scored pairs of sentences, instead of training groups.
         objective: The loss over all sizes, with its options.
@@ -52,6 +54,8 @@ class TrainPlan:
         guide: An encoder whose scores decide which negatives are left out, or None.
     """
 
+    arguments: TrainArguments
+    settings: TrainingArguments
     model: ModelInfo
     scored_pairs: bool
     objective: Objective
@@ -62,6 +66,11 @@ class TrainPlan:
     projections: Mode = "none"
     teacher: TeacherSource | None = None
     guide: TeacherSource | None = None
+
+    @property
+    def output(self) -> Path:
+        """The folder of the model."""
+        return Path(str(self.settings.output_dir))
 
     @property
     def with_scores(self) -> bool:
@@ -80,12 +89,13 @@ class TrainPlan:
         return sum(hidden * (hidden + 1 if layer else int(self.model.hf_config.vocab_size)) for layer in layers)
 
 
-def plan_training(arguments: TrainArguments) -> TrainPlan:
+def plan_training(arguments: TrainArguments, settings: TrainingArguments) -> TrainPlan:
     """Return the plan of a training run. No weights are read, and nothing is written.
 
     Args:
         arguments: Flags of `train`. Without `--train_group_size`, a group has 8 passages for retrieval, 1 for scored
             pairs, and 2 otherwise.
+        settings: Flags of transformers, from `settings_of`.
 
     Raises:
         UserError: The flags contradict each other, the backbone or the data, or a package is missing.
@@ -122,7 +132,8 @@ def plan_training(arguments: TrainArguments) -> TrainPlan:
     if not config.include_prompt:
         _check_prefixes(arguments.data_sets, config)
     guide = find_guide(arguments)
-    return TrainPlan(model, pairs, objective, config, group_size, anchor_weight, lengths, mode, teacher, guide)
+    loss = (objective, config, group_size, anchor_weight)
+    return TrainPlan(arguments, settings, model, pairs, *loss, lengths, mode, teacher, guide)
 
 
 def _check_prefixes(data_sets: Iterable[DataSet], config: EncoderConfig) -> None:
@@ -181,19 +192,19 @@ def _labelled(arguments: TrainArguments) -> bool:
     return labelled
 
 
-def open_collection(one: DataSet, arguments: TrainArguments, scored_pairs: bool) -> tuple[Records, Records | None]:
+def open_collection(one: DataSet, plan: TrainPlan) -> tuple[Records, Records | None]:
     """Open a training collection.
 
     Args:
         one: The data set.
-        arguments: The flags; they name the split and the corpus of a data set that names none.
-        scored_pairs: Read scored pairs instead of training groups.
+        plan: The plan of the run, whose flags name the split and the corpus of a data set that names none.
 
     Returns:
         The rows, and the corpus that they refer to, or None.
     """
+    arguments = plan.arguments
     source = _source_of(one, arguments)
-    if scored_pairs:
+    if plan.scored_pairs:
         return open_pairs(one.name, **source), None
     groups = open_groups(one.name, **source)
     corpus = one.corpus_path or arguments.corpus_path or arguments.corpus_name
@@ -207,32 +218,28 @@ def _source_of(one: DataSet, arguments: TrainArguments) -> dict[str, Any]:
     return {"config": arguments.dataset_config, "split": one.dataset_split or arguments.dataset_split}
 
 
-def open_texts(arguments: TrainArguments, config: EncoderConfig) -> list[TextSource]:
+def open_texts(plan: TrainPlan, config: EncoderConfig) -> list[TextSource]:
     """Open the texts of training without labels: `--dataset_path` and `--dataset_name` as passages, and `--query_path`.
 
     Args:
-        arguments: The flags.
+        plan: The plan of the run.
         config: Has the prefixes.
 
     Raises:
         UserError: No source is named, or one is missing, empty or unreadable.
     """
+    arguments = plan.arguments
     queries = arguments.query_path or []
     passages = [name for name in arguments.collections if name not in queries]
     with_ids = arguments.teacher_embeddings is not None
     return open_sources(passages, queries, config, arguments.dataset_split, with_ids)
 
 
-def count_texts(arguments: TrainArguments, settings: TrainingArguments, plan: TrainPlan) -> int | None:
-    """Return how many texts are read: `--max_texts`, else what the steps and a fit need, None for all.
-
-    Args:
-        arguments: The flags.
-        settings: transformers' settings.
-        plan: The plan of the run.
-    """
-    if arguments.max_texts or settings.max_steps <= 0:
-        return arguments.max_texts
+def count_texts(plan: TrainPlan) -> int | None:
+    """Return how many texts are read: `--max_texts`, else what the steps and a fit need, None for all."""
+    settings = plan.settings
+    if plan.arguments.max_texts or settings.max_steps <= 0:
+        return plan.arguments.max_texts
     fit = TEXTS_PER_DIM * plan.model.hidden_size if plan.projections == "fit" else 0
     return max(fit, texts_of_fit(plan), settings.max_steps * rows_per_step(settings))
 
@@ -242,12 +249,8 @@ def texts_of_fit(plan: TrainPlan) -> int:
     return 0 if plan.teacher is None else TEXTS_PER_DIM * plan.teacher.width
 
 
-def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
-    """Read the dev set that is scored during training.
-
-    Args:
-        arguments: Flags of `train`: those that begin with `eval`, and `task`.
-        seed: Seed of the sample of passages that `--eval_max_passages` asks for.
+def open_dev_set(plan: TrainPlan) -> DevSet | None:
+    """Read the dev set that is scored during training, which the flags name that begin with `eval`.
 
     Returns:
         The dev set: pairs for `--task sts`, else queries and passages; None if no dev set is given.
@@ -257,6 +260,7 @@ def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
     """
     from starbucks_retrieval.train.trainer import DevPairs, DevRetrieval
 
+    arguments = plan.arguments
     path, split = arguments.eval_dataset_path, arguments.eval_dataset_split
     if not path:
         return None
@@ -265,7 +269,7 @@ def open_dev_set(arguments: TrainArguments, seed: int) -> DevSet | None:
             problem = f"--eval_measures {arguments.dev_measures}: similarity is measured by spearman"
             raise UserError(problem, "drop the flag")
         return DevPairs(path, split)
-    return DevRetrieval(path, split, arguments.dev_measures, arguments.eval_max_passages, seed)
+    return DevRetrieval(path, split, arguments.dev_measures, arguments.eval_max_passages, plan.settings.seed)
 
 
 def _has_scored_pairs(arguments: TrainArguments) -> bool:
