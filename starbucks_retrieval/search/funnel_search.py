@@ -13,13 +13,12 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, SearchResults, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
-from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
+from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.floats import to_float32
 
-_READ_AT_ONCE = 2**23  # numbers of the vectors that are read together
+_READ_AT_ONCE = 2**22  # numbers of the vectors that are read together; larger arrays get new pages for every call
 
 
 # Replaces exact search in the first step: takes queries [queries, dim] and a depth, and returns up to `depth` distinct
@@ -100,8 +99,9 @@ def rescore(
 ) -> SearchResults:
     """Return the `keep` best of each query's rows by exact score, as one later step of a funnel does.
 
-    The result is that of scoring all rows exactly and ordering them by `best`, bit for bit; rows that cannot be among
-    the best by their score in single precision are not scored exactly.
+    All rows are scored exactly, in parts that stay in the cache. Leaving out some by their scores in single precision
+    first costs more: products of this form are divided by the linear algebra library among threads of its own, one caller
+    at a time, and these keep processors waiting that could gather rows.
 
     Args:
         queries: [queries, dim].
@@ -114,56 +114,20 @@ def rescore(
     Returns:
         Rows and scores, both [queries, min(keep, candidates)].
     """
-    candidates = rows.shape[1]
-    gathered = plan_memory(memory, len(rows), candidates, store.count, store.spec.size.dim).gathered
-    scored = keep + 32 + keep // 32
-    if 2 * scored > candidates or candidates > gathered:
-        return best(rows, score_candidates(queries, rows, store, gathered), keep, store)
-    chosen = np.empty((len(rows), scored), rows.dtype)
-    scores = np.empty((len(rows), scored), np.float32)
-    outside = np.empty(len(rows), np.float32)
-    doubles = double_error(queries, store.largest_norm)
-    exact = queries.astype(np.float64)
+    plan = plan_memory(memory, len(rows), rows.shape[1], store.count, store.spec.size.dim)
     threads = min(threads or os.cpu_count() or 1, len(rows))
-    many = max(1, min(gathered // candidates, len(rows)) // threads)
-    few = min(many, max(1, _READ_AT_ONCE // store.spec.size.dim // candidates))
-    many -= many % few
+    gathered = max(1, plan.gathered // threads)
+    if store.mapped:  # else opening a shard takes time, and rows are read for as many queries as memory allows
+        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // store.spec.size.dim))
+    scores = np.empty(rows.shape, np.float32)
 
     def score_share(share: slice) -> None:
-        # Queries are scored a few at a time, so that their vectors stay in the cache, in one reused buffer. There one
-        # product of all queries with all vectors costs less than gathering the vectors of each query.
-        buffer = np.empty((few * candidates, store.spec.size.dim), np.float32)
-        for start in range(share.start, share.stop, few):
-            group = slice(start, min(start + few, share.stop))
-            distinct, positions = np.unique(rows[group], return_inverse=True)
-            positions = positions.reshape(-1, candidates)
-            if store.mapped:
-                stored = store.vectors(distinct)
-            else:  # opening a shard takes time, so rows are read for many queries
-                if (start - share.start) % many == 0:
-                    needed = np.unique(rows[start : min(start + many, share.stop)])
-                    read = store.vectors(needed)
-                stored = read[np.searchsorted(needed, distinct)]
-            vectors = to_float32(stored, buffer[: len(distinct)])
-            rough = np.take_along_axis(queries[group] @ vectors.T, positions, 1)  # [group, candidates]
-            order = np.argpartition(-rough, scored, axis=1)[:, : scored + 1]
-            kept, outside[group] = order[:, :-1], np.take_along_axis(rough, order[:, -1:], 1)[:, 0]
-            chosen[group] = np.take_along_axis(rows[group], kept, 1)
-            for i, line in enumerate(np.take_along_axis(positions, kept, 1), start):
-                scores[i] = score_rows(vectors, line, exact[i], doubles[i])
+        scores[share] = score_candidates(queries[share], rows[share], store, gathered)
 
     length = -(-len(rows) // threads)
-    shares = [slice(start, min(start + length, len(rows))) for start in range(0, len(rows), length)]
     with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
-        list(pool.map(score_share, shares))
-    found, scores = best(chosen, scores, keep, store)
-    # Where a row that was not scored exactly might belong to the results, all rows of the query are.
-    highest = outside + single_error(queries, store.largest_norm) + doubles
-    doubtful = np.flatnonzero(highest.astype(np.float32) >= scores[:, -1])
-    if len(doubtful):
-        all_scores = score_candidates(queries[doubtful], rows[doubtful], store, gathered)
-        found[doubtful], scores[doubtful] = best(rows[doubtful], all_scores, keep, store)
-    return found, scores
+        list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
+    return best(rows, scores, keep, store)
 
 
 def _query_vectors(

@@ -48,16 +48,15 @@ def test_rescore_equals_scoring_all_rows(open_written, name, store_dtype, mapped
                 assert found[1].tobytes() == expected[1].tobytes()
 
 
-def test_few_passages_are_scored_twice(open_written, monkeypatch):
-    """Random scores are settled by the first look; equal ones need all candidates."""
-    again = []
+@pytest.mark.parametrize("keep", [5, 400])
+def test_threads_share_the_queries(open_written, monkeypatch, keep):
+    """Of long results too, which one thread made before."""
+    shares = []
     real = module.score_candidates
     monkeypatch.setattr(
-        module, "score_candidates", lambda queries, *rest: again.append(len(queries)) or real(queries, *rest)
+        module, "score_candidates", lambda queries, *rest: shares.append(len(queries)) or real(queries, *rest)
     )
+    store = open_written([f"d{i}" for i in range(COUNT)], corpora()["plain"], "plain")
     queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
-    for name, expected in [("plain", 0), ("tied", 30)]:
-        store = open_written([f"d{i}" for i in range(COUNT)], corpora()[name], name)
-        rescore(queries, shortlists(30, 500), 10, store, 10**9)
-        assert sum(again) == expected
-        again.clear()
+    rescore(queries, shortlists(30, 500), keep, store, 10**9, threads=3)
+    assert shares == [10, 10, 10]
