@@ -79,8 +79,8 @@ def judge(plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str
 
     above is confirmed if the mean difference is positive and more scores are significantly higher than lower; on_par if
     two one-sided tests with Holm's correction find every set within the margin (values of queries are averaged over the
-    sizes; correlations are tested at each size); gain if the mean difference is positive at one part of the table, and
-    larger than at the other.
+    sizes; correlations are tested at each size); gain if `above` is confirmed at one part of the table, and the mean
+    difference is larger there than at the other.
 
     Args:
         plan: The plan of the table.
@@ -151,7 +151,7 @@ def _judge_gain(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown
         parts.append(found)
     first, second = parts
     told = f"{claim.row} less {claim.than} at {_name(claim.at)}: {first}; at {_name(claim.against)}: {second}."
-    holds = first.mean > 0 and first.mean > second.mean
+    holds = first.mean > max(0, second.mean) and first.count(1) > first.count(-1)
     return Verdict(claim, CONFIRMED if holds else NOT_CONFIRMED, told)
 
 

@@ -94,8 +94,8 @@ class Claim:
         id: A short name.
         says: The claim.
         row, than: The rows that are compared.
-        kind: above: `row` scores higher than `than`. on_par: it scores within `margin`. gain: the difference between the
-            rows is larger at `at` than at `against`.
+        kind: above: `row` scores higher than `than`. on_par: it scores within `margin`. gain: it scores higher at `at`, by more
+            than at `against`.
         sets: The sets that count (default: all of the table).
         sizes: The sizes that count (default: all of the table).
         passage_layer: The layer of the passages, in rows measured with `asymmetric`; None where it is that of the queries.

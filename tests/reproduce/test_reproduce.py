@@ -232,8 +232,16 @@ def test_a_gain_compares_two_parts_of_a_table(tmp_path):
     )
     plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
     plan.scale.__dict__["testable"] = True
-    for small, verdict in ((0.6, "confirmed"), (0.5, "not confirmed")):
+    for small, one_query, verdict in (
+        (0.6, False, "confirmed"),
+        (0.5, False, "not confirmed"),
+        (0.6, True, "not confirmed"),
+    ):
         scores = {"SRL": row("SRL", {"1:2": small, "6:48": 0.55}), "bare": row("bare", {"1:2": 0.5, "6:48": 0.5})}
+        if one_query:  # the mean is the same, by a single query
+            of_size = scores["SRL"].cells["MS MARCO", "RR@10", Size.parse("1:2"), None]
+            bare = scores["bare"].cells["MS MARCO", "RR@10", Size.parse("1:2"), None]
+            of_size.values.update(bare.values, q0=bare.values["q0"] + 3.0)
         assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
 
 
