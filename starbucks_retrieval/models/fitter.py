@@ -113,7 +113,14 @@ class Fitter:
         dtype: torch.dtype | None = None,
         label: str | None = None,
     ) -> None:
-        """Add texts, passages and queries in turns, until they end or the fitter is full; see `NestedEncoder.fit`.
+        """Add texts, passages and queries in turns, until they end or the fitter is full.
+
+        Args:
+            passages: Texts without prefixes; empty ones are left out.
+            queries: Likewise.
+            max_tokens: The largest rows x longest row of a batch.
+            dtype: The autocast dtype; None computes in float32.
+            label: Shows progress under this name; None shows none.
 
         Raises:
             UserError: An item is not a text.
