@@ -123,7 +123,18 @@ def _bytes(job: Job, scale: Scale) -> int:
 
 
 def _what(job: Job) -> str:
-    names = ("preset", "objective", "sizes", "seed", "dataset_path", "data", "layers", "dims")
+    names = (
+        "preset",
+        "objective",
+        "sizes",
+        "seed",
+        "dataset_name",
+        "dataset_path",
+        "data",
+        "answers",
+        "layers",
+        "dims",
+    )
     parts = [f"{name} {' '.join(map(str, _words(job.flags[name])))}" for name in names if name in job.flags]
     return f"{job.stage}: {', '.join(parts)}"
 

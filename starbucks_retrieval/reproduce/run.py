@@ -90,6 +90,8 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
         UserError: A stage failed; the message names its log.
     """
     began = now()
+    for job in jobs:
+        _drop_searched(job, root)  # where an earlier run was killed before it did
     waiting = unfinished(jobs, root)
     log.info("%d jobs, of which %d are finished", len(jobs), len(jobs) - len(waiting))
     for number, job in enumerate(waiting, 1):
@@ -103,9 +105,14 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
                 _forget(folder, job)
                 title = f"[{number}/{len(waiting)}] {job.command(root)}"
                 steps.run(job.stage, title, lambda job=job, left=left: _work(job, root, child, left), resumes=True)  # type: ignore[misc]
-        if job.stage == "search":  # nothing else reads the embeddings, which can be larger than all the rest
-            for stores in job.needs:
-                shutil.rmtree(stores.folder(root) / stores.output, ignore_errors=True)
+        _drop_searched(job, root)
+
+
+def _drop_searched(job: Job, root: Path) -> None:
+    """Remove the embeddings of a finished search: nothing else reads them, and they can be larger than all the rest."""
+    if job.stage == "search" and is_done(job, root):
+        for stores in job.needs:
+            shutil.rmtree(stores.folder(root) / stores.output, ignore_errors=True)
 
 
 def _forget(folder: Path, job: Job) -> None:

@@ -155,9 +155,11 @@ def test_answers_are_searched_and_forums_count_as_one_set(tmp_path, caplog):
     means = [cell.value for cell in grid if cell.size == Size(6, 48)]
     forum = cells["CQADupStack", "nDCG@10", Size(6, 48), None]
     assert len(means) == 2 and forum.value == pytest.approx(sum(means) / 2) and forum.count == 34
+    jobs["encode"].folder(out).joinpath("stores").mkdir()  # as a run that was killed after its search
     with caplog.at_level(logging.INFO):  # embeddings that nothing needs any more are not made again
         run.run_jobs(plan.jobs(), out, child=False, minutes=None)
     assert "5 jobs, of which 5 are finished" in caplog.text
+    assert not jobs["encode"].folder(out).joinpath("stores").exists()
     jobs["search"].folder(out).joinpath("runs", "L1-D2.trec").unlink()
     assert not run.unfinished(plan.jobs(), out)
     jobs["evaluate"].folder(out).joinpath("results.json").unlink()
