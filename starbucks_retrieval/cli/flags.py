@@ -68,7 +68,7 @@ def as_flag_values(arguments: Any) -> None:
         value = getattr(arguments, field.name)
         if isinstance(value, list | tuple) and field.name in ("size", "sizes"):
             value = ",".join(map(str, value))
-        elif value is not None and scalar_type(hints[field.name]) == (str, True):
+        elif isinstance(value, str | os.PathLike | list | tuple) and scalar_type(hints[field.name]) == (str, True):
             value = [_as_text(one) for one in ([value] if isinstance(value, str | os.PathLike) else value)]
         setattr(arguments, field.name, _as_text(value))
 
