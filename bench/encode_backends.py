@@ -33,6 +33,8 @@ def main() -> None:
     flags = common.parser(__doc__.splitlines()[0])
     flags.add_argument("--texts", type=int, default=256, help="passages a round")
     flags.add_argument("--max_tokens_per_batch", type=int, default=4096, help="rows x longest of a batch")
+    names = [f"{backend}-{dtype}" for backend, dtype in _KINDS]
+    flags.add_argument("--backends", nargs="+", choices=names, default=names, help="torch-fp32 is always measured")
     settings = flags.parse_args()
     base = Backbone.open(minilm())
     encoder = NestedEncoder.from_pretrained(base.path, device="cpu")
@@ -40,6 +42,8 @@ def main() -> None:
     rows = encoder.tokenize(texts, 196)
     runtimes: dict[str, Backend] = {}
     for backend, dtype in _KINDS:
+        if f"{backend}-{dtype}" not in ("torch-fp32", *settings.backends):
+            continue
         try:
             found = open_backend(backend, encoder, base.sizes, dtype, rows[:300] if dtype == "int8" else None)
         except UserError as error:

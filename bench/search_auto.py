@@ -25,11 +25,14 @@ import torch
 from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import import_faiss
-from starbucks_retrieval.search.funnel import CODES, Funnel
+from starbucks_retrieval.search.funnel import CODES, INDEX, Funnel
 from starbucks_retrieval.search.funnel_auto import DIMS
 from starbucks_retrieval.search.funnel_choice import choose_funnel
+from starbucks_retrieval.search.funnel_indexes import IndexStep, index_steps
 from starbucks_retrieval.search.funnel_quality import JudgedQuality
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
+from starbucks_retrieval.search.indexes import build_index
+from starbucks_retrieval.search.indexes.manifest import read_manifest
 from starbucks_retrieval.search.pairs import open_pairs
 from starbucks_retrieval.search.stores import SlicedStore, stored_sizes, write_vectors
 from starbucks_retrieval.sizes import Size
@@ -49,6 +52,9 @@ def main() -> None:
     flags.add_argument("--shallow", default="0:128@1000", help="first step of the funnel to compare with")
     flags.add_argument("--funnel", default=None, help="measure this one instead of choosing")
     flags.add_argument("--codes", nargs="*", default=list(CODES), help="codes to try")
+    flags.add_argument(
+        "--index", nargs="*", default=[], help="factories of indexes to build at the deepest size and try"
+    )
     settings = flags.parse_args()
     sizes = stored_sizes(settings.passage_reps)
     full = sizes[-1]
@@ -62,8 +68,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if settings.passages > real:
             stores = _filled(stores, settings.passages, Path(folder), settings.seed)
+        steps: list[IndexStep] = []
+        for number, factory in enumerate(settings.index):
+            built = Path(folder) / f"index-{number}"
+            build_index(stores[full], factory, built, seed=settings.seed)
+            steps += index_steps({built: read_manifest(built)}, stores, named=True)
         for batch_size in settings.batch_size:
-            _compare(settings, queries, ids, stores, batch_size, report)
+            _compare(settings, queries, ids, stores, steps, batch_size, report)
 
 
 def _filled(stores: dict[Size, EmbeddingStore], count: int, folder: Path, seed: int) -> dict[Size, EmbeddingStore]:
@@ -88,6 +99,7 @@ def _compare(
     queries: dict[Size, np.ndarray],
     ids: list[str],
     stores: dict[Size, EmbeddingStore],
+    indexes: list[IndexStep],
     batch_size: int,
     report: common.Report,
 ) -> None:
@@ -101,14 +113,21 @@ def _compare(
         torch.set_num_threads(1)
         import_faiss().omp_set_num_threads(1)
         options |= {"threads": 1}
-    shares: dict[str, float] = {}
+    shares: dict[str, Any] = {}
     if settings.funnel:
         chosen = Funnel.parse(settings.funnel).at_depth(10)
     else:
         timed: dict[str, Any] = {"timer": _processor_time} if settings.clock == "processor" else {}
-        choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, codes=settings.codes, **options, **timed)
+        timed |= {"codes": settings.codes, "indexes": indexes}
+        choice = choose_funnel(queries, ids, stores, tune, seed=settings.seed, **options, **timed)
         print(choice, choice.finalists, file=sys.stderr, flush=True)
         chosen, shares = choice.funnel, {"share_on_tuning": round(choice.score / choice.full_score, 4)}
+        taken = (choice.load_index, choice.index_search or "")
+        indexes = [step for step in indexes if (step.folder, step.parameters) == taken]
+        if indexes:
+            shares["index"] = (
+                f"{settings.index[int(indexes[0].folder.rpartition('-')[2])]} {indexes[0].parameters}".strip()
+            )
     tested = [row for row, name in enumerate(ids) if name in test]
     quality = JudgedQuality([test[ids[row]] for row in tested], stores[full])
     asked = {size: own[tested] for size, own in queries.items()}
@@ -118,7 +137,12 @@ def _compare(
     scores, contenders = {}, {}
     for name, funnel in funnels.items():
         step, held = funnel.steps[0], dict(stores)
-        first = code_shortlister(step, stores[step.size], seed=settings.seed) if step.code else None
+        first = None
+        if step.code:
+            by_index = step.code == INDEX
+            first = (
+                indexes[0].shortlister() if by_index else code_shortlister(step, stores[step.size], seed=settings.seed)
+            )
         if first is None:
             size = step.size
             held[size] = SlicedStore(stores[size], size.dim)  # a copy: its memory is given back
