@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.lazy import public_names
@@ -38,12 +39,50 @@ from starbucks_retrieval.report.layer_panels import layers_figure
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
 from starbucks_retrieval.report.tables import Table
+from starbucks_retrieval.sizes import ALIASES_HELP
 from starbucks_retrieval.version import __version__
 
-__all__ = ["Report", "report"]
+__all__ = ["Report", "ReportArguments", "report"]
 __dir__ = public_names(__name__)
 
 _MAX_DETAIL = 4000  # characters of one key of a result file that the page shows
+
+
+@dataclass
+class ReportArguments:
+    """Report"""
+
+    input: list[str] = flag(None, "result files of evaluate, sts, transfer, grid; LABEL=file renames", required=True)
+    output_dir: str = flag(None, "folder for tables, figures and index.html", required=True)
+    sizes: str | None = flag(
+        None, f"the sizes of the tables: 2:32,4:64; all; or size aliases (default: those of the files). {ALIASES_HELP}"
+    )
+    baseline: str | None = flag(None, "label that the others are tested against, by size and data set")
+    correction: Correction = flag("none", "for several comparisons; see --family", rare=True)
+    family: Family = flag(
+        "size", "what it covers: the methods on one data set at one size, or all comparisons of the table", rare=True
+    )
+    margin: float | None = flag(
+        None, "largest difference that does not matter: also tests whether methods are equivalent to the baseline"
+    )
+    correlation_test: CorrelationTest = flag(
+        "fisher", "what marks correlations: fisher as published, or williams where all pairs are kept", rare=True
+    )
+    measures: list[str] | None = flag(None, "measures to show (default: all in the files)")
+    seeds: bool = flag(False, "files of one label are runs of several seeds: show means, test over queries and seeds")
+    models: list[str] | None = flag(
+        None, "LABEL=folder of methods scored by evaluate: were all trained with the same negatives, data and lengths?"
+    )
+    strict: bool = flag(False, "fail, and write nothing, where they were not", rare=True)
+    published: str | None = flag(None, "reference_results.json: adds the paper's scores, labelled as published")
+    title: str = flag("Every size, measured", "title of the page")
+    note: list[str] | None = flag(
+        None, "sentences below every table, such as what the methods have in common", rare=True
+    )
+    no_figures: bool = flag(False, "tables and page only; needs no matplotlib")
+
+    def __post_init__(self) -> None:
+        as_flag_values(self)
 
 
 @dataclass(frozen=True)
@@ -112,74 +151,47 @@ class Report:
         return list(dict.fromkeys((source.path, _details(source.more)) for source in self.sources if source.more))
 
 
-def report(
-    inputs: str | Path | Sequence[str | Path],
-    output_dir: str | Path,
-    *,
-    sizes: str | None = None,
-    baseline: str | None = None,
-    correction: Correction = "none",
-    family: Family = "size",
-    margin: float | None = None,
-    correlation_test: CorrelationTest = "fisher",
-    measures: Sequence[str] | None = None,
-    seeds: bool = False,
-    models: Sequence[str] | None = None,
-    strict: bool = False,
-    published: str | Path | None = None,
-    title: str = "Every size, measured",
-    note: Sequence[str] | None = None,
-    no_figures: bool = False,
-) -> Report:
+def report(arguments: ReportArguments) -> Report:
     """Write tables, figures and index.html from result files. Equal inputs give equal bytes.
 
+    Each file appears complete or not at all.
+
     Args:
-        inputs: Result files of evaluate, sts, transfer or grid, each `path` or `LABEL=path`.
-        output_dir: The folder for all files. Each file appears complete or not at all.
-        sizes: The sizes of the tables (`2:32,4:64`, `all`, size aliases); by default those of the files.
-        baseline: The label that the others are tested against, by size and data set.
-        correction: The correction for several comparisons.
-        family: What it covers: the methods on one data set at one `size`, or all comparisons of the `table`.
-        margin: The largest difference that does not matter, for tests of equivalence with the baseline.
-        correlation_test: The test that marks correlations: `fisher` as published, or `williams`, for files with all pairs.
-        measures: The measures to show; None shows all.
-        seeds: Files of one label are runs of several seeds, whose means are shown.
-        models: `LABEL=folder` of methods whose result files do not know their models (evaluate's): their training.json says
-            whether all methods saw the same negatives, data and lengths.
-        strict: Raise UserError where they did not, instead of a warning.
-        published: A reference_results.json, whose scores of the paper are added to the tables.
-        title: The heading of the page.
-        note: Sentences below every table.
-        no_figures: Write tables and page only, without matplotlib.
+        arguments: Flags of `report`.
 
     Raises:
         UserError: A file cannot be read, files contradict each other, a label or size is unknown, or matplotlib is
             missing. Nothing is written then.
+
+    Example:
+        >>> report(ReportArguments(["small.json", "big.json"], "page"))  # doctest: +SKIP
     """
-    specs = [inputs] if isinstance(inputs, str | Path) else inputs
-    if correction not in CORRECTIONS:
-        raise UserError(f"there is no correction {correction!r}", f"take one of {', '.join(CORRECTIONS)}")
-    if Path(output_dir).exists() and not Path(output_dir).is_dir():
+    output_dir, margin, baseline = Path(arguments.output_dir), arguments.margin, arguments.baseline
+    if arguments.correction not in CORRECTIONS:
+        raise UserError(f"there is no correction {arguments.correction!r}", f"take one of {', '.join(CORRECTIONS)}")
+    if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"{output_dir} is a file, a folder is needed", "name another folder with --output_dir")
     if margin is not None:
         check_margin(margin)
         if baseline is None:
             raise UserError("--margin needs something to be on par with", "name it with --baseline")
-    found = read_inputs(specs, measures=measures, seeds=seeds, models=trained_models(models or ()))
-    if strict and found.unlike:
+    models = trained_models(arguments.models or ())
+    found = read_inputs(arguments.input, measures=arguments.measures, seeds=arguments.seeds, models=models)
+    if arguments.strict and found.unlike:
         raise UserError(found.unlike[0], "train them alike, or leave out --strict")
-    model_sizes = found.choose_sizes(sizes)
+    model_sizes = found.choose_sizes(arguments.sizes)
     reference = _baseline(found, baseline)
-    printed = read_published(published) if published else NO_PUBLISHED
-    marker = SignificanceMarks(reference, correction, family, margin, correlation_test)
-    if not no_figures:
+    printed = read_published(arguments.published) if arguments.published else NO_PUBLISHED
+    marker = SignificanceMarks(reference, arguments.correction, arguments.family, margin, arguments.correlation_test)
+    if not arguments.no_figures:
         import_matplotlib()  # takes a second: paths, labels and sizes are checked before
     tables = [
-        replace(table, notes=[*table.notes, *(note or ())]) for table in _tables(found, model_sizes, marker, printed)
+        replace(table, notes=[*table.notes, *(arguments.note or ())])
+        for table in _tables(found, model_sizes, marker, printed)
     ]
-    drawings = [] if no_figures else list(_drawings(found, model_sizes, reference, printed))
+    drawings = [] if arguments.no_figures else list(_drawings(found, model_sizes, reference, printed))
     result = Report(
-        title=title,
+        title=arguments.title,
         subtitle=_describe_inputs(found, model_sizes),
         kpis=choose_kpis(found, model_sizes),
         warnings=[*found.warnings, *found.unlike],
@@ -192,9 +204,9 @@ def report(
     files |= {f"{drawing.name}.{kind}": draw_file(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
     files["index.html"] = result.to_html().encode("utf-8")
     for name, content in files.items():
-        with atomic_writer(Path(output_dir) / name) as out:
+        with atomic_writer(output_dir / name) as out:
             out.write(content)
-    return replace(result, paths=tuple(Path(output_dir) / name for name in files))
+    return replace(result, paths=tuple(output_dir / name for name in files))
 
 
 def _baseline(inputs: ReportInputs, label: str | None) -> MethodResults | None:

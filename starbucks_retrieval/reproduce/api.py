@@ -10,7 +10,7 @@ from starbucks_retrieval.cli.command import readable
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer, write_text
-from starbucks_retrieval.report import report
+from starbucks_retrieval.report import ReportArguments, report
 from starbucks_retrieval.reproduce import ReproduceArguments
 from starbucks_retrieval.reproduce.claims import judge
 from starbucks_retrieval.reproduce.estimate import estimate
@@ -114,15 +114,16 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
         notes = [f"Measured at this scale: {plan.scale.about}.", *map(str, verdicts)]
         sizes = None if plan.table.sizes == "grid" else str(plan.sizes)
         measured = {measure for row in scores.values() for _, measure, _, _ in row.cells}
-        report(
+        page = ReportArguments(
             inputs,
-            folder / "page",
+            str(folder / "page"),
             sizes=sizes,
             baseline=baseline,
             measures=sorted(measured.intersection(measure for _, measure in columns)),  # not all that the jobs measure
             title=plan.table.title,
             note=notes,
         )
+        report(page)
     write_text(folder / "commands.txt", "".join(f"{job.command(root)}\n" for job in plan.jobs(arguments.only)))
     return {
         "output": str(folder),

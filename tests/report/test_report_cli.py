@@ -10,7 +10,7 @@ import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.report import report
+from starbucks_retrieval.report import ReportArguments, report
 from starbucks_retrieval.report.__main__ import main
 from starbucks_retrieval.sizes import Size
 
@@ -56,7 +56,7 @@ def files(two_methods, write):
 
 
 def test_a_note_stands_under_every_table(files, tmp_path):
-    report(files, tmp_path / "out", note=["All are trained alike."], no_figures=True)
+    report(ReportArguments(files, tmp_path / "out", note=["All are trained alike."], no_figures=True))
     tables = sorted((tmp_path / "out").glob("*.md"))
     assert len(tables) == 3 and all("- All are trained alike.\n" in path.read_text() for path in tables)
     assert (tmp_path / "out" / "index.html").read_text().count("All are trained alike.") == 3
@@ -82,7 +82,7 @@ def test_everything_is_written(files, tmp_path, capsys):
 def test_two_runs_give_the_same_bytes_of_a_page_that_fetches_nothing(files, tmp_path):
     pytest.importorskip("matplotlib")
     for name in ("one", "two"):
-        report(files, tmp_path / name, baseline="old", title=NASTY)
+        report(ReportArguments(files, tmp_path / name, baseline="old", title=NASTY))
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
     fetches_nothing_and_escapes_everything(tmp_path / "one")
@@ -105,7 +105,7 @@ def fetches_nothing_and_escapes_everything(folder):
 
 
 def test_the_page_says_where_figures_come_from(files, tmp_path):
-    report(files, tmp_path / "out", no_figures=True)
+    report(ReportArguments(files, tmp_path / "out", no_figures=True))
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     for word in ("models/&lt;x&gt;", "9.9 abcdef0123", "Python 3.11, torch 2.13", "new.json", "grid1.json"):
         assert word in text
@@ -153,7 +153,9 @@ def test_serious_findings_stand_on_top(write, tmp_path, capsys):
 
 
 def test_only_figures_without_sizes_make_a_page(write, tmp_path):
-    done = report(write("a.json", [Cell("web", "RR@10", None, 0.5, 4)]), tmp_path / "out", no_figures=True)
+    done = report(
+        ReportArguments(write("a.json", [Cell("web", "RR@10", None, 0.5, 4)]), tmp_path / "out", no_figures=True)
+    )
     assert [table.name for table in done.tables] == ["by_size"]
     assert "| no size | ours | 0.5000 |" in (tmp_path / "out" / "by_size.md").read_text()
 

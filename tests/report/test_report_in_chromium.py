@@ -5,7 +5,7 @@ from __future__ import annotations
 import chromium
 import pytest
 
-from starbucks_retrieval.report import report
+from starbucks_retrieval.report import ReportArguments, report
 
 from .conftest import costs, grid
 
@@ -41,7 +41,7 @@ def page(two_methods, write, tmp_path):
 
     third = write("third.json", [Cell("web", "nDCG@10", Size(4, 16), 0.9, 4)], "third")
     long = write("long.json", grid(0.2), "a-very-long-label_" * 8, "grid", costs=costs())
-    report([*two_methods, third, long], tmp_path / "out", baseline="old")
+    report(ReportArguments([*two_methods, third, long], tmp_path / "out", baseline="old"))
     return tmp_path / "out"
 
 
