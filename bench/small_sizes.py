@@ -214,10 +214,11 @@ def score(context: Context, model: Path, folder: Path) -> dict[str, dict[str, fl
     small = context.sizes.split(",")[:-1] if own == layers else [f"{own}:{dim // 3}"]
     searches = [[size] for size in [*small, f"{own}:{dim}"]]
     sizes = [*small, f"{own}:{dim}"]
-    if 0 in find_config(str(model), layers, dim).projected_layers:
-        deep = f"{layers}:128"
-        searches += [[LAYER_0], [f"0:{dim}"], ["1:128"], [deep], [deep, LAYER_0], [deep, "1:128"]]
-        sizes = [LAYER_0, f"0:{dim}", "1:128", *sizes, deep]
+    projected = find_config(str(model), layers, dim).projected_layers
+    if 0 in projected:
+        deep, shallow = f"{layers}:128", [LAYER_0, *(["1:128"] if 1 in projected else [])]
+        searches += [[f"0:{dim}"], [deep], *([size] for size in shallow), *([deep, size] for size in shallow)]
+        sizes = [f"0:{dim}", *shallow, *sizes, deep]
     sizes = [str(size) for size in sorted({Size.parse(size) for size in sizes})]
     found = {}
     for name in context.sets:
