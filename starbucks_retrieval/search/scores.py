@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from starbucks_retrieval.store.floats import to_float32
+from starbucks_retrieval.store.floats import check_finite
 
-_CACHE = 2**19  # bytes of vectors in double precision that stay in the cache while they are scored
+_CACHE = 2**19  # bytes of vectors, in double precision, that stay in the cache while they are scored
 
 
 class VectorSource(Protocol):
@@ -65,32 +65,36 @@ def double_error(queries: np.ndarray, largest_norm: float) -> np.ndarray:
 def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
     """Return inner products as float32 that are the same bits on every machine: [rows].
 
-    The product of the linear algebra library is used where every value within its error bound rounds to the same
-    float32. The other scores, about one in a million, are summed in a fixed order.
+    A sum in any order is used where every value within its error bound rounds to the same float32. The other scores,
+    about one in a million, are summed in a fixed order.
 
     Args:
-        vectors: [rows, dim] float64 holding float32 numbers.
+        vectors: [rows, dim] float16, or float32, or float64 holding float32 numbers.
         query: [dim] float64 holding float32 numbers.
         error: `double_error` of the query.
     """
-    fast = vectors @ query
+    # A product of the linear algebra library would wait for those of other threads.
+    fast = np.einsum("ij,j->i", vectors, query)
     scores = (fast + 2 * error).astype(np.float32)
     doubtful = scores != (fast - 2 * error).astype(np.float32)
     if doubtful.any():
-        scores[doubtful] = _fixed_order(vectors[doubtful], query)
+        scores[doubtful] = _fixed_order(vectors[doubtful].astype(np.float64), query)
     return scores + np.float32(0)  # no negative zero, which a run would show
 
 
 def score_rows(vectors: np.ndarray, rows: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
     """Return `inner_products` of the given rows of `vectors` as float32: [len(rows)].
 
-    Rows are converted a few at a time so that they stay in the CPU cache, which halves the time.
+    Rows are gathered a few at a time so that they stay in the CPU cache, which halves the time.
 
     Args:
-        vectors: [any, dim] float32.
+        vectors: [any, dim] float16 or float32.
         rows: At least one row number of `vectors`, in any order.
         query: [dim] float64 holding float32 numbers.
         error: `double_error` of the query.
+
+    Raises:
+        UserError: A number is NaN or infinite, which means that the store is damaged.
 
     Example:
         >>> score_rows(np.eye(3, dtype=np.float32), np.array([2, 0]), np.array([0.5, 0.0, 0.25]), 1e-15).tolist()
@@ -98,13 +102,14 @@ def score_rows(vectors: np.ndarray, rows: np.ndarray, query: np.ndarray, error: 
     """
     dim = vectors.shape[1]
     at_once = min(max(16, _CACHE // (8 * dim)), len(rows))
-    single, double = np.empty((at_once, dim), np.float32), np.empty((at_once, dim), np.float64)
+    part = np.empty((at_once, dim), vectors.dtype)
     scores = np.empty(len(rows), np.float32)
     for start in range(0, len(rows), at_once):
         chunk = rows[start : start + at_once]
-        np.take(vectors, chunk, axis=0, out=single[: len(chunk)], mode="clip")  # any other mode buffers `out`
-        double[: len(chunk)] = single[: len(chunk)]
-        scores[start : start + len(chunk)] = inner_products(double[: len(chunk)], query, error)
+        np.take(vectors, chunk, axis=0, out=part[: len(chunk)], mode="clip")  # any other mode buffers `out`
+        scores[start : start + len(chunk)] = inner_products(part[: len(chunk)], query, error)
+    if not np.isfinite(scores).all():
+        check_finite(vectors)
     return scores
 
 
@@ -126,7 +131,7 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource,
         for left in range(0, rows.shape[1], width):
             part = rows[top : top + height, left : left + width]
             needed, positions = _unique(part, store.count)
-            vectors = to_float32(store.vectors(needed))
+            vectors = store.vectors(needed)
             for i, line in enumerate(positions, top):
                 scores[i, left : left + width] = score_rows(vectors, line, exact[i], errors[i])
     return scores

@@ -5,7 +5,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search import scores as scores_module
 from starbucks_retrieval.search.engines import plan_memory
-from starbucks_retrieval.search.scores import double_error, inner_products, single_error
+from starbucks_retrieval.search.scores import double_error, inner_products, score_rows, single_error
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 31, 128, 769])
@@ -31,6 +31,19 @@ def test_scores_do_not_depend_on_other_rows():
     alone = [inner_products(row[None], query[0].astype(np.float64), error)[0] for row in vectors]
     all_doubtful = inner_products(vectors, query[0].astype(np.float64), 1e6)
     assert together.tolist() == alone == all_doubtful.tolist()
+
+
+def test_float16_gives_the_bits_of_float32_and_damage_is_told():
+    rng = np.random.default_rng(0)
+    stored = rng.standard_normal((300, 40)).astype(np.float16)
+    query, rows = rng.standard_normal(40).astype(np.float32).astype(np.float64), rng.permutation(300)
+    error = double_error(query[None], 20.0)[0]
+    half, single = (score_rows(vectors, rows, query, error) for vectors in (stored, stored.astype(np.float32)))
+    assert half.tobytes() == single.tobytes()
+    for number in (np.inf, np.nan):
+        stored[rows[7], 3] = number
+        with pytest.raises(UserError, match="damaged"):
+            score_rows(stored, rows, query, error)
 
 
 def test_a_sum_between_two_floats_is_summed_in_a_fixed_order():
