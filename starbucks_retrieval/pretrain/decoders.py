@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config, layers_of, truncated_view
+from starbucks_retrieval.models.attention import attend
 from starbucks_retrieval.pretrain import PretrainOptions
 from starbucks_retrieval.pretrain.masks import IGNORED
 
@@ -105,18 +106,8 @@ def two_stream_attention(
     projected, keys, values = (
         x.flatten(0, 1).unflatten(-1, (parts.heads, -1)).transpose(1, 2) for x in (projected, keys, values)
     )
-    context = _attend(projected, keys, values, mask, dropout)
+    context = attend(projected, keys, values, mask, dropout)
     return context.transpose(1, 2).flatten(2).unflatten(0, (sizes, batch))
-
-
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """Return softmax(queries · keysᵀ / √width) · values of each head, all [batch, heads, rows or tokens, width]."""
-    if queries.device.type != "cpu" or queries.dtype != torch.bfloat16:
-        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
-    # The backward pass of torch's fused attention takes five times as long here.
-    scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    return functional.dropout(weights, dropout) @ values
 
 
 @dataclass(frozen=True)

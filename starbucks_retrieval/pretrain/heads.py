@@ -139,8 +139,6 @@ def load_masked_lm(
     """
     from transformers import AutoModelForMaskedLM
 
-    from starbucks_retrieval.models.mpnet import share_bias
-
     # load_backbone checks everything but the head.
     backbone, tokenizer, config = load_backbone(name_or_path, dropout=dropout)
     if config.head:
@@ -160,6 +158,8 @@ def load_masked_lm(
                 name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
     if hf_config.model_type == "mpnet":
+        from starbucks_retrieval.models.mpnet import share_bias
+
         share_bias(model.base_model)
     if report and report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"]))

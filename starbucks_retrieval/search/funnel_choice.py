@@ -220,10 +220,8 @@ def choose_funnel(
     chosen = fastest if fastest == alone else max(near, key=lambda funnel: (share(finalists[funnel]), -times[funnel]))
     first = chosen.steps[0]
     asked = first if isinstance(first, IndexStep) else None
-    if asked is not None:
-        chosen_steps = (FunnelStep(first.size, first.keep, code=INDEX), *chosen.steps[1:])
     return FunnelChoice(
-        funnel=chosen if asked is None else Funnel(chosen_steps),
+        funnel=Funnel((FunnelStep(first.size, first.keep, code=INDEX), *chosen.steps[1:])) if asked else chosen,
         full=full,
         target=target,
         measure=quality.name,
@@ -240,8 +238,8 @@ def choose_funnel(
             {"funnel": with_index(funnel), "milliseconds": times[funnel], "share": float(scores.mean() / best.mean())}
             for funnel, scores in finalists.items()
         ],
-        load_index=asked.folder if asked is not None else None,
-        index_search=asked.parameters or None if asked is not None else None,
+        load_index=asked.folder if asked else None,
+        index_search=(asked.parameters or None) if asked else None,
     )
 
 

@@ -21,14 +21,8 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
 _PROBES = tuple(2**power for power in range(9))  # lists of an IVF that are read: values of nprobe
-_WIDTHS = (
-    16,
-    32,
-    64,
-    128,
-    256,
-    512,
-)  # nodes of a graph that are kept: values of efSearch; FAISS takes the list's length at least
+# Nodes of a graph that are kept: values of efSearch. FAISS takes the list's length at least.
+_WIDTHS = (16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, write_text
 from starbucks_retrieval.models import projections
+from starbucks_retrieval.models.attention import use_plain_attention
 from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
 from starbucks_retrieval.models.sentence_modules import remove_modules
 from starbucks_retrieval.trainer import NOT_UPLOADED
@@ -46,7 +47,7 @@ class PartsTrainer(CheckpointTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.args.bf16 and self.args.device.type == "cpu":
-            _use_plain_attention(self.model)
+            use_plain_attention(self.model)
         self._parts: dict[str, torch.Tensor] = {}
         self._parts_count = 0
         self._micro_step = (-1, 0)
@@ -120,13 +121,6 @@ class PartsTrainer(CheckpointTrainer):
             revision=self.args.hub_revision,
             ignore_patterns=list(NOT_UPLOADED),
         )
-
-
-def _use_plain_attention(module: nn.Module) -> None:
-    """Replace torch's fused attention: in bf16 on a CPU, its backward pass takes five times as long as plain products."""
-    for model in module.modules():
-        if isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa":
-            model.set_attn_implementation("eager")
 
 
 class _CompletePush(TrainerCallback):
