@@ -19,7 +19,7 @@ from starbucks_retrieval.search import FunnelArguments, IndexArguments
 from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator
 from starbucks_retrieval.search.funnel import CODES, INDEX, Funnel, FunnelStep, check_depth
 from starbucks_retrieval.search.funnel_candidates import Measured, Timer, cost, stopwatch
-from starbucks_retrieval.search.funnel_indexes import IndexStep
+from starbucks_retrieval.search.funnel_indexes import IndexStep, index_flags
 from starbucks_retrieval.search.funnel_quality import (
     CUTOFF,
     MARGIN,
@@ -99,8 +99,7 @@ class FunnelChoice:
                 f"none of {self.tried} funnels is faster than {self.full} alone and keeps {self.target:.1%} of its "
                 f"{self.measure} {self.full_score:.4f}; searching at {self.full}, {self.milliseconds:.3f} ms a query"
             )
-        asked = f" --load_index {self.load_index}" if self.load_index else ""
-        asked += f" --index_search {self.index_search}" if self.index_search else ""
+        asked = index_flags(self.load_index, self.index_search)
         fewer = f", {self.cost_ratio:.1f} times fewer numbers to multiply" if self.cost_ratio is not None else ""
         return (
             f"{self.funnel}{asked}: {self.measure} {self.score:.4f} of {self.full_score:.4f} at {self.full} "

@@ -78,6 +78,18 @@ def find_indexes(passage_reps: str) -> dict[Path, IndexManifest]:
     return found
 
 
+def index_flags(folder: str | None, parameters: str | None) -> str:
+    """Return the flags that ask an index, as they are typed after a funnel; empty without an index.
+
+    Example:
+        >>> index_flags("ivf", "nprobe=16")
+        ' --load_index ivf --index_search nprobe=16'
+    """
+    if not folder:
+        return ""
+    return f" --load_index {folder}{f' --index_search {parameters}' if parameters else ''}"
+
+
 def indexed_sizes(manifests: Mapping[Path, IndexManifest], stored: Sequence[Size]) -> Iterator[Size]:
     """Yield the sizes of indexes that are stored, or can be cut from a stored size.
 

@@ -14,7 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.funnel import CODES, NUMBERS, Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_candidates import Measured, Timer, first_step, line_of
-from starbucks_retrieval.search.funnel_indexes import IndexStep
+from starbucks_retrieval.search.funnel_indexes import IndexStep, index_flags
 from starbucks_retrieval.search.funnel_quality import CUTOFF
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
 from starbucks_retrieval.sizes import Size
@@ -187,5 +187,4 @@ def with_index(funnel: Funnel) -> str:
     step = funnel.steps[0]
     if not isinstance(step, IndexStep):
         return str(funnel)
-    searched = f" --index_search {step.parameters}" if step.parameters else ""
-    return f"{funnel} --load_index {step.folder}{searched}"
+    return f"{funnel}{index_flags(step.folder, step.parameters)}"
