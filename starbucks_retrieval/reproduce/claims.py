@@ -171,7 +171,11 @@ def _differences(
     if sizes:
         scaled = (rescale(Size.parse(size), paper, full) for size in sizes)
         chosen = [size for size in scaled if size is not None]
-    deep = None if claim.passage_layer is None else rescale(Size(claim.passage_layer, paper.dim), paper, full)
+    deep = None
+    if claim.passage_layer is not None:
+        deep = rescale(Size(claim.passage_layer, paper.dim), paper, full)
+        if deep is None:
+            return f"No layer of the backbone stands for layer {claim.passage_layer} of {paper}."
     keys: list[Key] = [
         (name, measure, size, deep and Size(deep.layer, size.dim)) for name, measure in wanted for size in chosen
     ]

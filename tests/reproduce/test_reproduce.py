@@ -273,6 +273,16 @@ def test_a_heat_map_shows_passages_of_the_last_layer_too(tmp_path):
     assert "bare, MS MARCO RR@10, passages of layer 6" not in shown
 
 
+def test_a_claim_about_a_layer_that_the_backbone_lacks_is_not_judged_at_others(tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(TABLE.replace("than: bare}", 'than: bare, sizes: ["2:32"], passage_layer: 11}'))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    plan.scale.__dict__["testable"] = True
+    scores = {name: row(name, {"1:2": value}) for name, value in (("SRL", 0.6), ("bare", 0.5))}
+    (found,) = judge(plan, scores, [("MS MARCO", "RR@10")])
+    assert found.verdict == "not testable here" and "layer 11 of 12:768" in found.because
+
+
 def test_rows_of_other_queries_are_refused():
     ours, theirs = row("SRL", {"2:32": 0.5}), row("bare", {"2:32": 0.5}, count=29)
     with pytest.raises(UserError, match="row 'bare' was scored on other queries of MS MARCO than 'SRL': 29, not 30"):
