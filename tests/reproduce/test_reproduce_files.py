@@ -165,6 +165,19 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
     assert [job.id for job in make_plan(table, scale, 2, tmp_path / "b").jobs() if job.stage == "pretrain"] != ids[0]
 
 
+def test_tables_of_the_study_measure_the_models_of_its_first_one():
+    trained = {}
+    for name in ("cpu", "zero-shot", "sts"):
+        path = find_table(f"study/{name}")
+        table = read_table(path)
+        scale = dataclasses.replace(read_scale("cpu", table, path), child=False)
+        jobs = make_plan(table, scale, 2, Path("nowhere")).jobs()
+        trained[name] = {job.id: job.flags for job in jobs if job.stage in ("fit", "train")}
+    assert trained["zero-shot"].keys() <= trained["cpu"].keys()
+    added = [flags["preset"] for job, flags in trained["sts"].items() if job not in trained["cpu"]]
+    assert added == ["separate-sts"] * 12  # six sizes, two seeds
+
+
 def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
     path = find_table("retromae/table2")
     table = read_table(path)
