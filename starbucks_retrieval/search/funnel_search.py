@@ -114,6 +114,21 @@ def rescore(
     Returns:
         Rows and scores, both [queries, min(keep, candidates)].
     """
+    return best(rows, score_in_threads(queries, rows, store, memory, threads), keep, store)
+
+
+def score_in_threads(
+    queries: np.ndarray, rows: np.ndarray, store: EmbeddingStore, memory: int, threads: int | None = None
+) -> np.ndarray:
+    """Return the exact scores of each query's rows, [queries, candidates]; threads share the queries.
+
+    Args:
+        queries: [queries, dim].
+        rows: Rows of the store [queries, candidates].
+        store: Where the vectors are read.
+        memory: Bytes for vectors and lists.
+        threads: CPU threads; None: all.
+    """
     plan = plan_memory(memory, len(rows), rows.shape[1], store.count, store.spec.size.dim)
     threads = min(threads or os.cpu_count() or 1, len(rows))
     gathered = max(1, plan.gathered // threads)
@@ -127,7 +142,7 @@ def rescore(
     length = -(-len(rows) // threads)
     with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
         list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
-    return best(rows, scores, keep, store)
+    return scores
 
 
 def _query_vectors(

@@ -3,6 +3,7 @@ import pytest
 
 from starbucks_retrieval.search import funnel_search as module
 from starbucks_retrieval.search.funnel_search import rescore
+from starbucks_retrieval.search.indexes import build_index, open_index
 from starbucks_retrieval.search.scores import best, score_candidates
 
 COUNT = 800
@@ -60,3 +61,19 @@ def test_threads_share_the_queries(open_written, monkeypatch, keep):
     queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
     rescore(queries, shortlists(30, 500), keep, store, 10**9, threads=3)
     assert shares == [10, 10, 10]
+
+
+def test_threads_share_the_queries_of_an_index(open_written, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    store = open_written([f"d{i}" for i in range(COUNT)], corpora()["plain"])
+    build_index(store, "Flat", tmp_path / "index")
+    queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
+    shares = []
+    real = module.score_candidates
+    monkeypatch.setattr(
+        module, "score_candidates", lambda queries, *rest: shares.append(len(queries)) or real(queries, *rest)
+    )
+    index = open_index(tmp_path / "index", store)
+    found = [index.search(queries, 9, threads=threads) for threads in (3, 1)]
+    assert shares == [10, 10, 10, 30]
+    assert np.array_equal(found[0][0], found[1][0]) and np.array_equal(found[0][1], found[1][1])

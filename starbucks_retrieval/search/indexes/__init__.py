@@ -13,10 +13,11 @@ from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.search import check_parameters
 from starbucks_retrieval.search.engines import MAX_MEMORY, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search, import_faiss
+from starbucks_retrieval.search.funnel_search import score_in_threads
 from starbucks_retrieval.search.indexes.build import IndexSummary, build_index, sample_rows
 from starbucks_retrieval.search.indexes.manifest import INDEX, IndexManifest, check_store, read_manifest
 from starbucks_retrieval.search.indexes.vectors import VectorIndex, kind_of
-from starbucks_retrieval.search.scores import best, score_candidates
+from starbucks_retrieval.search.scores import best
 from starbucks_retrieval.store import EmbeddingStore
 
 __all__ = [
@@ -97,7 +98,7 @@ class SavedIndex:
             rescore: The best `rescore` × `depth` rows are scored exactly and ordered as by `exact_search`; with None or
                 0 scores are FAISS's approximations (for "Binary": inner products of signs), equal ones ordered by docid.
             max_memory: Bytes for lists and vectors; it does not change results.
-            threads: CPU threads of FAISS; None: all.
+            threads: CPU threads; None: all.
 
         Returns:
             Rows and scores of each query, best first.
@@ -114,6 +115,8 @@ class SavedIndex:
         depth = min(depth, self.store.count)
         width = min(depth * (rescore or 1), self.store.count)
         plan = plan_memory(max_memory, -1, width, self.store.count, self.store.spec.size.dim)
+        if rescore:
+            self.store.keep_mapped()
         all_rows: list[np.ndarray] = []
         all_scores: list[np.ndarray] = []
         for start in range(0, len(queries), plan.batch):
@@ -124,7 +127,7 @@ class SavedIndex:
             if rescore:
                 kept = 1 + int(np.flatnonzero(found.any(axis=0)).max(initial=0))
                 rows, found = rows[:, :kept], found[:, :kept]
-                scores = score_candidates(batch, rows, self.store, plan.gathered)
+                scores = score_in_threads(batch, rows, self.store, max_memory, threads)
             elif not np.isfinite(scores[found]).all():
                 raise UserError(
                     f"{self.manifest.factory} cannot hold numbers as large as these vectors'",
