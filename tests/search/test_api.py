@@ -13,6 +13,7 @@ from starbucks_retrieval.search import api as api_module
 from starbucks_retrieval.search import engines as engines_module
 from starbucks_retrieval.search import search as run_search
 from starbucks_retrieval.search.__main__ import main
+from starbucks_retrieval.search.engines import choose_engine
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import open_store, output_folder, size_folder
 
@@ -65,6 +66,7 @@ def test_runs_do_not_depend_on_batch_size_and_memory(tmp_path, stores):
 
 
 def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
+    pytest.importorskip("torch")  # imported, as in a process that has encoded
     engines = []
     real = engines_module.make_candidate_generator
     monkeypatch.setattr(
@@ -72,7 +74,7 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
     )
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
-        monkeypatch.setattr(engines_module, "_MANY_PRODUCTS", much or engines_module._MANY_PRODUCTS)
+        monkeypatch.setattr(engines_module, "_MANY_ONCE_IMPORTED", much or engines_module._MANY_ONCE_IMPORTED)
         for funnel in (None, "2:4@50,6:16"):
             search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
             runs.add((funnel, (tmp_path / "run").read_bytes()))
@@ -96,7 +98,19 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
     ],
 )
 def test_auto_takes_faiss_for_small_searches(tmp_path, stores, engine, device, dtype, expected):
-    assert engines_module.choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
+    assert choose_engine(engine, device, dtype, 100, open_store(tmp_path / "p", Size(6, 16))) == expected
+
+
+def test_auto_takes_torch_sooner_where_it_is_imported(tmp_path, stores, monkeypatch):
+    """2.4e9 products: less time than an import of torch takes, and more than torch needs for them."""
+    pytest.importorskip("torch")
+    store = open_store(tmp_path / "p", Size(6, 16))
+    for count, once_imported in ((300, "faiss"), (10**6, "torch")):
+        monkeypatch.setattr(store, "count", count)
+        assert choose_engine("auto", None, "auto", 150, store) == once_imported
+        with monkeypatch.context() as without:
+            without.delitem(sys.modules, "torch")
+            assert choose_engine("auto", None, "auto", 150, store) == "faiss"
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):

@@ -5,6 +5,7 @@ A `CandidateEngine` generates candidates for exact search; a `RetrieverEngine` r
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ MAX_MEMORY = 2 * 10**9  # bytes
 FEW = 16  # queries
 _SMALL_BLOCK = 2**24  # numbers of a block for fewer queries
 _MANY_PRODUCTS = 1e10  # multiplications that take FAISS longer than importing torch takes
+_MANY_ONCE_IMPORTED = 5e8  # that take FAISS longer than torch
 
 SearchResults = tuple[np.ndarray, np.ndarray]
 RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
@@ -247,7 +249,8 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
     """Return the engine that `auto` stands for; any other name is returned as it is.
 
     Importing torch takes seconds; after that it multiplies faster than FAISS and keeps the best rows at less cost, unless
-    there are few queries (bench/search_exact.py). A device or a dtype selects torch.
+    there are few queries (bench/search_exact.py). So a process that has imported it already takes it for a twentieth of
+    the work. A device or a dtype selects torch.
 
     Args:
         engine: `auto` or a name of `ENGINES`.
@@ -260,7 +263,8 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
         return engine
     if device not in (None, "cpu") or dtype != "auto":
         return "torch"
-    return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= _MANY_PRODUCTS else "faiss"
+    many = _MANY_ONCE_IMPORTED if "torch" in sys.modules else _MANY_PRODUCTS
+    return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= many else "faiss"
 
 
 def make_candidate_generator(
