@@ -43,15 +43,6 @@ def test_every_flag_is_in_every_script(scripts):
             assert found >= {*words, *flags, "learning_rate", "per_device_train_batch_size"}, shell
 
 
-def test_a_script_is_made_without_torch():
-    code = (
-        "import sys; from starbucks_retrieval.completion import completion_script; completion_script('bash')\n"
-        "print({'torch', 'transformers', 'faiss', 'pyarrow', 'datasets'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("set()\n", "")
-
-
 @pytest.mark.parametrize("module", [["starbucks_retrieval", "completion"], ["starbucks_retrieval.completion"]])
 def test_a_shell_that_evaluates_the_script_is_silent(module):
     command = f'eval "$({shlex.join([sys.executable, "-m", *module, "bash"])})"; complete -p starbucks'

@@ -1,8 +1,8 @@
-"""Disturb a command of `commands` at moments. A process of its own, so that nothing else is forked.
+"""Disturb commands of `commands` at moments. A process of its own, so that nothing else is forked.
 
-`python -m attack.stages NAME FOLDER SEED MOMENTS`, with tests/ on the path and one thread for torch, prints a JSON line:
-the number of moments that were tried and the problems that were found. MOMENTS is a number, or `all` for every operation.
-The command is killed; with a fifth word, its writes fail.
+`python -m attack.stages NAME,… FOLDER SEED MOMENTS`, with tests/ on the path and one thread for torch, prints a JSON line
+for each: the number of moments that were tried and the problems that were found. MOMENTS is a number, or `all` for every
+operation. The commands are killed; with a fifth word, their writes fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from attack import io_errors, process_kills
-from attack.commands import PAIRS, RECORDS, make_inputs, trajectory
+from attack.commands import PAIRS, RECORDS, Run, make_inputs, trajectory
 from attack.killing import contents, problems
 from conftest import save_model
 
@@ -64,16 +64,20 @@ def compared(folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Disturb one command."""
-    name, root, seed, wanted, *fault = sys.argv[1:]
+    """Disturb commands."""
+    names, root, seed, wanted, *fault = sys.argv[1:]
     logging.disable(logging.WARNING)
-    disturbed = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"))[name]
+    runs = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"))
+    for name in names.split(","):
+        print(json.dumps(disturb(name, runs[name], Path(root) / name, int(seed), wanted, bool(fault))))
+
+
+def disturb(name: str, disturbed: Run, runs: Path, seed: int, wanted: str, fault: bool) -> dict[str, object]:
+    """Disturb one command in runs below a folder: what was tried, and the problems."""
     compare = compared if disturbed.command in ("train", "pretrain") else contents
     if name in PAIRS:
-        draw = moments_of_two(int(seed), wanted)
-        tried, found = process_kills.problems(disturbed.job, Path(root) / "runs", draw, compare)
-        print(json.dumps({"tried": tried, "problems": found}))
-        return
+        tried, found = process_kills.problems(disturbed.job, runs, moments_of_two(seed, wanted), compare)
+        return {"tried": tried, "problems": found}
 
     def command(folder: Path) -> Callable[[], int]:
         if not any(folder.iterdir()):
@@ -92,14 +96,13 @@ def main() -> None:
     if fault:
 
         def every(count: int) -> list[int]:
-            drawn = np.random.default_rng(int(seed)).permutation(count) + 1
+            drawn = np.random.default_rng(seed).permutation(count) + 1
             return sorted(map(int, drawn if wanted == "all" else drawn[: int(wanted)]))
 
-        outcomes, found = io_errors.problems(command, Path(root) / "runs", every, compare)
-        print(json.dumps({"tried": sum(outcomes.values()) + len(found), "problems": found, "outcomes": outcomes}))
-        return
-    tried, found = problems(command, Path(root) / "runs", moments(int(seed), wanted), compare)
-    print(json.dumps({"tried": tried, "problems": found}))
+        outcomes, found = io_errors.problems(command, runs, every, compare)
+        return {"tried": sum(outcomes.values()) + len(found), "problems": found, "outcomes": outcomes}
+    tried, found = problems(command, runs, moments(seed, wanted), compare)
+    return {"tried": tried, "problems": found}
 
 
 if __name__ == "__main__":

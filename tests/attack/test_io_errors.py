@@ -40,6 +40,6 @@ def test_files_cannot_be_flushed(runs, name, code, clean, tmp_path, monkeypatch,
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles a library that is loaded before libc")
 @pytest.mark.parametrize("name", NAMES)
 def test_writing_fails_at_operations(name, tmp_path):
-    found = disturbed(name, tmp_path, 1, os.environ.get("ATTACK_ERRORS", "12"), preloaded(tmp_path))
+    [found] = disturbed(name, tmp_path, 1, os.environ.get("ATTACK_ERRORS", "12"), preloaded(tmp_path))
     record("errors", name, 1, found["tried"], found["problems"], **found["outcomes"])
     assert found["tried"] and found["problems"] == []

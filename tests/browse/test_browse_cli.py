@@ -206,12 +206,3 @@ def test_the_command_serves_until_interrupted(here):
         process.communicate()
     assert process.returncode == 0
     assert not (here / "browse.html").exists()
-
-
-def test_help_answers_without_torch():
-    done = subprocess.run(
-        [sys.executable, "-m", "starbucks_retrieval.browse", "--help"], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "--max_queries" in done.stdout
-    heavy = "import sys, starbucks_retrieval.browse.__main__; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout == "False\n"

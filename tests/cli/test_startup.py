@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from starbucks_retrieval.__main__ import STAGES
 from starbucks_retrieval.cli.checks import check_collection, check_model, check_sizes, training_flags
 from starbucks_retrieval.encode import EncodeArguments, encode
 from starbucks_retrieval.errors import UserError
@@ -104,6 +105,15 @@ WRONG = [
     ("report", ["--input", "{results}", *OUT, "--baseline", "other"], "other"),
 ]
 
+# Read before NumPy is imported; the rest of the package's names, and help, only before what is larger.
+LIGHTEST = ["import starbucks_retrieval.data", "import starbucks_retrieval.mine.__main__"]
+LIGHT = [
+    "from starbucks_retrieval.losses import LOSSES; list(LOSSES)",
+    "from starbucks_retrieval.models.backends import BACKENDS; list(BACKENDS)",
+    "from starbucks_retrieval.integrations import CONSUMERS; list(CONSUMERS)",
+    "from starbucks_retrieval.completion import completion_script; completion_script('bash')",
+]
+
 RUN = """
 import contextlib, io, json, sys
 from starbucks_retrieval.__main__ import _main
@@ -111,10 +121,13 @@ from starbucks_retrieval.cli import run_command
 
 large, commands = json.load(sys.stdin)
 for words in commands:
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err):
-        status = run_command(_main, words)
-    print(json.dumps([status, err.getvalue(), sorted(set(large) & set(sys.modules))]))
+    status, out, err = 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        if isinstance(words, str):
+            exec(words)
+        else:
+            status = run_command(_main, words)
+    print(json.dumps([status, out.getvalue(), err.getvalue(), sorted(set(large) & set(sys.modules))]))
 """
 
 
@@ -132,19 +145,30 @@ def files(tiny_bert, tmp_path_factory) -> dict[str, str]:
 
 
 def run(folder, large, *commands):
-    """Run commands in one new process; exit code, standard error and large modules after each."""
+    """Run commands and statements in one new process; exit code, output, errors and large modules after each."""
     done = subprocess.run(
         [sys.executable, "-c", RUN], input=json.dumps([large, commands]), capture_output=True, text=True, cwd=folder
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_help_and_names_need_no_large_imports(tmp_path):
+    large = (*LARGE, "pyarrow", "ir_measures", "bm25s", "ir_datasets", "upath", "fsspec")
+    for commands, names in (
+        (LIGHTEST, ("numpy", *large)),
+        ([*LIGHT, ["--help"], ["store", "import", "--help"], *([stage, "--help"] for stage in STAGES)], large),
+    ):
+        for command, (status, out, err, loaded) in zip(commands, run(tmp_path, names, *commands), strict=True):
+            assert (status, err, loaded) == (0, "", []), command
+            assert isinstance(command, str) or "usage" in out, command
 
 
 def test_wrong_flags_and_paths_are_found_before_large_imports(files, tmp_path):
     commands = [[stage, *(word.format(**files) for word in words)] for stage, words, _ in WRONG]
     results = run(tmp_path, LARGE, *commands)
     assert len(results) == len(WRONG)
-    for (_, _, expected), command, (status, err, loaded) in zip(WRONG, commands, results):
+    for (_, _, expected), command, (status, _, err, loaded) in zip(WRONG, commands, results):
         assert status == 2 and expected in err.splitlines()[0] and len(err.splitlines()) == 2, (command, err)
         assert not loaded, (command, loaded)
     assert not list(tmp_path.iterdir())
@@ -152,7 +176,9 @@ def test_wrong_flags_and_paths_are_found_before_large_imports(files, tmp_path):
 
 def test_one_typed_query_imports_what_it_needs(files, tmp_path):
     words = ["search", "--model_name_or_path", files["model"], "--passage_reps", files["reps"], "--device", "cpu"]
-    [(status, err, loaded)] = run(tmp_path, NEVER, [*words, "--corpus_path", files["data"], "--query", "w1", "--json"])
+    [(status, _, err, loaded)] = run(
+        tmp_path, NEVER, [*words, "--corpus_path", files["data"], "--query", "w1", "--json"]
+    )
     assert status == 0 and "5 passages" in err and not loaded
 
 

@@ -1,11 +1,9 @@
 """Which of the four spellings a string is, and what the two remote ones do, with stand-ins for their packages."""
 
 import json
-import subprocess
 import sys
 import types
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 from conftest import hub_builder
@@ -55,15 +53,6 @@ def test_folder_without_the_file(tmp_path):
     (tmp_path / "queries.jsonl").write_text("")
     with pytest.raises(UserError, match=r"holds no corpus\.jsonl"):
         open_corpus(str(tmp_path))
-
-
-def test_importing_data_is_light():
-    heavy = "{'numpy', 'pyarrow', 'datasets', 'torch', 'transformers', 'ir_datasets'}"
-    code = f"import sys, starbucks_retrieval.data; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2]
-    )
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 Doc = namedtuple("Doc", "doc_id title text")

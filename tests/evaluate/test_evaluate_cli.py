@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -136,17 +134,3 @@ def test_a_users_error_is_two_lines_and_exit_2(files, capsys, argv, what):
     assert what in error
     assert remedy.startswith("  try: ")
     assert not (files / "out.json").exists()
-
-
-def test_help_answers_without_heavy_libraries():
-    code = (
-        "import sys; sys.argv[1:] = ['--help']\n"
-        "from starbucks_retrieval.evaluate.__main__ import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'datasets', 'pyarrow', 'ir_measures', 'faiss'} & sys.modules.keys()\n"
-        "sys.exit(f'imports {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--remove_identical_ids" in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -104,14 +102,3 @@ def test_files_that_cannot_be_compared():
 def test_flags_that_do_not_go_together(capsys, argv, what):
     assert run_command(main, argv) == 2
     assert what in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("stage", ["grid", "choose"])
-def test_help_imports_nothing_heavy(stage):
-    code = (
-        f"import sys; from starbucks_retrieval.{stage}.__main__ import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([name for name in ('torch', 'transformers', 'faiss') if name in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[-1] == "[]"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -22,13 +20,9 @@ SIZES = Sizes.parse("1:8,2:16,4:32")
 ALL_VARIANTS = [(method, name) for method in LOSSES for name in LOSSES[method].variants]
 
 
-def test_the_names_are_read_without_torch_and_the_help_lists_every_variant():
-    code = (
-        "import sys; from starbucks_retrieval.losses import LOSSES; print(*LOSSES); assert 'torch' not in sys.modules"
-    )
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert names == ["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full", "distil"]
-    for name in names:
+def test_the_help_lists_every_variant():
+    assert list(LOSSES) == ["srl", "mrl", "2dmse", "2dmse-v2", "separate", "full", "distil"]
+    for name in LOSSES:
         variants = LOSSES[name].variants
         assert len(variants) == 1 or f"(variants {', '.join(variants)})" in LOSSES.help(name)
 

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -232,15 +230,3 @@ def test_the_command(tmp_path, stores, capsys, ticking):
     ]:
         assert run_command(main, argv) == 2
         assert f"error: {what}" in capsys.readouterr().err
-
-
-def test_help_imports_no_heavy_library():
-    code = (
-        "import sys; from starbucks_retrieval.search.__main__ import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('faiss', 'torch', 'transformers', 'pyarrow') if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "--passage_reps" in done.stdout
-    assert done.stderr.strip() == "[]"

@@ -1,8 +1,6 @@
 """`starbucks store verify`, `info`, and what all sub-commands share."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -46,20 +44,6 @@ def test_sub_commands_are_listed(door, argv):
     status, _, err = door(*argv)
     assert status == 2
     assert all(name in err for name in COMMANDS)
-
-
-@pytest.mark.parametrize("argv", [["--help"], ["import", "--help"]])
-def test_help_imports_nothing_heavy(argv):
-    code = (
-        "import sys; from starbucks_retrieval.store.__main__ import main\n"
-        f"try: main({argv})\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'pyarrow', 'upath', 'fsspec'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "usage: starbucks store" in done.stdout
 
 
 def test_paths_by_position_by_flag_and_from_a_file(door, tmp_path, output):

@@ -1,8 +1,6 @@
 """sts through its door, on pairs and a model that the tests make."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -193,10 +191,3 @@ def test_the_published_grids():
     assert grid_layers(12) == [2, 4, 6, 8, 10, 12] and grid_dims(768) == [8, 16, 32, 64, 128, 256, 512, 768]
     assert grid_layers(6) == [1, 2, 3, 4, 5, 6] and grid_dims(384)[-2:] == [256, 384]
     assert grid_layers(4) == [1, 2, 3, 4] and grid_layers(1) == [1] and grid_dims(8) == [8] and grid_dims(6) == [6]
-
-
-def test_help_imports_nothing_heavy():
-    code = "import sys; from starbucks_retrieval.sts.__main__ import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
-    code += "print([name for name in ('torch', 'transformers', 'scipy', 'datasets') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"

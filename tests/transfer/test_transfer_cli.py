@@ -1,7 +1,6 @@
 """transfer through its door: labels that can be read off embeddings, and labels that cannot."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -143,11 +142,3 @@ def test_cross_validation_equals_scikit_learns_own():
     assert (found == expected).mean() > 0.98  # fits that start elsewhere end within their tolerance
     with pytest.raises(UserError, match="too few for 60 folds"):
         cross_validate(features, targets, 60, 7)
-
-
-def test_help_imports_nothing_heavy():
-    code = "import sys; from starbucks_retrieval.transfer.__main__ import main\n"
-    code += "try: main(['--help'])\nexcept SystemExit: pass\n"
-    code += "print([name for name in ('torch', 'sklearn', 'scipy', 'datasets') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
