@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from fitted_models import fitted, texts
 from head_models import save_with_head
 
 from starbucks_retrieval import NestedEncoder, Size, UserError
+from starbucks_retrieval.models.backends.graph import EmbeddingGraph
+from starbucks_retrieval.models.batching import pad
 
 KINDS = {"dense": ["Dense", "Dense"], "layer-norm": ["LayerNorm"], "narrow": ["LayerNorm", "Dense"], "none": []}
 
@@ -28,13 +31,19 @@ def model_of(folder, head, fit=False):
     return encoder
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`model_of` in a folder of its own, once for equal arguments."""
+    return cache(lambda *kind: model_of(tmp_path_factory.mktemp("models") / "model", *kind))
+
+
 @pytest.mark.parametrize("fit", [False, True])
 @pytest.mark.parametrize("size", [Size(2, 8), Size(4, 12)], ids=str)
 @pytest.mark.parametrize("head", KINDS)
-def test_sentence_transformers_gives_our_embeddings(tmp_path, head, size, fit):
+def test_sentence_transformers_gives_our_embeddings(made, tmp_path, head, size, fit):
     from sentence_transformers import SentenceTransformer
 
-    encoder = model_of(tmp_path / "model", head, fit)
+    encoder = made(head, fit)
     run(encoder, tmp_path / "out", "sentence-transformers", str(size))
     modules = [entry["type"].rsplit(".", 1)[1] for entry in json.loads((tmp_path / "out/modules.json").read_text())]
     assert modules[2 : 2 + len(KINDS[head])] == KINDS[head]
@@ -44,19 +53,23 @@ def test_sentence_transformers_gives_our_embeddings(tmp_path, head, size, fit):
         np.testing.assert_allclose(encode(texts(8), batch_size=3), ours, rtol=0, atol=1e-6)
 
 
-def test_transformers_is_refused(tmp_path):
-    encoder = model_of(tmp_path / "model", "dense")
+def test_transformers_is_refused(made, tmp_path):
+    encoder = made("dense", False)
     with pytest.raises(UserError, match=r"modules after pooling \(2_Dense, 3_Dense\)"):
         run(encoder, tmp_path / "out", "transformers", "4:32")
 
 
-@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
-def test_graphs_hold_the_head_and_leave_out_prompts(tmp_path, to):
-    pytest.importorskip("onnxruntime" if to == "onnx" else "openvino")
-    encoder = model_of(tmp_path / "model", "narrow")
-    size = Size(3, 8)
-    run(encoder, tmp_path / "out", to, str(size))
+@pytest.mark.parametrize("to", ["torch", *(pytest.param(to, marks=pytest.mark.slow) for to in ("onnx", "openvino"))])
+def test_graphs_hold_the_head_and_leave_out_prompts(made, tmp_path, to):
+    encoder, size = made("narrow", False), Size(3, 8)
     rows = encoder.tokenize(["w3 w4 w5 w6", "w3 w5", "w9 w9 w1 w2 w3", "w1"], 20)
+    expected = encoder.embed(rows, encoder.check([size]))[size]
+    if to == "torch":  # the graph that is converted, which takes seconds
+        graph = EmbeddingGraph(encoder, size)(**pad(rows, encoder.tokenizer.pad_token_id))
+        np.testing.assert_allclose(graph.detach(), expected, rtol=0, atol=1e-5)
+        return
+    pytest.importorskip("onnxruntime" if to == "onnx" else "openvino")
+    run(encoder, tmp_path / "out", to, str(size))
     batch = encoder.tokenizer.pad({"input_ids": rows}, return_tensors="np")
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     if to == "onnx":
@@ -71,7 +84,7 @@ def test_graphs_hold_the_head_and_leave_out_prompts(tmp_path, to):
         found = openvino.Core().compile_model(tmp_path / "out" / "openvino_model.xml", "CPU", exact)(inputs)[
             "embedding"
         ]
-    np.testing.assert_allclose(found, encoder.embed(rows, encoder.check([size]))[size], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert "head" not in json.loads((tmp_path / "out" / "starbucks.json").read_text())
 
 
@@ -79,7 +92,6 @@ def test_graphs_hold_the_head_and_leave_out_prompts(tmp_path, to):
 def test_int8_leaves_the_head_in_fp32(tmp_path):
     pytest.importorskip("nncf")
     from starbucks_retrieval.models.backends import openvino
-    from starbucks_retrieval.models.backends.graph import EmbeddingGraph
 
     encoder = model_of(tmp_path / "model", "dense", fit=True)
     graph = EmbeddingGraph(encoder, Size(2, 8))

@@ -202,13 +202,9 @@ def check(encoder, backend):
 
 @pytest.mark.parametrize(
     ("backend", "family"),
-    # Local attention beside global is the hardest to convert; the others take minutes together.
-    [
-        pytest.param(b, f, marks=() if (b, f) == ("openvino", "modernbert") else pytest.mark.slow)
-        for b in BACKENDS
-        for f in sorted(FAMILIES)
-    ],
+    [(b, f) for b in BACKENDS for f in sorted(FAMILIES)],
 )
+@pytest.mark.slow  # minutes together
 def test_architectures(tmp_path, backend, family):
     needs(backend)
     assert family in CONVERTIBLE
