@@ -1,4 +1,5 @@
 import json
+import sys
 
 import numpy as np
 import pytest
