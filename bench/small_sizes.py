@@ -15,7 +15,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,50 +140,17 @@ def model2vec(context: Context, output: Path) -> dict[str, Any]:
     return {}
 
 
-def peer(context: Context, output: Path, loss: str) -> dict[str, Any]:
+def peer(context: Context, output: Path, loss: Any) -> dict[str, Any]:
     """sentence-transformers with one of its own losses over layers, on the same labelled pairs."""
-    import itertools
+    from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
+    from starbucks_retrieval.reproduce.sentence_transformers import train as train_peer
 
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
-    from sentence_transformers.training_args import SentenceTransformerTrainingArguments
-    from transformers import TrainerCallback
-
-    from starbucks_retrieval.data import open_corpus, open_groups
-
-    class Stop(TrainerCallback):
-        began = time.process_time()
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            control.should_training_stop = time.process_time() - self.began > 60 * context.minutes
-
-    passages = {one.docid: f"{one.title} {one.text}".strip() for one in open_corpus(context.train)}
-    pairs = [(group.query, passages[docid]) for group in open_groups(context.train) for docid in group.positive_ids]
-    data = Dataset.from_dict({"anchor": [q for q, _ in pairs], "positive": [p for _, p in pairs]})
-    model = SentenceTransformer(context.model, device="cpu")
-    inner = losses.MultipleNegativesRankingLoss(model)
-    dims = [int(size.split(":")[1]) for size in reversed(context.sizes.split(","))]
-    wrapped = (
-        losses.Matryoshka2dLoss(model, inner, dims)
-        if loss == "Matryoshka2dLoss"
-        else losses.AdaptiveLayerLoss(model, inner)
+    dims = ",".join(size.split(":")[1] for size in context.sizes.split(","))
+    data: dict[str, Any] = {"dataset_path": [context.train], "passage_max_len": 256, "bf16": context.dtype == "bf16"}
+    chosen = SentenceTransformersArguments(
+        context.model, str(output), loss, minutes=context.minutes, train_dims=dims, **data
     )
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(output.with_name("checkpoints")),
-        max_steps=10**6,
-        per_device_train_batch_size=32,
-        learning_rate=1e-4,
-        save_strategy="no",
-        bf16=context.dtype == "bf16",
-        use_cpu=True,
-        report_to=[],
-        seed=0,
-    )
-    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=wrapped, callbacks=[Stop()])
-    trainer.train()
-    model.save(str(output))
-    assert list(itertools.islice(output.iterdir(), 1))
-    return {"steps": trainer.state.global_step}
+    return {"steps": train_peer(chosen)["steps"]}
 
 
 ROWS: dict[str, Callable[[Context, Path], dict[str, Any]]] = {

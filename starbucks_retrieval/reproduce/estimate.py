@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.reproduce.jobs import Job
+from starbucks_retrieval.reproduce.jobs import LIBRARY, Job
 from starbucks_retrieval.reproduce.run import figures_of, unfinished
 from starbucks_retrieval.reproduce.schema import Scale
 from starbucks_retrieval.sizes import Sizes
@@ -65,15 +65,16 @@ def estimate(jobs: Sequence[Job], scale: Scale, root: Path) -> Estimates:
     done = [figures_of(job, root) for job in jobs]
     rates: dict[str, list[float]] = {}
     for job, work, figures in zip(jobs, works, done, strict=True):
-        if figures and figures.get("processor_seconds"):
+        if figures and figures.get("processor_seconds") and job.stage != LIBRARY:
             rates.setdefault(job.stage, []).append(work / figures["processor_seconds"])
     measured = {stage: statistics.median(found) for stage, found in rates.items()}
     rough = _ROUGH[scale.full.dim >= 768]
     waiting = {job.id for job in unfinished(jobs, root)}
-    found = [
-        JobEstimate(work / measured.get(job.stage, rough) / 3600, _bytes(job, scale), _what(job), job.id not in waiting)
-        for job, work in zip(jobs, works, strict=True)
-    ]
+    found = []
+    for job, work in zip(jobs, works, strict=True):
+        rate = measured.get("train" if job.stage == LIBRARY else job.stage, rough)
+        hours = work / rate / 3600 + job.flags.get("minutes", 0) / 60
+        found.append(JobEstimate(hours, _bytes(job, scale), _what(job), job.id not in waiting))
     device = "a GPU such as an H100" if rough > 1e12 else "one processor core"
     basis = f"rough, at {rough:.0e} operations a second of {device}"
     if measured:
@@ -85,6 +86,8 @@ def _operations(job: Job, scale: Scale) -> float:
     """Return the floating-point operations: two a weight and token forward, six with a backward pass."""
     weights = 12 * scale.full.layer * scale.full.dim**2
     flags = job.flags
+    if job.stage == LIBRARY:
+        return _operations(flags["as_long_as"], scale) if "as_long_as" in flags else 0.0
     if job.stage in ("train", "pretrain"):
         task = "pretrain" if job.stage == "pretrain" else "sts" if "sts" in str(flags.get("preset")) else "retrieval"
         steps = int(flags.get("max_steps") or scale.steps.get(task, _STEPS))
@@ -125,6 +128,7 @@ def _bytes(job: Job, scale: Scale) -> int:
 def _what(job: Job) -> str:
     names = (
         "preset",
+        "loss",
         "objective",
         "sizes",
         "seed",

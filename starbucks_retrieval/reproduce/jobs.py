@@ -6,19 +6,21 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.cli.words import command
+from starbucks_retrieval.cli.words import command, flag_words
 from starbucks_retrieval.data.ir_datasets import expand_pattern
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.version import __version__
 
-_OUTPUTS = {"pretrain": "model", "fit": "model", "train": "model", "encode": "stores", "search": "runs"}
+LIBRARY = "reproduce.sentence_transformers"  # the stage of a training by sentence-transformers
+_OUTPUTS = {"encode": "stores", "search": "runs"} | dict.fromkeys(("pretrain", "fit", "train", LIBRARY), "model")
 _OUTPUT_FLAGS = {"model": "output_dir", "stores": "encode_output_path", "runs": "save_ranking_to"}
 _NO_EFFECT = ("shard_size", "max_memory", "save_steps", "logging_steps")  # flags that change no result
 _LARGE = 64 << 20  # bytes of a file whose content is not read for the name of a job
@@ -29,7 +31,7 @@ class Job:
     """One call of a stage.
 
     Attributes:
-        stage: pretrain, fit, train, grid, sts, encode, search or evaluate.
+        stage: pretrain, fit, train, grid, sts, encode, search, evaluate or LIBRARY: a module of this package.
         flags: Its flags without its output. A Job stands for its output, such as a model, and Files for some of its files.
         inputs: (path, digest) of each local file or folder that the flags name; the path is not part of the name.
     """
@@ -69,6 +71,8 @@ class Job:
 
     def command(self, root: Path) -> str:
         """Return the command line."""
+        if self.stage == LIBRARY:
+            return shlex.join(["python", "-m", f"starbucks_retrieval.{LIBRARY}", *flag_words(self.typed(root))])
         return command(self.stage, self.typed(root))
 
 

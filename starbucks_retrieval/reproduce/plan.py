@@ -11,8 +11,18 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import EncodingArguments
 from starbucks_retrieval.metrics.measures import parse_measures
-from starbucks_retrieval.reproduce.jobs import Files, Job, find_backbone, find_data, find_sets, local_paths, state_of
+from starbucks_retrieval.reproduce.jobs import (
+    LIBRARY,
+    Files,
+    Job,
+    find_backbone,
+    find_data,
+    find_sets,
+    local_paths,
+    state_of,
+)
 from starbucks_retrieval.reproduce.schema import DataSet, Flags, Row, Scale, Table, Task, rescale
+from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import output_folder
 
@@ -20,6 +30,7 @@ _PAPER_GRID = Size(12, 768)  # in whose terms a scale names its grid
 _SIZED = ("sizes", "train_dims", "train_layers")  # flags in terms of the paper's backbone
 _TASK_SETTINGS = ("pooling", "normalize")
 _ENCODING = {field.name for field in dataclasses.fields(EncodingArguments)}
+_LIBRARY_FLAGS = {"seed", *(field.name for field in dataclasses.fields(SentenceTransformersArguments))}
 _DEPTH = 1000  # results of a query for measures without a cutoff
 
 
@@ -177,9 +188,20 @@ class _Planner:
             if size is not None:
                 flags |= {"sizes": str(size)}
             flags |= {"seed": 42 + seed}
+            if "loss" in flags:
+                return self._library_job(row, task, seed, data, flags, model)
             self._note_negatives(row, task, flags, data)
             model = self._job("train", flags, model, size is None)
         return model
+
+    def _library_job(self, row: Row, task: Task, seed: int, data: DataSet, flags: Flags, model: Job | str) -> Job:
+        """Return a training by sentence-transformers: with the flags of another row that it knows, for as much time."""
+        other = next(one for one in self.table.rows if one.name == flags["like"])
+        flags = _recipe(other.train[task]) | flags
+        self._note_negatives(row, task, flags, data)  # the library keeps known positives, as published
+        if "minutes" not in flags:
+            flags["as_long_as"] = self._model(other, task, seed, data)
+        return self._job(LIBRARY, {name: value for name, value in flags.items() if name in _LIBRARY_FLAGS}, model)
 
     def _measure(self, row: Row, data: DataSet, model: Job | str, layers: Sequence[int], dims: Sequence[int]) -> Job:
         axes = {"layers": ",".join(map(str, layers)), "dims": ",".join(map(str, dims))}
@@ -254,9 +276,7 @@ class _Planner:
         return find_data(path, self.data_dir, self.scale.child)
 
     def _note_negatives(self, row: Row, task: Task, flags: Mapping[str, Any], data: DataSet) -> None:
-        from starbucks_retrieval.train.presets import PRESETS
-
-        recipe = PRESETS.get(flags.get("preset", ""), {}) | dict(flags)
+        recipe = _recipe(flags)
         names = ("false_negatives", "train_group_size", "dataset_path", "dataset_name", "query_negatives")
         self.settings[f"{row.name}|{task}{f' for {data.path}' if data.train else ''}"] = {
             name: recipe.get(name) for name in names
@@ -275,6 +295,13 @@ class _Planner:
                         f"{expected[name]}",
                         "give both rows the same, or put them into different tables",
                     )
+
+
+def _recipe(flags: Mapping[str, Any]) -> Flags:
+    """Return the flags of a training with those of its preset."""
+    from starbucks_retrieval.train.presets import PRESETS
+
+    return PRESETS.get(flags.get("preset", ""), {}) | dict(flags)
 
 
 def _axis(scale: Scale, name: str) -> list[int]:

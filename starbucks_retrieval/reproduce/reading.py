@@ -14,6 +14,7 @@ from typing import Any
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import parse_json, read_text
 from starbucks_retrieval.reproduce.schema import Row, Scale, Score, ScoreFile, Table
+from starbucks_retrieval.reproduce.sentence_transformers import LOSSES
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.yaml_text import parse_yaml
 
@@ -68,7 +69,27 @@ def read_table(path: Path) -> Table:
     for where, name in wanted:
         if name not in names:
             raise UserError(f"{path}: {where}: no row is called {name!r}", f"the rows are {', '.join(names)}")
+    _check_library(path, rows)
     return replace(table, rows=rows, published=published)
+
+
+def _check_library(path: Path, rows: list[Row]) -> None:
+    """Raise UserError if a row that sentence-transformers trains names no row whose training it can follow."""
+    trained = {
+        (row.name, task) for row in rows for task, flags in row.train.items() if not row.each and "loss" not in flags
+    }
+    for row in rows:
+        for task, flags in row.train.items():
+            where, found = f"{path}: row {row.name!r}", [name for name, of in trained if of == task]
+            if "loss" not in flags:
+                continue
+            if flags["loss"] not in LOSSES:
+                raise UserError(f"{where}: there is no loss {flags['loss']!r}", f"one of {', '.join(LOSSES)}")
+            if (flags.get("like"), task) not in trained:
+                problem = f"{where}: like is {flags.get('like')!r}, which is no row with one model for {task}"
+                raise UserError(problem, f"name one of {', '.join(sorted(found)) or 'its rows'}")
+            if row.each:
+                raise UserError(f"{where}: each and loss exclude each other", "leave one of them out")
 
 
 def read_scale(name: str, table: Table, path: Path) -> Scale:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -16,14 +17,16 @@ from typing import Any
 from starbucks_retrieval.cli.words import flag_words
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import write_text
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.parsing import read_json
-from starbucks_retrieval.reproduce.jobs import Job
+from starbucks_retrieval.reproduce.jobs import LIBRARY, Job
 from starbucks_retrieval.steps import Steps
 
 log = logging.getLogger(__name__)
 _RECORDS = ".starbucks-reproduce"
 _LOG = "log.txt"
+_SPENT = "processor_seconds.txt"  # of the runs of a training so far
 _WAIT = 60  # seconds that a stopped stage has to write its checkpoint
 _RUNS = {"pretrain", "train"}  # stages that leave checkpoints
 
@@ -87,13 +90,18 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
 
     Raises:
         Stopped: The time is over. A training that was running goes on from its last checkpoint in the next run.
-        UserError: A stage failed; the message names its log.
+        UserError: A stage failed, and the message names its log; or sentence-transformers is needed and missing.
     """
     began = now()
     for job in jobs:
         _drop_searched(job, root)  # where an earlier run was killed before it did
     waiting = unfinished(jobs, root)
     log.info("%d jobs, of which %d are finished", len(jobs), len(jobs) - len(waiting))
+    if any(job.stage == LIBRARY for job in waiting) and importlib.util.find_spec("sentence_transformers") is None:
+        raise UserError(
+            "a row is trained by sentence-transformers, which is not installed",
+            "pip install sentence-transformers, or name other rows with --only",
+        )
     for number, job in enumerate(waiting, 1):
         left = None if minutes is None else 60 * minutes - seconds_since(began)
         if left is not None and left <= 0:
@@ -127,9 +135,9 @@ def _forget(folder: Path, job: Job) -> None:
 
 
 def _work(job: Job, root: Path, child: bool, left: float | None) -> dict[str, Any]:
-    """Run a stage, and return the sizes of its files and the processor time that it took."""
+    """Run a stage, and return the sizes of its files and the processor time that it took, in all its runs."""
     folder = job.folder(root)
-    flags = {**job.typed(root), "quiet": True}
+    flags, resumes = {**job.typed(root), "quiet": True}, False
     if job.stage in _RUNS:
         flags["disable_tqdm"] = "true"
         resumes = any((folder / job.output).glob("checkpoint-*/trainer_state.json"))
@@ -137,21 +145,27 @@ def _work(job: Job, root: Path, child: bool, left: float | None) -> dict[str, An
     elif job.stage == "fit":
         flags["overwrite_output_dir"] = True
     words = flag_words(flags)
-    before = _processor_seconds()
-    if child:
-        _run_child(job, folder, words, left)
-    else:
-        with _quiet_stage():
-            importlib.import_module(f"starbucks_retrieval.{job.stage}.__main__").main(words)
+    spent = folder / _SPENT
+    before = _processor_seconds() - (float(spent.read_text()) if resumes and spent.is_file() else 0.0)
+    try:
+        if child:
+            _run_child(job, folder, words, left)
+        else:
+            with _quiet_stage():
+                own = "" if job.stage == LIBRARY else ".__main__"
+                importlib.import_module(f"starbucks_retrieval.{job.stage}{own}").main(words)
+    finally:
+        seconds = round(_processor_seconds() - before, 1)
+        write_text(spent, f"{seconds}\n")
     for checkpoint in (folder / job.output).glob("checkpoint-*"):  # of no use after the end
         shutil.rmtree(checkpoint)
-    return {"files": _files(folder / job.output), "processor_seconds": round(_processor_seconds() - before, 1)}
+    return {"files": _files(folder / job.output), "processor_seconds": seconds}
 
 
 def _run_child(job: Job, folder: Path, words: Sequence[str], left: float | None) -> None:
     with open(folder / _LOG, "ab") as out:
         process = subprocess.Popen(  # noqa: S603 - this program
-            [sys.executable, "-m", "starbucks_retrieval", job.stage, *words], stdout=out, stderr=out
+            [sys.executable, "-m", f"starbucks_retrieval.{job.stage}", *words], stdout=out, stderr=out
         )
         try:
             status = process.wait(left)

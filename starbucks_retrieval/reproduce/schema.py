@@ -22,7 +22,9 @@ class Row:
         start: The backbone of the scale that it starts from.
         pretrain: Flags of each stage of pre-training, in order; `corpus` names its texts in the scale (default: the scale's).
         fit: Flags of `starbucks fit`, None without it.
-        train: Flags of training for the sets of a task; a row without them is measured untrained.
+        train: Flags of training for the sets of a task; a row without them is measured untrained. With `loss`,
+            sentence-transformers trains with that loss of its own: with the data and settings of the row that `like` names,
+            and for the processor time of its training, or for `minutes`.
         each: Whether every size, or every layer, has a model of its own.
         measure: Further flags of `grid`.
         blocked: Why the row cannot be run; empty if it can.

@@ -15,6 +15,7 @@ from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.claims import judge
+from starbucks_retrieval.reproduce.jobs import LIBRARY
 from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.made import make_data
 from starbucks_retrieval.reproduce.results import RowScores, check_queries, collect
@@ -38,6 +39,7 @@ scales:
   tiny: {layers: "2,12", dims: "32,768"}
 """
 
+LIBRARY_ROW = "{name: later, train: {retrieval: {loss: Matryoshka2dLoss, like: SRL, train_dims: '32,768'}}}"
 SETS = """\
 title: Answers, and a set of two forums
 source: a test
@@ -188,6 +190,49 @@ def test_the_command_lists_plans_and_prints(finished, capsys, monkeypatch):
     assert run_command(main, ["no/table"]) == 2
     errors = capsys.readouterr().err
     assert "no row is called 'nothing'" in errors and "no table is called no/table" in errors
+
+
+def test_sentence_transformers_trains_for_the_time_of_another_row(finished, tmp_path, monkeypatch):
+    from sentence_transformers import SentenceTransformer
+
+    folder, _, _ = finished
+    (folder / "three.yaml").write_text(TABLE.replace("{name: later, blocked: needs another stage}", LIBRARY_ROW))
+    arguments = ReproduceArguments(str(folder / "three.yaml"), output_dir=str(folder / "out"))
+    reproduce(arguments)
+    plan = plan_reproduction(arguments)
+    scores, _ = collect(plan, folder / "out")
+    assert scores["later"].cells.keys() == scores["SRL"].cells.keys()
+    job = next(job for job in plan.jobs() if job.stage == LIBRARY)
+    srl = next(job for job in plan.jobs() if job.stage == "train")
+    assert job.flags["as_long_as"] == srl and "sentence_transformers --model_name" in job.command(folder)
+    kept = ("learning_rate", "dataset_path", "per_device_train_batch_size", "seed")
+    assert all(job.flags[name] == srl.flags[name] for name in kept)
+    model = SentenceTransformer(str(job.folder(folder / "out") / "model"))
+    assert model.similarity_fn_name == "dot" and model[1].pooling_mode == "cls"  # of SRL's preset
+
+    monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="not installed") as refused:
+        run.run_jobs(plan.jobs(), tmp_path, child=False, minutes=None)
+    assert "--only" in refused.value.hint and not (tmp_path / "jobs").exists()
+
+
+def test_the_time_of_a_training_counts_all_its_runs(finished, tmp_path, monkeypatch):
+    _, arguments, _ = finished
+    job = next(job for job in plan_reproduction(arguments).jobs() if job.stage == "train")
+    clock = iter([10.0, 12.0, 20.0, 23.0])  # begin and end of two runs
+    monkeypatch.setattr(run, "_processor_seconds", lambda: next(clock))
+
+    def stop(job, folder, *rest):
+        (folder / "model" / "checkpoint-1").mkdir(parents=True)
+        (folder / "model" / "checkpoint-1" / "trainer_state.json").touch()
+        raise run.Stopped
+
+    job.folder(tmp_path).mkdir(parents=True)
+    monkeypatch.setattr(run, "_run_child", stop)
+    with pytest.raises(run.Stopped):
+        run._work(job, tmp_path, True, 1.0)
+    monkeypatch.setattr(run, "_run_child", lambda *rest: None)
+    assert run._work(job, tmp_path, True, None)["processor_seconds"] == 5.0
 
 
 def row(name, values, count=None, passages=None):

@@ -10,10 +10,12 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce import ReproduceArguments
 from starbucks_retrieval.reproduce.api import plan_reproduction
+from starbucks_retrieval.reproduce.jobs import LIBRARY
 from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.plan import make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
 from starbucks_retrieval.reproduce.schema import rescale
+from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
 from starbucks_retrieval.sizes import Size
 
 TABLE = """\
@@ -74,6 +76,9 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
             ),
             ["no row is called 'X'"],
         ),
+        (("name: bare", "name: bare, train: {retrieval: {loss: MatryoshkaLoss, like: SRL}}"), ["'bare'", "no loss 'MatryoshkaLoss'"]),
+        (("name: bare", "name: bare, train: {retrieval: {loss: AdaptiveLayerLoss, like: bare}}"), ["'bare'", "like is 'bare'"]),
+        (("name: bare", "name: bare, each: size, train: {retrieval: {loss: AdaptiveLayerLoss, like: SRL}}"), ["'bare'", "each and loss"]),
         (("name: bare", "name: bare, train: {retrieval: {preset: separate-msmarco, train_group_size: 4}}"), ["'bare'", "other negatives", "train_group_size"]),
     ],
 )  # fmt: skip
@@ -99,6 +104,7 @@ def test_every_flag_of_every_job_is_a_flag_of_its_stage():
     from starbucks_retrieval.train import TrainArguments
 
     kinds = {
+        LIBRARY: (SentenceTransformersArguments,),
         "pretrain": (PretrainArguments, TrainingArguments),
         "train": (TrainArguments, TrainingArguments),
         "fit": (FitArguments,),
@@ -167,13 +173,13 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
 
 def test_tables_of_the_study_measure_the_models_of_its_first_one():
     trained = {}
-    for name in ("cpu", "zero-shot", "sts"):
+    for name in ("cpu", "zero-shot", "sts", "same-time"):
         path = find_table(f"study/{name}")
         table = read_table(path)
         scale = dataclasses.replace(read_scale("cpu", table, path), child=False)
         jobs = make_plan(table, scale, 2, Path("nowhere")).jobs()
         trained[name] = {job.id: job.flags for job in jobs if job.stage in ("fit", "train")}
-    assert trained["zero-shot"].keys() <= trained["cpu"].keys()
+    assert trained["zero-shot"].keys() | trained["same-time"].keys() <= trained["cpu"].keys()
     added = [flags["preset"] for job, flags in trained["sts"].items() if job not in trained["cpu"]]
     assert added == ["separate-sts"] * 12  # six sizes, two seeds
 
