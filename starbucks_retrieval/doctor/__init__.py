@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -122,10 +121,8 @@ def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentRepor
     if thorough:
         tried += [need for name, needs in extras.items() if name not in _PROJECT for need in needs]
     modules = list(dict.fromkeys(need.module for need in tried if need.version is not None))
-    with ThreadPoolExecutor(2) as pool:
-        imports = dict(zip(modules, pool.map(probes.try_import, modules)))
+    imports = facts["imports"] = probes.try_imports(modules)
     facts["packages"] = {need.name: need.version for need in required}
-    facts["imports"] = imports
     facts["extras"] = [describe_extra(name, extras[name]) for name in sorted(extras, key=[*USES, *extras].index)]
     _packages(report, required, imports)
     _devices(report, imports.get("torch", {}))

@@ -1,4 +1,4 @@
-"""Facts about the installation and the machine. Large packages are imported in child processes only."""
+"""Facts about the installation and the machine. Large packages are imported in a child process only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -191,38 +192,40 @@ def faiss() -> dict[str, str]:
     return {name: version for name in FAISS_BUILDS if (version := version_of(name))}
 
 
-def try_import(module: str, timeout: float = 60.0) -> dict[str, Any]:
-    """Import a module in a child process, so that a package that crashes or hangs does not stop the report.
+def try_imports(modules: Sequence[str], timeout: int = 60) -> dict[str, dict[str, Any]]:
+    """Import modules in a child process, so that a package that crashes or hangs does not stop the report.
 
     Args:
-        module: Its dotted name.
-        timeout: Seconds after which the import counts as failed.
+        modules: Their dotted names. After one that ends the process, another process imports the others.
+        timeout: Seconds after which an import counts as failed.
 
     Returns:
-        `{"ok": True, …}` with facts about torch and FAISS, or `{"ok": False, "error": …}`.
+        By name `{"ok": True, …}` with facts about torch and FAISS, or `{"ok": False, "error": …}`.
     """
-    command = [sys.executable, "-c", f"from {__name__} import print_import; print_import({module!r})"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)  # noqa: S603 - this interpreter
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"the import took more than {timeout:g} s"}
-    except OSError as error:
-        return {"ok": False, "error": f"no child process could be started: {error}"}
-    answer = [line for line in done.stdout.splitlines() if line.startswith('{"ok":')]  # libraries may print other lines
-    if answer:
-        return json.loads(answer[-1])
-    code = done.returncode
-    status = signal.Signals(-code).name if -code in set(signal.Signals) else f"status {code}"
-    return {"ok": False, "error": ": ".join([f"the import ended Python ({status})", *done.stderr.splitlines()[-1:]])}
+    found: dict[str, dict[str, Any]] = {}
+    while left := [module for module in modules if module not in found]:
+        code = f"from {__name__} import print_imports; print_imports({left!r}, {timeout})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, errors="replace")  # noqa: S603 - this interpreter
+        lines = [line for line in done.stdout.splitlines() if line.startswith('{"ok":')]  # libraries may print others
+        found |= zip(left, map(json.loads, lines))
+        if len(lines) < len(left):
+            status = done.returncode
+            name = signal.Signals(-status).name if -status in set(signal.Signals) else f"status {status}"
+            ended = ": ".join([f"the import ended Python ({name})", *done.stderr.splitlines()[-1:]])
+            error = f"the import took more than {timeout} s" if status == -signal.SIGALRM else ended
+            found[left[len(lines)]] = {"ok": False, "error": error}
+    return found
 
 
-def print_import(module: str) -> None:
-    """Import a module, print a JSON line about it, and end the process. Called in the child process."""
-    try:
-        answer = {"ok": True, **_describe(importlib.import_module(module))}
-    except (Exception, SystemExit) as error:
-        answer = {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
-    print("\n" + json.dumps(answer), flush=True)
+def print_imports(modules: Sequence[str], timeout: int) -> None:
+    """Import modules, print a JSON line about each, and end the process. Called in the child process."""
+    for module in modules:
+        signal.alarm(timeout)  # ends the process
+        try:
+            answer = {"ok": True, **_describe(importlib.import_module(module))}
+        except (Exception, SystemExit) as error:
+            answer = {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+        print("\n" + json.dumps(answer), flush=True)
     os._exit(0)  # a normal exit may wait for threads of a library
 
 

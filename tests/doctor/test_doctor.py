@@ -14,7 +14,7 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.doctor import USES, describe_extra, examine, probes
 from starbucks_retrieval.doctor.__main__ import main
-from starbucks_retrieval.doctor.probes import Dependency, dependencies, try_import
+from starbucks_retrieval.doctor.probes import Dependency, dependencies, try_imports
 
 TORCH = {
     "ok": True,
@@ -52,10 +52,14 @@ def problems_of(monkeypatch):
         for name, value in known.items():
             monkeypatch.setattr(probes, name, raising(value) if isinstance(value, Exception) else lambda *_, v=value: v)
         found = {**IMPORTS, **(imports or {})}
-        monkeypatch.setattr(probes, "try_import", lambda module: found.get(module, {"ok": True}))
+        monkeypatch.setattr(probes, "try_imports", imported(found))
         return examine(thorough=True).problems
 
     return examined
+
+
+def imported(found):
+    return lambda modules: {module: found.get(module, {"ok": True}) for module in modules}
 
 
 def raising(error):
@@ -128,25 +132,18 @@ def modules(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("module", "error"),
-    [
-        ("module_that_raises", "OSError: libfoo.so: cannot open second line"),
-        ("module_that_crashes", "the import ended Python (SIGSEGV)"),
-        ("module_that_exits", "SystemExit: 3"),
-        ("missing_module", "ModuleNotFoundError: No module named 'missing_module'"),
-    ],
-)
-def test_a_module_that_breaks_or_crashes_is_reported(modules, module, error):
-    assert try_import(module) == {"ok": False, "error": error}
-
-
-def test_a_module_that_prints_is_imported(modules):
-    assert try_import("module_that_prints") == {"ok": True}
-
-
-def test_an_import_that_hangs_ends_after_the_timeout(modules):
-    assert try_import("module_that_hangs", timeout=3)["error"] == "the import took more than 3 s"
+def test_modules_that_break_crash_or_hang_are_reported_beside_those_that_work(modules):
+    errors = {
+        "module_that_works": None,
+        "module_that_raises": "OSError: libfoo.so: cannot open second line",
+        "module_that_crashes": "the import ended Python (SIGSEGV)",
+        "module_that_prints": None,
+        "module_that_hangs": "the import took more than 3 s",
+        "module_that_exits": "SystemExit: 3",
+        "missing_module": "ModuleNotFoundError: No module named 'missing_module'",
+    }
+    found = try_imports(list(errors), timeout=3)
+    assert found == {name: {"ok": False, "error": error} if error else {"ok": True} for name, error in errors.items()}
 
 
 def test_a_failing_probe_does_not_stop_the_report(monkeypatch):
@@ -228,7 +225,7 @@ def test_requirements_are_read_from_the_metadata(monkeypatch):
 
 
 def test_the_command(monkeypatch, capsys):
-    monkeypatch.setattr(probes, "try_import", lambda name: {**IMPORTS, "faiss": BROKEN}.get(name, {"ok": True}))
+    monkeypatch.setattr(probes, "try_imports", imported({**IMPORTS, "faiss": BROKEN}))
     assert run_command(main, []) == 0
     out, err = capsys.readouterr()
     assert "problem: FAISS cannot be imported" in out and "extras" in out and "1 problems" in err
@@ -237,7 +234,7 @@ def test_the_command(monkeypatch, capsys):
     figures = json.loads(out)
     assert figures["problems"][0]["serious"] and "FAISS cannot be imported" in err
     assert figures["disks"]["current folder"]["free_bytes"] > 0
-    monkeypatch.setattr(probes, "try_import", lambda name: IMPORTS.get(name, {"ok": True}))
+    monkeypatch.setattr(probes, "try_imports", imported(IMPORTS))
     assert run_command(main, ["--strict"]) == 0
 
 
