@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import logging
 import os
@@ -145,6 +146,26 @@ def own_cache(monkeypatch) -> None:
     monkeypatch.setenv("STARBUCKS_CACHE", str(_CACHE))
 
 
+gc.disable()  # while test files are imported, which makes millions of objects and no garbage
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on."""
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def frozen_imports() -> None:
+    """Exempt what was imported from the collection of garbage, which takes a quarter of a second with it; transformers
+    collects at the start of each training."""
+    global _modules
+    if len(sys.modules) > _modules + 50:
+        gc.collect()
+        gc.freeze()
+        _modules = len(sys.modules)
+
+
+_modules = 0
 _CACHE = Path(tempfile.mkdtemp(prefix="starbucks-cache-"))
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 _LOG = logging.getLogger("starbucks_retrieval")

@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,20 +146,21 @@ def check_flag(name: str, value: Any) -> None:
             CHECKS[name](one, name)
 
 
-def training_flags() -> list[str]:
+@cache
+def training_flags() -> tuple[str, ...]:
     """Return the field names of transformers' TrainingArguments from its source; importing it takes seconds and torch.
 
     Returns:
-        The names; an empty list where transformers is missing.
+        The names; none where transformers is missing.
     """
     spec = importlib.util.find_spec("transformers")
     source = Path(spec.origin).with_name("training_args.py") if spec and spec.origin else None
     if source is None or not source.is_file():
-        return []
+        return ()
     classes = (node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
     body = next((node.body for node in classes if node.name == "TrainingArguments"), [])
     fields = (line.target for line in body if isinstance(line, ast.AnnAssign))
-    return [target.id for target in fields if isinstance(target, ast.Name) and not target.id.startswith("_")]
+    return tuple(target.id for target in fields if isinstance(target, ast.Name) and not target.id.startswith("_"))
 
 
 def check_training_flags(words: Sequence[str], own: Iterable[str], required: Mapping[str, tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ import difflib
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from starbucks_retrieval.cli.checks import check_flag
@@ -19,6 +19,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
 
 T = TypeVar("T")
+_type_hints = cache(typing.get_type_hints)
 
 
 def flag(default: Any = None, help: str = "", *, factory: Callable[[], Any] | None = None, **metadata: Any) -> Any:
@@ -63,7 +64,7 @@ def as_flag_values(arguments: Any) -> None:
         >>> Arguments(["2:32", Size(6, 128)], "corpus.jsonl")
         Arguments(sizes='2:32,6:128', data=['corpus.jsonl'])
     """
-    hints = typing.get_type_hints(type(arguments))
+    hints = _type_hints(arguments.__class__)
     for field in dataclasses.fields(arguments):
         value = getattr(arguments, field.name)
         if isinstance(value, list | tuple) and field.name in ("size", "sizes"):
@@ -105,7 +106,7 @@ def flag_types(cls: type) -> dict[str, Any]:
         >>> flag_types(Arguments)
         {'engine': typing.Literal['torch', 'faiss']}
     """
-    hints = typing.get_type_hints(cls)
+    hints = dict(_type_hints(cls))
     for field in dataclasses.fields(cls):
         choices = field.metadata.get("choices")
         if choices is not None:

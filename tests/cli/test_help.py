@@ -74,7 +74,7 @@ def test_flags_are_in_order_of_need(monkeypatch):
 
 @ALL
 def test_every_command_has_examples_with_its_own_flags(name):
-    parser, training = PARSERS[name], training_flags() if name in ("train", "pretrain") else []
+    parser, training = PARSERS[name], training_flags() if name in ("train", "pretrain") else ()
     known = {option.removeprefix("--") for option in parser._option_string_actions} | set(training)
     assert parser.examples
     for example in parser.examples:
