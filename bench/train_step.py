@@ -20,6 +20,7 @@ import torch
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
+from starbucks_retrieval.models.attention import use_plain_attention
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.train import TrainArguments
 from starbucks_retrieval.train.module import Chunks, TrainingModule
@@ -115,6 +116,9 @@ class Contenders:
     def loss(self, mode: str, number: int) -> torch.Tensor:
         """The loss of batch `number` as `mode` (ours or rival) computes it."""
         batch = self.batches[number]
+        self.encoder.backbone.set_attn_implementation("sdpa")
+        if mode == "ours" and self.dtype == "bf16":  # as in training
+            use_plain_attention(self.encoder)
         with common.autocast(self.dtype):
             if mode == "ours":
                 return self.module(**batch.ours)["loss"]

@@ -102,11 +102,12 @@ def two_stream_attention(
     # A softmax over no column is NaN, also in the gradients of the other rows.
     blind = ~visible.any(-1, keepdim=True)
     visible = torch.cat([visible[..., :1] | blind, visible[..., 1:]], dim=-1)
-    mask = visible.expand(sizes, -1, rows, -1).flatten(0, 1)[:, None]
+    hidden = ~visible.expand(sizes, -1, rows, -1).flatten(0, 1)[:, None]
+    bias = torch.zeros(hidden.shape, dtype=queries.dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
     projected, keys, values = (
         x.flatten(0, 1).unflatten(-1, (parts.heads, -1)).transpose(1, 2) for x in (projected, keys, values)
     )
-    context = attend(projected, keys, values, mask, dropout)
+    context = attend(projected, keys, values, bias, dropout)
     return context.transpose(1, 2).flatten(2).unflatten(0, (sizes, batch))
 
 
