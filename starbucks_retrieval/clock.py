@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_LEAST = 1e-9  # seconds; some systems' clocks return the same reading for milliseconds
+LEAST = 1e-9  # seconds; some systems' clocks return the same reading for milliseconds
 
 
 def now() -> float:
@@ -18,4 +18,4 @@ def seconds_since(reading: float) -> float:
     Returns:
         At least 1e-9, because rates divide by it.
     """
-    return max(_LEAST, time.perf_counter() - reading)
+    return max(LEAST, time.perf_counter() - reading)

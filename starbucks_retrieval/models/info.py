@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from starbucks_retrieval.clock import now, seconds_since
+from starbucks_retrieval.clock import LEAST, now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import (
     check_numbers,
@@ -167,7 +167,15 @@ class ModelInfo:
             times.append(seconds_since(began))
         return min(times)
 
-    def layer_seconds(self, length: int, max_tokens: int, device: str, dtype: Any, budget: float = 0.6) -> float:
+    def layer_seconds(
+        self,
+        length: int,
+        max_tokens: int,
+        device: str,
+        dtype: Any,
+        budget: float = 0.6,
+        clock: Callable[[], float] = now,
+    ) -> float:
         """Measure the seconds that the forward pass of one layer takes per token, with random weights.
 
         Args:
@@ -176,6 +184,7 @@ class ModelInfo:
             device: The device to measure on.
             dtype: The autocast dtype; None is float32.
             budget: Seconds to measure for; the fastest pass counts.
+            clock: Returns seconds; `time.process_time` counts those of the processor.
         """
         import torch
 
@@ -191,11 +200,11 @@ class ModelInfo:
             layers = len(layers_of(model, layout))
             best, stop = float("inf"), now() + budget
             while best == float("inf") or now() < stop:
-                began = now()
+                began = clock()
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
                 if on.type == "cuda":
                     torch.cuda.synchronize(on)
-                best = min(best, seconds_since(began))
+                best = min(best, max(LEAST, clock() - began))
         return best / (rows * length * layers)
 
 

@@ -150,6 +150,8 @@ def preview(arguments: ReproduceArguments) -> tuple[list[list[str]], dict[str, A
         rows.append([job.id, state, f"{one.hours:.2f}", readable(one.bytes), one.what])
     waiting = [one for one in found.jobs if not one.finished]
     hours, size = sum(one.hours for one in waiting), sum(one.bytes for one in waiting)
-    total = f"{len(jobs)} jobs, {len(waiting)} to run: {hours:.2f} hours, {readable(size)}; {found.basis}"
+    total = f"{len(jobs)} jobs, {len(waiting)} to run: {hours:.2f} hours, {readable(size)}" + (
+        f"; {found.basis}" if found.basis else ""
+    )
     blocked = {" on ".join(filter(None, key)): reason for key, reason in plan.not_run.items()}
     return rows, {"summary": total, "hours": hours, "bytes": size, "jobs": len(jobs), "not_run": blocked}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.reproduce import ReproduceArguments
+from starbucks_retrieval.reproduce import ReproduceArguments, estimate
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.jobs import LIBRARY
 from starbucks_retrieval.reproduce.layout import make_table
@@ -182,6 +182,27 @@ def test_tables_of_the_study_measure_the_models_of_its_first_one():
     assert trained["zero-shot"].keys() | trained["same-time"].keys() <= trained["cpu"].keys()
     added = [flags["preset"] for job, flags in trained["sts"].items() if job not in trained["cpu"]]
     assert added == ["separate-sts"] * 12  # six sizes, two seeds
+
+
+def test_hours_follow_the_layers_and_the_time_of_other_jobs(tmp_path, monkeypatch):
+    text = TABLE.replace("{name: bare}", "{name: bare, each: size, train: {retrieval: {preset: separate-msmarco}}}")
+    text += "scales: {cpu: {train: {retrieval: {bf16: true}}}}\nsizes: 2:32,12:768\n"
+    text = text.replace(
+        "columns:", "  - {name: AL, train: {retrieval: {loss: AdaptiveLayerLoss, like: SRL}}}\ncolumns:"
+    )
+    table = read_table(write(tmp_path, text))
+    scale = read_scale("cpu", table, tmp_path / "t.yaml")
+    jobs = make_plan(table, dataclasses.replace(scale, child=False), 1, tmp_path).jobs()
+    monkeypatch.setattr(estimate, "_speed", lambda jobs, scale, half: 4e9 if half else 1e9)
+    found = estimate.estimate(jobs, scale, tmp_path)
+    hours = {(job.stage, job.flags.get("layers")): one.hours - 8 / 3600 for job, one in zip(jobs, found.jobs)}
+    assert hours["grid", "6"] == pytest.approx(6 * hours["grid", "1"])
+    assert hours["train", None] == pytest.approx(hours[LIBRARY, None])
+    assert "1e+09 operations" in found.basis and "4e+09 (bf16)" in found.basis
+    measured = {"files": {}, "processor_seconds": 60.0}
+    monkeypatch.setattr(estimate, "figures_of", lambda job, root: measured if job.stage == "train" else None)
+    again = estimate.estimate(jobs, scale, tmp_path)
+    assert [one.hours for job, one in zip(jobs, again.jobs) if job.stage == LIBRARY] == [pytest.approx(1 / 60)]
 
 
 def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
