@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from conftest import DECODERS, FAMILIES, save_model
 from fitted_models import fitted, load, token_rows
 
@@ -56,7 +57,21 @@ def assert_equals_torch(runtime, encoder, sizes=SIZES):
         np.testing.assert_allclose(found[size], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
+class TorchGraph(GraphBackend):
+    """The graph that other back ends convert, run by torch."""
+
+    def runner(self):
+        graph = PooledLayersGraph(self._encoder, graph_layers(SIZES))
+        return lambda *inputs: [pooled.detach().numpy() for pooled in graph(*map(torch.from_numpy, inputs))]
+
+
+def test_the_graph_projects_every_layer(encoder):
+    assert_equals_torch(TorchGraph("torch", encoder, SIZES), encoder)
+    assert_equals_torch(TorchGraph("torch", encoder, SIZES), encoder, Sizes.parse("0:4,2:8"))
+
+
+@pytest.mark.slow  # converting takes seconds
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_layer_is_projected(encoder, opened, backend):
     assert_equals_torch(opened(backend), encoder)
     assert_equals_torch(opened(backend), encoder, Sizes.parse("0:4,2:8"))

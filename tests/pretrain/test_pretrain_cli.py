@@ -89,9 +89,9 @@ def test_from_scratch_takes_no_weight_of_the_backbone(tiny_bert, text, tmp_path)
 def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
     words = (
         "--max_steps",
-        150,
+        60,
         "--learning_rate",
-        3e-3,
+        1e-2,
         "--sizes",
         "1:8,2:16,4:32",
         "--per_device_train_batch_size",

@@ -35,18 +35,24 @@ def test_rescore_equals_scoring_all_rows(open_written, name, store_dtype, mapped
     if mapped:
         store.keep_mapped()
     assert store.mapped == mapped
-    queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
+    queries = np.random.default_rng(2).standard_normal((12, 16)).astype(np.float32)
     if name == "cancelling":
         queries[:, 6:12] = queries[:, :6] = 1 + queries[:, :6] * np.float32(2**-20)
     for candidates, keep in [(500, 5), (500, 100), (500, 300), (500, 500), (500, 900), (80, 1), (1, 1)]:
-        rows = shortlists(30, candidates)
+        rows = shortlists(12, candidates)
         expected = everything(queries, rows, keep, store)
-        for memory, numbers in ((2 * 10**9, 2**23), (2 * 10**9, 4 * 500 * 16), (300_000, 2**23), (1, 2**23)):
-            monkeypatch.setattr(module, "_READ_AT_ONCE", numbers)  # the second: four queries at a time
-            for threads in (1, 3):
-                found = rescore(queries, rows, keep, store, memory, threads)
-                assert found[0].tolist() == expected[0].tolist()
-                assert found[1].tobytes() == expected[1].tobytes()
+        few = 4 * 500 * 16  # four queries at a time
+        for memory, numbers, threads in (
+            (10**9, 2**23, 1),
+            (10**9, few, 1),
+            (10**9, few, 3),
+            (300_000, 2**23, 3),
+            (1, 2**23, 1),
+        ):
+            monkeypatch.setattr(module, "_READ_AT_ONCE", numbers)
+            found = rescore(queries, rows, keep, store, memory, threads)
+            assert found[0].tolist() == expected[0].tolist()
+            assert found[1].tobytes() == expected[1].tobytes()
 
 
 @pytest.mark.parametrize("keep", [5, 400])
