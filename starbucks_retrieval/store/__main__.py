@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, readable, setup_logging
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.pickles import ImportArguments, import_pickles
 
 Command = Callable[[Any, CommonArguments], None]
 _SHOWN = 20  # problems on a terminal
@@ -85,39 +85,6 @@ class StoreExportArguments:
     overwrite: bool = flag(False, "replace an existing output")
 
 
-@dataclass
-class ImportArguments:
-    """Importing."""
-
-    path: list[str] = flag(None, "pickles of (vectors, ids), in the order of the corpus", required=True)
-    output: str = flag("", "folder for the store, one sub-folder for each size", required=True)
-    layer: int = flag(None, "the layer that the vectors are from: usually the model's last", required=True)
-    dim: int | None = flag(None, "their dim, to be checked (default: that of the files)")
-    encode_is_query: bool = flag(False, "the vectors are of queries")
-    name: str | None = flag(
-        None,
-        "a name for the model. A pickle does not say which weights made it, so search compares this name: use the same "
-        "name for queries and passages of one model, and different names for different models",
-    )
-    fingerprint: str | None = flag(None, "instead of --name: the fingerprint of the weights, where it is known")
-    pooling: Literal["cls", "mean", "last"] = flag("cls", "how the model pooled; search compares it")
-    normalize: bool = flag(False, "the vectors have length 1; this is checked")
-    store_dtype: Literal["float16", "float32"] | None = flag(
-        None, "type of the stored numbers (default: as in the files)"
-    )
-    shard_size: int = flag(16384, "rows of a shard")
-    overwrite: bool = flag(False, "replace another store in the output folder")
-
-    def checked_fingerprint(self) -> str:
-        """Return the fingerprint that the store records."""
-        if bool(self.name) == bool(self.fingerprint):
-            raise UserError(
-                "--name is missing" if not self.name else "--name and --fingerprint contradict each other",
-                "the pickle does not say which model made it: use the same --name for queries and passages of one model",
-            )
-        return self.fingerprint or f"imported-{self.name}"
-
-
 def _size(text: str | None) -> Size | None:
     return Size.parse(text) if text else None
 
@@ -185,12 +152,7 @@ def _export(args: StoreExportArguments, common: CommonArguments) -> None:
 
 
 def _import(args: ImportArguments, common: CommonArguments) -> None:
-    from starbucks_retrieval.store.pickles import import_pickles
-
-    settings = dataclasses.asdict(args)
-    files, output, layer, name = (settings.pop(key) for key in ("path", "output", "layer", "name"))
-    settings["fingerprint"] = args.checked_fingerprint()
-    figures = import_pickles(files, output, layer, model_name=name or "", **settings)
+    figures = import_pickles(args)
     summary = (
         f"{figures['rows']} {figures['kind']} from {figures['files']} files at {figures['size']}, "
         f"fingerprint {figures['fingerprint']}; in {figures['output']}"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from starbucks_retrieval.cli import progress
+from starbucks_retrieval.cli import as_flag_values, flag, progress
 from starbucks_retrieval.data.records import repeated
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
@@ -22,7 +21,6 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.locate import output_folder
 from starbucks_retrieval.store.safe_pickle import load_embeddings
 from starbucks_retrieval.store.spec import StoreSpec
-from starbucks_retrieval.store.storage import PathLike
 from starbucks_retrieval.store.writer import StoreWriter
 
 
@@ -37,38 +35,49 @@ class _File:
     digest: str
 
 
-def import_pickles(
-    files: Sequence[str | os.PathLike[str]],
-    output: PathLike,
-    layer: int,
-    fingerprint: str,
-    *,
-    dim: int | None = None,
-    encode_is_query: bool = False,
-    model_name: str = "",
-    pooling: str = "cls",
-    normalize: bool = False,
-    store_dtype: str | None = None,
-    shard_size: int = 16384,
-    overwrite: bool = False,
-) -> dict[str, Any]:
+@dataclass
+class ImportArguments:
+    """Importing."""
+
+    path: list[str] = flag(None, "pickles of (vectors, ids), in the order of the corpus", required=True)
+    output: str = flag("", "folder for the store, one sub-folder for each size", required=True)
+    layer: int = flag(None, "the layer that the vectors are from: usually the model's last", required=True)
+    dim: int | None = flag(None, "their dim, to be checked (default: that of the files)")
+    encode_is_query: bool = flag(False, "the vectors are of queries")
+    name: str | None = flag(
+        None,
+        "a name for the model. A pickle does not say which weights made it, so search compares this name: use the same "
+        "name for queries and passages of one model, and different names for different models",
+    )
+    fingerprint: str | None = flag(None, "instead of --name: the fingerprint of the weights, where it is known")
+    pooling: Literal["cls", "mean", "last"] = flag("cls", "how the model pooled; search compares it")
+    normalize: bool = flag(False, "the vectors have length 1; this is checked")
+    store_dtype: Literal["float16", "float32"] | None = flag(
+        None, "type of the stored numbers (default: as in the files)"
+    )
+    shard_size: int = flag(16384, "rows of a shard")
+    overwrite: bool = flag(False, "replace another store in the output folder")
+
+    def __post_init__(self) -> None:
+        as_flag_values(self)
+
+    def checked_fingerprint(self) -> str:
+        """Return the fingerprint that the store records."""
+        if bool(self.name) == bool(self.fingerprint):
+            raise UserError(
+                "--name is missing" if not self.name else "--name and --fingerprint contradict each other",
+                "the pickle does not say which model made it: use the same --name for queries and passages of one model",
+            )
+        return self.fingerprint or f"imported-{self.name}"
+
+
+def import_pickles(arguments: ImportArguments) -> dict[str, Any]:
     """Write one store from pickles of (vectors [rows, dim], ids), in the order given.
 
     Nothing in a pickle is executed (see `safe_pickle`). The files are read twice, one in memory at a time.
 
     Args:
-        files: The pickles.
-        output: The folder of the store.
-        layer: The layer that the vectors are from.
-        fingerprint: Identifies the weights, which a pickle does not name.
-        dim: The expected dimension, if it is to be checked.
-        encode_is_query: The vectors are of queries.
-        model_name: For information.
-        pooling: How the model pooled.
-        normalize: The vectors have length 1, which is checked.
-        store_dtype: "float16" or "float32"; by default that of the files.
-        shard_size: Rows of a shard.
-        overwrite: Replace another store in the output folder.
+        arguments: The flags of `starbucks store import`.
 
     Returns:
         Figures: output, size, kind, rows, files, dtype, fingerprint, shards_written.
@@ -76,35 +85,36 @@ def import_pickles(
     Raises:
         UserError: A file is not such a pickle, or an id occurs twice.
     """
+    fingerprint = arguments.checked_fingerprint()
     reader = _Reader()
-    found = _survey([Path(file) for file in files], reader, dim, normalize)
-    size = Size(layer, found[0].dim)
+    found = _survey([Path(file) for file in arguments.path], reader, arguments.dim, arguments.normalize)
+    size = Size(arguments.layer, found[0].dim)
     file_dtype = "float16" if all(file.dtype == np.float16 for file in found) else "float32"
     spec = StoreSpec(
-        kind="queries" if encode_is_query else "passages",
+        kind="queries" if arguments.encode_is_query else "passages",
         size=size,
-        pooling=pooling,
-        normalize=normalize,
+        pooling=arguments.pooling,
+        normalize=arguments.normalize,
         prefix="",
         separator="",
         max_length=0,  # unknown
         fingerprint=fingerprint,
         compute_dtype=f"imported-{found[0].dtype}",
-        store_dtype=store_dtype or file_dtype,
+        store_dtype=arguments.store_dtype or file_dtype,
         data_digest=hashlib.blake2b("".join(file.digest for file in found).encode(), digest_size=16).hexdigest(),
         data_count=sum(file.rows for file in found),
-        shard_size=shard_size,
-        model_name=model_name,
+        shard_size=arguments.shard_size,
+        model_name=arguments.name or "",
         data_name=", ".join(file.path.name for file in found),
         provenance=describe({"imported": [file.digest for file in found]}),
     )
-    with StoreWriter.open(output_folder(output, size), spec, overwrite) as writer:
+    with StoreWriter.open(output_folder(arguments.output, size), spec, arguments.overwrite) as writer:
         missing = writer.missing_shards()
         for shard in progress(missing, len(missing), "shards", "import"):
             writer.write_shard(shard, *_rows(found, reader, *spec.shard_rows(shard)))
         writer.finish()
     return {
-        "output": str(output),
+        "output": str(arguments.output),
         "size": str(size),
         "kind": spec.kind,
         "rows": spec.rows,

@@ -14,10 +14,14 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import check_same, open_store
 from starbucks_retrieval.store.__main__ import main
-from starbucks_retrieval.store.pickles import import_pickles
+from starbucks_retrieval.store.pickles import ImportArguments, import_pickles
 from starbucks_retrieval.store.safe_pickle import load_arrays
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
+
+
+def imported(files, output, layer=1, name="x", **settings):
+    return import_pickles(ImportArguments(files, output, layer, name=name, **settings))
 
 
 class _OldNumpy(pickle._Pickler):
@@ -170,7 +174,7 @@ def test_damaged_and_crafted_pickles_are_user_errors(tmp_path, code):
     (tmp_path / "x.pkl").write_bytes(code)
     with pytest.raises(UserError, match=r"x\.pkl"):
         content = load_arrays(tmp_path / "x.pkl")
-        import_pickles([tmp_path / "x.pkl"], tmp_path / "out", 1, "f")
+        imported([tmp_path / "x.pkl"], tmp_path / "out")
         pytest.fail(f"read {content!r}")
 
 
@@ -192,18 +196,18 @@ def test_files_are_concatenated_in_the_order_given(tmp_path, dump, protocol):
         dump("b.pkl", (first, [f"d{row}" for row in range(7)]), protocol),
         dump("a.pkl", [second, tuple(range(4))], protocol),
     ]
-    figures = import_pickles(files, tmp_path / "out", 12, "imported-x", shard_size=5)
+    figures = imported(files, tmp_path / "out", 12, "x", shard_size=5)
     assert figures["rows"] == 11 and figures["size"] == "12:8"
     store = open_store(tmp_path / "out", Size(12, 8))
     assert store.ids(np.arange(11)) == [f"d{row}" for row in range(7)] + list("0123")
     assert np.array_equal(store.vectors(np.arange(11)), np.concatenate([first, second]))
-    assert import_pickles(files, tmp_path / "out", 12, "imported-x", shard_size=5)["shards_written"] == 0
+    assert imported(files, tmp_path / "out", 12, "x", shard_size=5)["shards_written"] == 0
 
 
 def test_the_type_on_disk_is_that_of_the_files(tmp_path, dump):
     for dtype, expected in [(np.float16, "float16"), (np.float32, "float32"), (np.float64, "float32")]:
         file = dump("x.pkl", (vectors_of(3, dtype=dtype), list("abc")))
-        import_pickles([file], tmp_path / f"{dtype.__name__}", 1, "f")
+        imported([file], tmp_path / f"{dtype.__name__}")
         assert open_store(tmp_path / f"{dtype.__name__}").spec.store_dtype == expected
 
 
@@ -248,7 +252,7 @@ def test_the_import_door(tmp_path, dump, capsys):
 )
 def test_other_contents_are_refused(tmp_path, dump, content, what):
     with pytest.raises(UserError, match=what):
-        import_pickles([dump("x.pkl", content)], tmp_path / "out", 1, "f")
+        imported([dump("x.pkl", content)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -256,8 +260,8 @@ def test_files_that_do_not_fit_together(tmp_path, dump):
     one = dump("one.pkl", (vectors_of(2), ["a", "b"]))
     other = dump("other.pkl", (vectors_of(2, 4), ["c", "d"]))
     with pytest.raises(UserError, match=r"other\.pkl has 4 dimensions, .*one\.pkl says 8"):
-        import_pickles([one, other], tmp_path / "out", 1, "f")
+        imported([one, other], tmp_path / "out")
     with pytest.raises(UserError, match="'a' occurs twice"):
-        import_pickles([one, one], tmp_path / "out", 1, "f")
+        imported([one, one], tmp_path / "out")
     with pytest.raises(UserError, match="no such file"):
-        import_pickles([one, tmp_path / "no.pkl"], tmp_path / "out", 1, "f")
+        imported([one, tmp_path / "no.pkl"], tmp_path / "out")
