@@ -208,6 +208,39 @@ def mean_difference(
     return MeanDifference(float(differences.mean()), error, freedom, count, seeds)
 
 
+def correlation_difference(
+    ours: Sequence[float], theirs: Sequence[float], count: int, between: float | None = None
+) -> CorrelationDifference | MeanDifference:
+    """Return the difference of two correlations with the same gold scores, over seeds if both have several.
+
+    With several seeds, the squared standard error is that of the mean difference over the seeds plus that of the mean
+    correlations over the pairs, which counts the interaction of the two twice: it is rather too large than too small.
+
+    Args:
+        ours, theirs: The correlations of a system, one for each seed.
+        count: Number of pairs.
+        between: As in `CorrelationDifference`.
+
+    Raises:
+        UserError: Different numbers of seeds.
+
+    Example:
+        >>> one, three = correlation_difference([0.8], [0.7], 900), correlation_difference([0.8] * 3, [0.7] * 3, 900)
+        >>> [[round(limit, 3) for limit in found.interval()] for found in (one, three)]
+        [[0.06, 0.141], [0.059, 0.141]]
+    """
+    spread = mean_difference(ours, theirs)  # whose pairs are seeds
+    found = CorrelationDifference(float(np.mean(ours)), float(np.mean(theirs)), count, between)
+    if len(ours) < 2:
+        return found
+    low, high = found.interval()
+    of_pairs, of_seeds = ((high - low) / 2 / NormalDist().inv_cdf(0.975)) ** 2, spread.error**2
+    square = of_pairs + of_seeds
+    parts = of_pairs**2 / (count - 1) + of_seeds**2 / (len(ours) - 1)
+    freedom = square**2 / parts if parts else float(count - 1)
+    return MeanDifference(found.value, math.sqrt(square), freedom, count, len(ours))
+
+
 def _by_seed(values: QueryValues | Sequence[QueryValues]) -> Sequence[QueryValues]:
     several = isinstance(values, Sequence) and len(values) > 0 and not isinstance(values[0], int | float | np.number)
     return values if several else [values]  # type: ignore[return-value, list-item]

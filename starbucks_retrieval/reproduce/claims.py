@@ -7,17 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from starbucks_retrieval.metrics.equivalence import (
     CorrelationDifference,
     Difference,
+    MeanDifference,
     adjust_equivalence,
+    correlation_difference,
     mean_difference,
     verdict,
 )
 from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.metrics.significance import adjust, fisher_z, paired_test
+from starbucks_retrieval.metrics.significance import adjust, fisher_z, williams_t
 from starbucks_retrieval.reproduce.plan import Plan
-from starbucks_retrieval.reproduce.results import Key, RowScores
+from starbucks_retrieval.reproduce.results import Key, RowScores, SeedScore
 from starbucks_retrieval.reproduce.schema import Claim, rescale
 from starbucks_retrieval.sizes import Size
 
@@ -47,16 +51,62 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Differences:
-    """The pairs of scores that two rows have in common, and their p-values after Holm's correction."""
+class _Pair:
+    """The scores of two rows on a set at a size, with those of each seed."""
 
-    pairs: list[tuple[Cell, Cell]]
+    one: Cell
+    other: Cell
+    ours: list[SeedScore]
+    theirs: list[SeedScore]
+
+    @property
+    def is_correlation(self) -> bool:
+        return self.one.measure in _CORRELATIONS
+
+    def difference(self) -> Difference | None:
+        """Return the difference over queries or pairs and seeds; None if the values of queries are missing."""
+        from scipy.stats import pearsonr, spearmanr
+
+        ours, theirs = _values(self.ours), _values(self.theirs)
+        if not self.is_correlation:
+            return mean_difference(ours, theirs) if ours and theirs else None
+        between = None
+        if ours and theirs:
+            cosines = np.mean(ours, axis=0), np.mean(theirs, axis=0)
+            between = float((spearmanr if self.one.measure == "spearman" else pearsonr)(*cosines).statistic)
+        mine, other = ([score.value for score in side] for side in (self.ours, self.theirs))
+        return correlation_difference(mine, other, self.one.count, between)
+
+    @property
+    def p_value(self) -> float:
+        """The two-tailed p-value of no difference."""
+        found = self.difference()
+        if isinstance(found, MeanDifference):
+            return found.p_value
+        if not isinstance(found, CorrelationDifference):
+            return math.nan
+        if found.between is None:
+            return fisher_z(found.first, found.count, found.second, found.count)[1]
+        return williams_t(found.first, found.second, found.between, found.count)[1]
+
+
+def _values(scores: Sequence[SeedScore]) -> list[np.ndarray]:
+    """Return the values of each seed; nothing if one has none."""
+    found = [score.values for score in scores if score.values is not None]
+    return found if len(found) == len(scores) else []
+
+
+@dataclass(frozen=True)
+class _Differences:
+    """The scores that two rows have in common, and their p-values after Holm's correction."""
+
+    pairs: list[_Pair]
     p_values: list[float]
 
     @property
     def values(self) -> list[float]:
         """The differences."""
-        return [one.value - other.value for one, other in self.pairs]
+        return [pair.one.value - pair.other.value for pair in self.pairs]
 
     @property
     def mean(self) -> float:
@@ -75,7 +125,7 @@ class _Differences:
 
 
 def judge(plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str, str]]) -> list[Verdict]:
-    """Return the verdict about each claim of a table.
+    """Return the verdict about each claim of a table. Tests are over queries, or pairs of sentences, and seeds.
 
     above is confirmed if the mean difference is positive and more scores are significantly higher than lower; on_par if
     two one-sided tests with Holm's correction find every set within the margin (values of queries are averaged over the
@@ -110,16 +160,18 @@ def _judge(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Seq
 
 
 def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
-    by_set: dict[str, list[tuple[Cell, Cell]]] = {}
+    by_set: dict[str, list[_Pair]] = {}
     tests: list[tuple[str, Difference]] = []
-    for one, other in found.pairs:
-        if one.values and other.values and one.measure not in _CORRELATIONS:
-            by_set.setdefault(f"{one.dataset} {one.measure}", []).append((one, other))
-        elif one.measure in _CORRELATIONS:
-            tests.append((f"{one.dataset} {one.size}", CorrelationDifference(one.value, other.value, one.count)))
+    for pair in found.pairs:
+        name = f"{pair.one.dataset} {pair.one.size if pair.is_correlation else pair.one.measure}"
+        if (difference := pair.difference()) is not None:
+            by_set.setdefault(name, []).append(pair)
+            if pair.is_correlation:
+                tests.append((name, difference))
     for name, pairs in by_set.items():
-        ours, theirs = (_query_means([pair[side] for pair in pairs]) for side in (0, 1))
-        tests.append((name, mean_difference(ours, theirs)))
+        if not pairs[0].is_correlation:
+            ours, theirs = _query_means([pair.ours for pair in pairs]), _query_means([pair.theirs for pair in pairs])
+            tests.append((name, mean_difference(ours, theirs)))
     if not tests:
         return Verdict(claim, NOT_TESTABLE, "The scores come without those of single queries.")
     adjusted = adjust_equivalence([test.equivalence(claim.margin) for _, test in tests], "holm")
@@ -135,11 +187,9 @@ def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
     return Verdict(claim, CONFIRMED if equal == len(tests) else NOT_CONFIRMED, told)
 
 
-def _query_means(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return the mean of each query's values over the cells."""
-    return {
-        query: math.fsum((cell.values or {})[query] for cell in cells) / len(cells) for query in cells[0].values or {}
-    }
+def _query_means(sides: Sequence[Sequence[SeedScore]]) -> list[np.ndarray]:
+    """Return the mean of each query's values over the sizes, for each seed."""
+    return [np.mean(values, axis=0) for values in zip(*map(_values, sides))]
 
 
 def _judge_gain(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str, str]]) -> Verdict:
@@ -179,20 +229,23 @@ def _differences(
     keys: list[Key] = [
         (name, measure, size, deep and Size(deep.layer, size.dim)) for name, measure in wanted for size in chosen
     ]
-    pairs = [(ours[key], theirs[key]) for key in keys if key in ours and key in theirs]
-    pairs = [(one, other) for one, other in pairs if math.isfinite(one.value) and math.isfinite(other.value)]
+    pairs = [_pair(claim, plan, scores, key) for key in keys if key in ours and key in theirs]
+    pairs = [pair for pair in pairs if math.isfinite(pair.one.value) and math.isfinite(pair.other.value)]
     if not pairs:
         return f"{claim.row} and {claim.than} have no score in common at {_name({'sets': sets, 'sizes': sizes})}."
-    return _Differences(pairs, adjust([_p(one, other) for one, other in pairs], "holm"))
+    return _Differences(pairs, adjust([pair.p_value for pair in pairs], "holm"))
 
 
-def _p(one: Cell, other: Cell) -> float:
-    """Return the p-value of a paired t-test over queries, of Fisher's z for correlations."""
-    if one.measure in _CORRELATIONS:
-        return fisher_z(one.value, one.count, other.value, other.count)[1]
-    if not one.values or not other.values:
-        return math.nan
-    return paired_test(one.values, other.values).p_value
+def _pair(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], key: Key) -> _Pair:
+    """Return two scores with those of as many seeds of both rows; one without training is the same for all seeds."""
+    sides = [
+        scores[name].by_seed.get(key) or [SeedScore.of(scores[name].cells[key])] for name in (claim.row, claim.than)
+    ]
+    trained = {row.name for row in plan.table.rows if row.train}
+    counts = [len(side) for side, name in zip(sides, (claim.row, claim.than)) if name in trained]
+    seeds = min(counts, default=1)
+    ours, theirs = ((side * seeds)[:seeds] for side in sides)
+    return _Pair(scores[claim.row].cells[key], scores[claim.than].cells[key], ours, theirs)
 
 
 def _name(part: Mapping[Any, Sequence[str]]) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
@@ -16,6 +18,24 @@ from starbucks_retrieval.reproduce.run import is_done
 from starbucks_retrieval.sizes import Size
 
 Key = tuple[str, str, Size, Size | None]  # set, measure, size, size of the passages if it differs
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """A score of one seed.
+
+    Attributes:
+        value: The score.
+        values: Those of its queries, or the cosines of its pairs, in the order of their ids; None without.
+    """
+
+    value: float
+    values: np.ndarray | None
+
+    @classmethod
+    def of(cls, cell: Cell) -> SeedScore:
+        """Return the score of a cell."""
+        return cls(cell.value, np.array([cell.values[key] for key in sorted(cell.values)]) if cell.values else None)
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,7 @@ class RowScores:
         spread: The standard deviation over the seeds, where there are several.
         seeds: How many seeds each set has.
         costs: Entries of the result files about the costs of sizes, of the first seed.
+        by_seed: The scores of each seed.
     """
 
     row: str
@@ -35,6 +56,7 @@ class RowScores:
     spread: dict[Key, float]
     seeds: dict[str, int]
     costs: dict[str, Any] = field(default_factory=dict)
+    by_seed: dict[Key, list[SeedScore]] = field(default_factory=dict)
 
 
 def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[str, str], str]]:
@@ -66,6 +88,7 @@ def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[st
         for key in runs[0]:
             cells = [run[key] for run in runs if key in run]
             scores.cells[key] = _mean(cells, f"row {one.row!r} on {one.set}")
+            scores.by_seed[key] = [SeedScore.of(cell) for cell in cells]
             if len(cells) > 1:
                 values = [cell.value for cell in cells]
                 middle = math.fsum(values) / len(values)

@@ -18,7 +18,7 @@ from starbucks_retrieval.reproduce.claims import judge
 from starbucks_retrieval.reproduce.jobs import LIBRARY
 from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.made import make_data
-from starbucks_retrieval.reproduce.results import RowScores, check_queries, collect
+from starbucks_retrieval.reproduce.results import RowScores, SeedScore, check_queries, collect
 from starbucks_retrieval.sizes import Size
 
 TABLE = """\
@@ -270,6 +270,38 @@ def test_verdicts_come_from_declared_comparisons(tmp_path, kind, ours, theirs, v
     assert f"{ours - theirs:+.4f}{part}" in found.because
     (missing,) = judge(plan, {"SRL": scores["SRL"]}, [("MS MARCO", "RR@10")])
     assert missing.verdict == "not testable here" and "bare has no scores" in missing.because
+
+
+@pytest.mark.parametrize(("noise", "verdict"), [(0.001, "confirmed"), (0.1, "not confirmed")])
+def test_claims_are_tested_over_seeds_too(tmp_path, noise, verdict):
+    path = tmp_path / "claim.yaml"
+    path.write_text(TABLE.replace("bare}\n", "bare, train: {retrieval: {preset: full-msmarco}}}\n", 1))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    plan.scale.__dict__["testable"] = True
+    scores = {"SRL": row("SRL", {"1:2": 0.6, "6:48": 0.6}), "bare": row("bare", {"1:2": 0.5, "6:48": 0.5})}
+    for number, one in enumerate(scores.values()):
+        for key, cell in one.cells.items():
+            mean = SeedScore.of(cell)
+            shifts = (noise * (seed + number) % (3 * noise) for seed in range(3))
+            one.by_seed[key] = [SeedScore(mean.value + shift, mean.values + shift) for shift in shifts]
+    assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
+
+
+def test_correlations_over_the_same_pairs_are_compared_as_dependent(tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(TABLE.replace("than: bare}", "than: bare, kind: on_par}").replace("MS MARCO", "STS-B"))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    plan.scale.__dict__["testable"] = True
+
+    def correlated(name, value, keep):
+        values = {str(i): i % 97 + (i % 5) * (name == "bare") for i in range(1000)} if keep else None
+        cells = [Cell("STS-B", "spearman", size, value, 1000, values=values) for size in plan.sizes]
+        return RowScores(name, {("STS-B", "spearman", cell.size, None): cell for cell in cells}, {}, {})
+
+    for keep, expected in ((True, "confirmed"), (False, "not confirmed")):  # independent, the interval is too wide
+        scores = {name: correlated(name, value, keep) for name, value in (("SRL", 0.7), ("bare", 0.705))}
+        found = judge(plan, scores, [("STS-B", "spearman")])[0]
+        assert found.verdict == expected, found
 
 
 def test_a_gain_compares_two_parts_of_a_table(tmp_path):
