@@ -140,12 +140,6 @@ def hub_builder(splits: dict, files: dict | None = None) -> SimpleNamespace:
     return SimpleNamespace(config=SimpleNamespace(data_files=files), as_streaming_dataset=lambda: splits)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch) -> None:
-    """Nothing is written to the user's cache."""
-    monkeypatch.setenv("STARBUCKS_CACHE", str(_CACHE))
-
-
 gc.disable()  # while test files are imported, which makes millions of objects and no garbage
 
 
@@ -166,8 +160,9 @@ def frozen_imports() -> None:
 
 
 _modules = 0
-_CACHE = Path(tempfile.mkdtemp(prefix="starbucks-cache-"))
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+# Nothing is written to the user's cache.
+os.environ["STARBUCKS_CACHE"] = tempfile.mkdtemp(prefix="starbucks-cache-")
+atexit.register(shutil.rmtree, os.environ["STARBUCKS_CACHE"], ignore_errors=True)
 _LOG = logging.getLogger("starbucks_retrieval")
 _LOG_AT_START = _LOG.handlers[:], _LOG.propagate, _LOG.level
 

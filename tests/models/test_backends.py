@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
 from starbucks_retrieval.models.backends import graph as graphs
-from starbucks_retrieval.models.backends import onnx, openvino, selection
+from starbucks_retrieval.models.backends import graph_cache, onnx, openvino, selection
 from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
@@ -416,6 +417,80 @@ def test_a_choice_is_remembered_for_one_model_and_machine(clocked, tmp_path, tin
     opened.clear()
     choose()
     assert opened == ["all"]
+
+
+@pytest.fixture
+def open_counted(encoder, tmp_path, monkeypatch):
+    """Open a graph of some rows through a new cache; returns how often it was converted, and the cache."""
+    monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path / "cache"))
+    graph, made = PooledLayersGraph(encoder, (1, 2)), []
+
+    def open_one(calibration=None, refused=()):
+        def make() -> bytes:
+            made.append(calibration)
+            return str(len(made)).encode()
+
+        def open_saved(folder: Path) -> bytes:
+            content = (folder / "graph").read_bytes()
+            if content in refused:
+                raise RuntimeError("differs from torch")
+            return content
+
+        save = lambda content, folder: (folder / "graph").write_bytes(content)  # noqa: E731
+        return int(graph_cache.open_kept("fake", graph, calibration, make, save, open_saved))
+
+    return open_one, tmp_path / "cache" / "backends"
+
+
+def test_a_converted_graph_is_kept_for_its_circumstances(open_counted, encoder, monkeypatch):
+    open_one, _ = open_counted
+    assert [open_one(), open_one(), open_one([[7, 8]]), open_one([[7, 9]]), open_one([[7, 8]])] == [1, 1, 2, 3, 2]
+    monkeypatch.setattr(encoder, "config", dataclasses.replace(encoder.config, pooling="cls"))
+    assert open_one() == 4
+    monkeypatch.setattr(graph_cache, "describe", lambda **_: {"packages": {"openvino": "1"}})
+    assert open_one() == 5
+
+
+def test_a_kept_graph_that_is_damaged_or_foreign_is_made_again(open_counted, caplog):
+    caplog.set_level("INFO")
+    open_one, cache = open_counted
+    assert open_one() == 1
+    [folder] = cache.iterdir()
+    for number, (file, content) in enumerate([("graph", "x"), ("manifest.json", "{"), ("manifest.json", None)], 2):
+        (folder / file).write_text(content) if content else (folder / file).unlink()
+        assert open_one() == open_one() == number
+        assert f"{folder} is made again: " in caplog.text
+        caplog.clear()
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"pooling": "mean"', '"pooling": "last"'))
+    assert open_one() == 5 and "another model" in caplog.text
+    assert open_one(refused=[b"5"]) == 6 and "differs from torch" in caplog.text
+    with pytest.raises(RuntimeError, match="differs"):
+        open_one(refused=[b"6", b"7"])
+    assert open_one() == 6  # one that is refused is not kept
+
+
+def test_few_graphs_are_kept_and_a_cache_that_cannot_be_written_is_no_error(open_counted, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    open_one, cache = open_counted
+    monkeypatch.setattr(graph_cache, "_KEPT", 2)
+    for number in (1, 2, 1, 3):  # 2 was used longest ago
+        open_one([[number]])
+        for age, folder in enumerate(sorted(cache.iterdir(), key=lambda path: -path.stat().st_mtime)):
+            os.utime(folder, (1e9 - age, 1e9 - age))
+    assert [open_one([[1]]), open_one([[3]]), open_one([[2]])] == [1, 3, 4]
+    monkeypatch.setenv("STARBUCKS_CACHE", str(next(cache.iterdir()) / "manifest.json"))
+    assert open_one() == 5 and open_one() == 6 and "not kept" in caplog.text
+
+
+def test_int8_is_calibrated_once(encoder, tmp_path, monkeypatch):
+    needs("openvino")
+    monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path))
+    first = open_backend("openvino", encoder, SIZES, "int8", token_rows(3))
+    monkeypatch.setattr(openvino, "quantise", None)
+    second = open_backend("openvino", encoder, SIZES, "int8", token_rows(3))
+    for size, vectors in first.embed(token_rows(), SIZES, max_tokens=300).items():
+        assert np.array_equal(second.embed(token_rows(), SIZES, max_tokens=300)[size], vectors)
 
 
 def test_nothing_is_timed_where_there_is_no_choice():

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import truncated_view
-from starbucks_retrieval.models.backends.base import GraphFunction
+from starbucks_retrieval.models.backends.base import GraphFunction, TokenRows
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.cutting import cut_projections, with_projections
 from starbucks_retrieval.models.encoder import NestedEncoder
@@ -35,6 +35,7 @@ CONVERTIBLE = (
 # embeddings or to 1. Otherwise: the smallest mean cosine, which finds broken models; `drift` measures what others lose.
 _MAX_DIFFERENCE = 1e-4
 _MIN_COSINE = 0.8
+_COMPARED = 32  # texts
 
 
 class PooledLayersGraph(nn.Module):
@@ -186,7 +187,23 @@ def check_close(graph: Graph, run: GraphFunction, backend: str) -> None:
                 raise RuntimeError(f"{name} of {backend} differs from torch by {difference:.2g}; this is a bug")
 
 
-def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: Sequence[Sequence[int]] | None = None) -> None:
+def check(graph: Graph, run: GraphFunction, backend: str, dtype: str, rows: TokenRows | None = None) -> None:
+    """Compare a converted graph with torch: by `check_close` in fp32, else by `check_similar`.
+
+    Args:
+        graph: The graph in torch.
+        run: The converted graph.
+        backend: Its name for the message.
+        dtype: Its precision.
+        rows: Token rows, of which the first 32 are compared in low precision; None: random ones.
+    """
+    if dtype == "fp32":
+        check_close(graph, run, backend)
+    else:
+        check_similar(graph, run, f"{backend} in {dtype}", rows and rows[:_COMPARED])
+
+
+def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: TokenRows | None = None) -> None:
     """Compare a converted graph of low precision with torch.
 
     Args:

@@ -29,14 +29,16 @@ from starbucks_retrieval.models.backends.graph import (
     quiet_export,
     trace,
 )
+from starbucks_retrieval.models.backends.graph_cache import open_kept
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 
+_FILE = "model.onnx"
 _LARGEST = 2_000_000_000  # bytes; an ONNX file is one protobuf message, which ends at 2 GiB
 
 
 def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: TokenRows | None = None) -> Backend:
-    """Return the back end onnx, in fp32. The graph stays in memory.
+    """Return the back end onnx, in fp32. The converted model is kept in the cache.
 
     Args:
         encoder: The model, on the CPU.
@@ -51,8 +53,17 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
     if dtype not in ("auto", "fp32"):
         raise UserError(f"onnx computes in fp32, not {dtype}", "take --backend openvino, or --dtype fp32")
     graph = PooledLayersGraph(encoder, graph_layers(sizes))
-    session = open_session(onnx_bytes(graph))
-    check_close(graph, runner(session), "ONNX Runtime")
+    need("onnxruntime", extra="onnx")
+
+    def open_saved(folder: Path) -> Any:
+        session = open_session((folder / _FILE).read_bytes())
+        check_close(graph, runner(session), "ONNX Runtime")
+        return session
+
+    def save(content: bytes, folder: Path) -> None:
+        (folder / _FILE).write_bytes(content)
+
+    session = open_kept("onnx", graph, None, lambda: onnx_bytes(graph), save, open_saved)
     return OnnxBackend(encoder, sizes, session)
 
 

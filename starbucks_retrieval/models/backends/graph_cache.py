@@ -1,0 +1,128 @@
+"""Converted and calibrated graphs in the cache, so that the next start neither converts nor calibrates again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import atomic_folder, file_digest, json_bytes, write_json
+from starbucks_retrieval.models.backends.base import TokenRows
+from starbucks_retrieval.models.backends.graph import PooledLayersGraph
+from starbucks_retrieval.parsing import read_json
+from starbucks_retrieval.provenance import describe
+from starbucks_retrieval.store.storage import cache_folder
+
+log = logging.getLogger(__name__)
+
+_MANIFEST = "manifest.json"
+_KEPT = 8  # graphs that stay in the cache, those that were used last
+
+Made = TypeVar("Made")
+Opened = TypeVar("Opened")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphManifest:
+    """The content of a kept graph's manifest.json.
+
+    Attributes:
+        made_for: What the graph depends on; it is used only where all of it is equal.
+        checksums: {name: blake2b} of its files.
+    """
+
+    made_for: dict[str, Any]
+    checksums: dict[str, str]
+
+
+def open_kept(
+    backend: str,
+    graph: PooledLayersGraph,
+    calibration: TokenRows | None,
+    make: Callable[[], Made],
+    save: Callable[[Made, Path], None],
+    open_saved: Callable[[Path], Opened],
+) -> Opened:
+    """Open a converted graph from the cache, where it is made and kept if it is not there.
+
+    A graph is kept for one model, layers, calibration texts, processor and versions. Files that are damaged, of
+    something else, or that `open_saved` refuses are made again. A graph that was just made is opened from its files too,
+    so that its numbers are those of later starts. A cache that cannot be written is no error.
+
+    Args:
+        backend: The program that runs it.
+        graph: What is converted.
+        calibration: The token rows that it is quantised with; None if it is not quantised.
+        make: Converts the graph.
+        save: Writes the result of `make` into a folder.
+        open_saved: Opens what `save` wrote, and compares it with torch. Raises UserError or RuntimeError if it differs.
+
+    Returns:
+        What `open_saved` returns.
+    """
+    made_for = _circumstances(backend, graph, calibration)
+    folder = cache_folder() / "backends" / hashlib.blake2b(json_bytes(made_for), digest_size=16).hexdigest()
+    if folder.is_dir():
+        try:
+            _check(folder, made_for)
+            with contextlib.suppress(OSError):  # a cache of someone else
+                os.utime(folder)
+            return open_saved(folder)
+        except (UserError, RuntimeError, OSError) as error:
+            log.info("%s is made again: %s", folder, error)
+    made = make()
+    try:
+        with atomic_folder(folder) as temporary:
+            save(made, temporary)
+            opened = open_saved(temporary)
+            checksums = {path.name: file_digest(path) for path in temporary.iterdir()}
+            write_json(temporary / _MANIFEST, dataclasses.asdict(GraphManifest(made_for, checksums)))
+        _remove_oldest(folder.parent)
+        return opened
+    except OSError as error:
+        log.info("the converted model is not kept: %s", error)
+    with tempfile.TemporaryDirectory() as name:
+        save(made, Path(name))
+        return open_saved(Path(name))
+
+
+def _circumstances(backend: str, graph: PooledLayersGraph, calibration: TokenRows | None) -> dict[str, Any]:
+    encoder = graph.encoder
+    rows = None if calibration is None else json_bytes([list(row) for row in calibration])
+    return {
+        "backend": backend,
+        "layers": {str(layer): encoder.fingerprint(layer) for layer in graph.layers},  # each has a map of its own
+        "pooling": encoder.config.pooling,
+        "attention": str(encoder.backbone.config._attn_implementation),
+        "token_limit": encoder.token_limit,
+        "calibration": rows and hashlib.blake2b(rows, digest_size=16).hexdigest(),
+        "processor": {name: str(value) for name, value in torch.cpu.get_capabilities().items()},
+        "made_by": describe(packages=("onnx", "onnxscript")),
+    }
+
+
+def _check(folder: Path, made_for: dict[str, Any]) -> None:
+    """Raise UserError or OSError unless a folder holds the undamaged files of this graph."""
+    manifest = read_json(folder / _MANIFEST, GraphManifest)
+    if manifest.made_for != made_for:
+        raise UserError("it is of another model or machine", "delete it")
+    for name, checksum in manifest.checksums.items():
+        if file_digest(folder / Path(name).name) != checksum:
+            raise UserError(f"{name} is damaged", "delete it")
+
+
+def _remove_oldest(folder: Path) -> None:
+    # Hidden folders are those of running writers.
+    graphs = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    for path in sorted(graphs, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
