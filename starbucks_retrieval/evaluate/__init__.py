@@ -13,7 +13,6 @@ from starbucks_retrieval.data.run_reader import open_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate.answers import MEASURES as ANSWER_MEASURES
 from starbucks_retrieval.evaluate.answers import judge_by_answers, read_answers
-from starbucks_retrieval.evaluate.arguments import ComparisonArguments, EvaluateArguments
 from starbucks_retrieval.evaluate.comparison import (
     BaselineComparisons,
     RunComparison,
@@ -23,6 +22,8 @@ from starbucks_retrieval.evaluate.comparison import (
 from starbucks_retrieval.evaluate.in_memory import evaluate_run
 from starbucks_retrieval.evaluate.inputs import (
     TREC_MEASURES,
+    ComparisonArguments,
+    EvaluateArguments,
     JudgedSet,
     RunPath,
     log_findings,

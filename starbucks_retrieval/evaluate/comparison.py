@@ -10,7 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.evaluate.arguments import ComparisonArguments, Family
+from starbucks_retrieval.evaluate.inputs import ComparisonArguments, Family
 from starbucks_retrieval.evaluate.preflight import Finding
 from starbucks_retrieval.metrics.equivalence import (
     Equivalence,

@@ -52,7 +52,7 @@ TARGETS: Registry[ExportTarget] = Registry(
     "export target",
     {
         "sentence-transformers": (
-            "starbucks_retrieval.export.sentence_modules:SENTENCE_TRANSFORMERS",
+            "starbucks_retrieval.export.hugging_face:SENTENCE_TRANSFORMERS",
             "a folder for SentenceTransformer",
         ),
         "transformers": ("starbucks_retrieval.export.hugging_face:TRANSFORMERS", "a folder for AutoModel"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.evaluators import join_titles
 from starbucks_retrieval.models.precision import Precision, autocast_dtype
 from starbucks_retrieval.models.sized import SizedEncoder
+from starbucks_retrieval.models.sized_options import join_titles
 from starbucks_retrieval.sizes import Size, parse_pair
 
 

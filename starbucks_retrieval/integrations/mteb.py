@@ -13,9 +13,8 @@ import numpy as np
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.integrations.base import SharedEmbeddings, SizedModel
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.evaluators import mteb_inputs
 from starbucks_retrieval.models.precision import Precision
-from starbucks_retrieval.models.sized_options import DOCUMENT, QUERY
+from starbucks_retrieval.models.sized_options import DOCUMENT, QUERY, mteb_inputs
 from starbucks_retrieval.sizes import Size, Sizes, parse_pair
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import first_token, unpadded
+from starbucks_retrieval.models import bert, unpadded
 from starbucks_retrieval.models.architectures import layers_of, layout_of, truncated_view
 from starbucks_retrieval.models.captured import CapturedLayers
 from starbucks_retrieval.models.config import EncoderConfig
@@ -257,7 +257,7 @@ class PooledBackbone(nn.Module):
             self._captured.first_only
             and self.config.pooling == "cls"
             and deepest > 1
-            and first_token.can_compute(last, self.backbone, inputs)
+            and bert.can_compute_first_token(last, self.backbone, inputs)
         )
         run = deepest - first_only  # layers that compute all tokens
         model = self.backbone if run == self.num_layers else truncated_view(self.backbone, self.layout, run)
@@ -265,7 +265,7 @@ class PooledBackbone(nn.Module):
         with self._captured.collect(below, finish) as states:
             hidden = model(**inputs).last_hidden_state
         if first_only:
-            hidden = first_token.compute(last, hidden, inputs["attention_mask"])
+            hidden = bert.compute_first_token(last, hidden, inputs["attention_mask"])
         pooled_layers = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
         pooled_layers[deepest] = pooled(hidden)
         return {layer: pooled_layers[layer] for layer in sorted(set(layers))}

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models import evaluators
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.input_texts import checked_texts
 from starbucks_retrieval.models.prompts import with_prompt
@@ -22,9 +21,12 @@ from starbucks_retrieval.models.sized_options import (
     QUERY,
     ModelCardData,
     as_matrix,
+    beir_texts,
     check_output,
     check_task,
     find_prompt,
+    mteb_inputs,
+    mteb_model_meta,
     narrower,
     quantize,
 )
@@ -198,7 +200,7 @@ class SizedEncoder:
         """
         texts: Any = inputs if sentences is None else sentences
         if batches_of_mteb:
-            texts, task = evaluators.mteb_inputs(texts, self.encoder.config.passage_field_separator, batches_of_mteb)
+            texts, task = mteb_inputs(texts, self.encoder.config.passage_field_separator, batches_of_mteb)
         is_query = check_task(task, prompt_name) == QUERY
         prefix = find_prompt(self.prompts, prompt_name or (QUERY if is_query else DOCUMENT), prompt)
         check_output(output_value, precision, batch_size)
@@ -245,7 +247,7 @@ class SizedEncoder:
         **options: Any,
     ) -> Vectors:
         """Embed passages for beir: mappings with `title` and `text`, a mapping of columns, or texts, as `encode` does."""
-        texts = evaluators.beir_texts(corpus, self.encoder.config.passage_field_separator)
+        texts = beir_texts(corpus, self.encoder.config.passage_field_separator)
         return self.encode_document(texts, batch_size=batch_size, **options)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
@@ -266,7 +268,7 @@ class SizedEncoder:
     @cached_property
     def mteb_model_meta(self) -> Any:
         """The model's metadata in mteb's form. Raises UserError if mteb is not installed."""
-        return evaluators.mteb_model_meta(self.encoder, self.size, self.passage_size, self.size_name)
+        return mteb_model_meta(self.encoder, self.size, self.passage_size, self.size_name)
 
     def _embed(
         self, texts: list[str], prefix: str, is_query: bool, size: Size, batch_size: int | None, label: str | None

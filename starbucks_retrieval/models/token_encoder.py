@@ -21,8 +21,8 @@ from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
 from starbucks_retrieval.models.head import Head
-from starbucks_retrieval.models.packed_weights import packed_weights
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
+from starbucks_retrieval.models.precision import packed_weights
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.prompts import Prompts
 from starbucks_retrieval.sizes import Size, Sizes

@@ -20,8 +20,7 @@ from starbucks_retrieval.models.info import ModelInfo, check_length, model_info
 from starbucks_retrieval.models.modules_json import check_hub
 from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.quickstart import QuickstartArguments
-from starbucks_retrieval.quickstart.documents import Documents, open_documents
-from starbucks_retrieval.quickstart.passages import split_documents
+from starbucks_retrieval.quickstart.documents import Documents, open_documents, split_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.cli import format_number
 from starbucks_retrieval.cli.dry_run import Preview, duration
-from starbucks_retrieval.data import Passage, ScoredPair, join_text
-from starbucks_retrieval.data.records import RecordCount
-from starbucks_retrieval.data.sources import beir_folder
+from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
+from starbucks_retrieval.data.records import SMALL_FILE, RecordCount, count_records
+from starbucks_retrieval.data.sources import beir_folder, find_ir
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.fit_report import texts_needed
 from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.data_sample import SAMPLE, DataSample, is_small, sample_data
+from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
+from starbucks_retrieval.train.data import MissingCounts, check_rows
+from starbucks_retrieval.train.mixture import DataSet
 from starbucks_retrieval.train.plan import (
     TrainPlan,
     count_texts,
+    open_collection,
     open_dev_set,
     open_texts,
     plan_training,
@@ -31,6 +35,7 @@ from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, d
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+SAMPLE = 100  # training rows, and passages of a corpus, that are read from a large collection
 _BACKWARD = 2.0  # a backward pass takes about twice the time of a forward pass
 
 
@@ -62,8 +67,8 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
     mean = max(3, round((query + plan.group_size * passage) / (1 + plan.group_size)))
     seconds = tokens / settings.world_size * _seconds_per_token(plan, mean)
-    if plan.teacher is not None:
-        _check_teacher(plan.teacher, rows)
+    if plan.teacher and rows.number is not None and rows.number < texts_needed(plan.teacher.width):
+        raise too_few_texts(rows.number, plan.teacher.width)
     figures = {
         "model": arguments.model_name_or_path,
         "objective": arguments.objective,
@@ -105,7 +110,7 @@ def _check_dev_set(plan: TrainPlan) -> None:
     path = plan.arguments.eval_dataset_path
     folder = beir_folder(path or "")
     files = [path] if folder is None else [str(file) for file in folder.glob("*.*") if file.is_file()]
-    if path and Path(path).expanduser().exists() and all(is_small(file) for file in files if file):
+    if path and Path(path).expanduser().exists() and all(_is_small(file) for file in files if file):
         open_dev_set(plan)
 
 
@@ -171,11 +176,6 @@ def _seconds_per_token(plan: TrainPlan, mean_length: int) -> float:
     return seconds + teacher.num_layers * teacher.layer_seconds(mean_length, chunk, str(settings.device), dtype)
 
 
-def _check_teacher(teacher: TeacherSource, rows: RecordCount) -> None:
-    if rows.number is not None and rows.number < texts_needed(teacher.width):
-        raise too_few_texts(rows.number, teacher.width)
-
-
 def _lines(figures: dict[str, Any], plan: TrainPlan, rows: RecordCount, unsure: list[str]) -> list[tuple[str, str]]:
     arguments, config = plan.arguments, plan.config
     steps = "an unknown number of" if figures["steps"] is None else f"{figures['steps']:,}"
@@ -215,3 +215,77 @@ def _maps(plan: TrainPlan) -> str:
     layers = ", ".join(map(str, plan.config.projected_layers))
     origin = {"kept": "of the model", "fit": "fitted on the training texts first", "random": "random"}
     return f"of the layers {layers}, {origin[plan.projections]}; {plan.projection_parameters / 1e6:.1f} M weights"
+
+
+@dataclass(frozen=True)
+class DataSample:
+    """A training collection and its first rows.
+
+    Attributes:
+        count: The number of rows.
+        first: The first rows.
+        corpus: The corpus that they refer to, or None.
+        no_negatives: Training needs hard negatives, and no row that was read has any; later rows may have.
+    """
+
+    count: RecordCount
+    first: list[Group | ScoredPair]
+    corpus: Records[Passage] | None
+    no_negatives: bool
+
+
+def sample_data(one: DataSet, plan: TrainPlan) -> DataSample:
+    """Read all rows of a small collection, or the first rows of a large one.
+
+    Args:
+        one: The data set.
+        plan: The plan of the run: its kind of data, its group size, and whether it needs a teacher's scores.
+
+    Raises:
+        UserError: `train` would refuse a row that was read.
+    """
+    name, split = one.name, one.dataset_split or plan.arguments.dataset_split or "train"
+    group_size = one.train_group_size or plan.group_size
+    rows, corpus = open_collection(one, plan)
+    judged = not plan.scored_pairs and (beir_folder(name) or find_ir(name, split))
+    complete = bool(judged) or _is_small(rows.source)  # an opened collection of judgements is in memory
+    stream = iter(rows if complete else itertools.islice(rows, SAMPLE))
+    first = list(itertools.islice(stream, SAMPLE))
+    if plan.scored_pairs:
+        if not first:
+            raise UserError(f"{name} holds no scored pairs", "check the path and the split")
+        missing = MissingCounts(len(first) + sum(1 for _ in stream), 0, 0)
+    else:
+        missing = _check_groups(name, itertools.chain(first, stream), corpus, complete)
+        check_rows(name, missing, group_size, plan.with_scores, complete)
+    count = RecordCount(missing.rows, True) if complete else count_records(rows)
+    no_negatives = group_size > 1 and not plan.scored_pairs and missing.negatives == missing.rows
+    return DataSample(count, first, corpus, no_negatives)
+
+
+def _is_small(source: str) -> bool:
+    """Return whether a collection is a local file that is read in seconds: up to 64 MiB, or 16 MiB as .gz."""
+    path = Path(source).expanduser()
+    return path.is_file() and path.stat().st_size <= (SMALL_FILE // 4 if path.suffix == ".gz" else SMALL_FILE)
+
+
+def _check_groups(name: str, groups: Iterable[Group], corpus: Records[Passage] | None, complete: bool) -> MissingCounts:
+    rows = negatives = scores = 0
+    inline, docids = False, None
+    for group in groups:
+        if not rows:
+            inline = check_first(name, group, corpus).passages is not None
+            if not inline and corpus is not None and complete and _is_small(corpus.source):
+                docids = {passage.docid for passage in corpus}
+        rows += 1
+        negatives += not group.negative_ids
+        scores += group.scores is None
+        if inline:
+            check_inline(name, group)
+        elif docids is not None:
+            for docid in (*group.positive_ids, *group.negative_ids):
+                if docid not in docids:
+                    raise unknown_document(group, docid, corpus)
+    if not rows:
+        check_first(name, None, corpus)
+    return MissingCounts(rows, negatives, scores)

@@ -165,8 +165,7 @@ _HTML = (
 
 def _open_documents(folder: Path) -> None:
     from starbucks_retrieval.quickstart import QuickstartArguments
-    from starbucks_retrieval.quickstart.documents import open_documents
-    from starbucks_retrieval.quickstart.passages import split_documents
+    from starbucks_retrieval.quickstart.documents import open_documents, split_documents
 
     [path] = folder.iterdir()
     found = open_documents(QuickstartArguments(str(path)))

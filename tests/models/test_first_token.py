@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import FAMILIES, save_model
 
-from starbucks_retrieval.models import NestedEncoder, first_token
+from starbucks_retrieval.models import NestedEncoder, bert
 from starbucks_retrieval.sizes import Sizes
 
 
@@ -28,9 +28,9 @@ def test_the_first_token_of_the_last_layer(tmp_path, family):
             layer.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
     texts = [row[mask.bool()].tolist() for row, mask in zip(*batch().values())]
     found = encoder.embed(texts, encoder.sizes)
-    assert (rows == [20, 20, 20, 1]) == (family in first_token.FAMILIES)
+    assert (rows == [20, 20, 20, 1]) == (family in bert.FIRST_TOKEN_FAMILIES)
     with torch.no_grad():  # the pooled outputs of `forward` are those of the truncated model, bit for bit
         expected = encoder(**batch(), layers=encoder.sizes.layers)
-    assert rows[4:] == ([20] * 4 if family in first_token.FAMILIES else rows[:4])
+    assert rows[4:] == ([20] * 4 if family in bert.FIRST_TOKEN_FAMILIES else rows[:4])
     for size, vectors in found.items():
         torch.testing.assert_close(torch.from_numpy(vectors), expected[size.layer][:, : size.dim], rtol=1e-5, atol=1e-6)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from starbucks_retrieval.models import packed_weights as module
-from starbucks_retrieval.models.packed_weights import packed_weights
+from starbucks_retrieval.models import precision as module
+from starbucks_retrieval.models.precision import packed_weights
 
 BF16 = torch.bfloat16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starbucks_retrieval.data import Passage
-from starbucks_retrieval.quickstart.passages import split_documents, split_text
+from starbucks_retrieval.quickstart.documents import split_documents, split_text
 
 
 def by_words(texts):

@@ -156,9 +156,9 @@ def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spo
 
 
 def test_a_large_file_without_negatives_in_its_first_rows_is_reported(job, tmp_path, capsys, monkeypatch):
-    from starbucks_retrieval.train import data_sample
+    from starbucks_retrieval.train import dry_run
 
-    monkeypatch.setattr(data_sample, "SMALL_FILE", 0)
+    monkeypatch.setattr(dry_run, "SMALL_FILE", 0)
     rows = [{"query": "w1", "positive": "w2"}] * 120 + [{"query": "w1", "positive": "w2", "negative": "w3"}]
     job[3] = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert run_command(main, [*job, "--train_group_size", "2", "--max_steps", "1", "--dry_run"]) == 0
