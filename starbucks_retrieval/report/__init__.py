@@ -34,7 +34,7 @@ from starbucks_retrieval.report.figures import (
 )
 from starbucks_retrieval.report.findings import trained_models
 from starbucks_retrieval.report.inputs import ReportInputs, Source, read_inputs
-from starbucks_retrieval.report.layer_pairs import layer_pairs_figure, layer_pairs_table, layers_figure
+from starbucks_retrieval.report.layers import layer_pairs_figure, layer_pairs_table, layers_figure
 from starbucks_retrieval.report.layouts import ablation_table, averages_table, by_size_table
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published, read_published
 from starbucks_retrieval.report.tables import Table

@@ -191,7 +191,11 @@ def test_unknown_arguments_are_refused(encoder):
 
 
 def test_sentence_transformers_is_not_needed(tiny_bert, monkeypatch):
-    for name in ("sentence_transformers", "mteb", "mteb.models"):  # test_startup sees that nothing imports them at first
+    for name in (
+        "sentence_transformers",
+        "mteb",
+        "mteb.models",
+    ):  # test_startup sees that nothing imports them at first
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "starbucks_retrieval.integrations.mteb", raising=False)
     model = NestedEncoder.from_pretrained(tiny_bert, device="cpu").at("2:8")

@@ -11,7 +11,7 @@ from starbucks_retrieval.report.cost_figures import cheapest_best, latency_figur
 from starbucks_retrieval.report.drawing import COLOURS, VARIABLES, draw_file, inline_svg, series_styles
 from starbucks_retrieval.report.figures import effectiveness_figure, grid_difference_figure, grid_figure
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layer_pairs import layer_pairs_figure, layers_figure
+from starbucks_retrieval.report.layers import layer_pairs_figure, layers_figure
 from starbucks_retrieval.sizes import Size
 
 from .conftest import costs, grid

@@ -9,7 +9,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column, group_columns, is_grid
 from starbucks_retrieval.report.inputs import read_inputs
-from starbucks_retrieval.report.layer_pairs import layer_pairs_table
+from starbucks_retrieval.report.layers import layer_pairs_table
 from starbucks_retrieval.sizes import Size, Sizes
 
 from .conftest import grid
