@@ -14,7 +14,7 @@ from starbucks_retrieval.cli.words import command, short_path
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.demo import LONG, Settings
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
-from starbucks_retrieval.demo.page import write_page
+from starbucks_retrieval.demo.page import MOMENTS, write_page
 from starbucks_retrieval.demo.pipeline import (
     MEASURES,
     Backbone,
@@ -104,11 +104,6 @@ def _run(
     at_fitted = Measurement(folder / "fitted", data, all_sizes, settings, {"model_name_or_path": str(fitted_model)})
     at_after = Measurement(folder / "after", data, sizes, settings, {"model_name_or_path": str(model)})
 
-    def ends(measured: dict[str, Any]) -> str:
-        first, last = sizes[0], sizes[-1]
-        scores = [f"{measured['scores'][str(size)][MEASURES[-1]]:.3f} at {size}" for size in (first, last)]
-        return f"{MEASURES[-1]} {', '.join(scores)}"
-
     with story.part("the collection, docstrings of this machine's Python") as part:
         corpus = steps.run("corpus", "the collection", lambda: build_corpus(data, sources, settings))
         part.outcome = f"{corpus['passages']:,} passages, {corpus['test_queries']} test queries"
@@ -116,13 +111,13 @@ def _run(
     with story.part(f"{base.name} as it is, cut to {len(sizes)} sizes") as part:
         before = steps.run("before", "the model as it is", at_before.run, resumes=True)
         speed = steps.run("speed", "its speed at each size", lambda: measure_speed(base, data, settings))
-        part.outcome, part.commands = ends(before), at_before.commands()
+        part.outcome, part.commands = _ends(sizes, before), at_before.commands()
         _tell(part, steps, "before", "speed")
     with story.part("fitted without labels, a linear map per layer") as part:
         fit = fit_flags(fitted_model, data, base, settings)
         fitting = steps.run("fitting", "fitting", lambda: fit_model(fit), resumes=True)
         fitted = steps.run("fitted", "the fitted model", at_fitted.run, resumes=True)
-        part.outcome, part.commands = ends(fitted), [command("fit", fit), *at_fitted.commands()]
+        part.outcome, part.commands = _ends(sizes, fitted), [command("fit", fit), *at_fitted.commands()]
         _tell(part, steps, "fitting", "fitted")
     with story.part("trained from there with labels, for all sizes at once") as part:
         train = train_flags(model, data, replace(base, path=fitted_model), settings, speed)
@@ -132,7 +127,7 @@ def _run(
         _tell(part, steps, "training")
     with story.part("the trained model at the same sizes") as part:
         after = steps.run("after", "the trained model", at_after.run, resumes=True)
-        part.outcome, part.commands = ends(after), at_after.commands()
+        part.outcome, part.commands = _ends(sizes, after), at_after.commands()
         _tell(part, steps, "after")
     where = "a GPU" if speed["device"] == "cuda" else f"{os.cpu_count()} CPU cores"
     summary = {
@@ -144,18 +139,7 @@ def _run(
         "training": training,
         "speed": speed,
         "depth": settings.depth,
-        "rows": [
-            {
-                "size": size,
-                "parameters": speed["parameters"][size],
-                "bytes_per_passage": after["encode"]["passages"]["bytes_per_text"][size],
-                "texts_per_second": round(speed["texts_per_second"][size], 1),
-                "before": before["scores"][size],
-                "fitted": fitted["scores"][size],
-                "after": after["scores"][size],
-            }
-            for size in map(str, sizes)
-        ],
+        "rows": _rows(sizes, speed, before, fitted, after),
         "seconds_by_part": steps.seconds,
         "next": next_lines(folder, base),
         "provenance": describe(settings),
@@ -165,6 +149,27 @@ def _run(
         written = write_page(folder, summary, settings)
         part.outcome, part.seconds = short_path(Path(written["page"])), seconds_since(began)
     return summary | written
+
+
+def _ends(sizes: Sizes, measured: dict[str, Any]) -> str:
+    """Return the score of a model at its smallest and its largest size."""
+    scores = [f"{measured['scores'][str(size)][MEASURES[-1]]:.3f} at {size}" for size in (sizes[0], sizes[-1])]
+    return f"{MEASURES[-1]} {', '.join(scores)}"
+
+
+def _rows(sizes: Sizes, speed: dict[str, Any], *measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return costs and scores at each size; `measured` are the figures of the model at each of `MOMENTS`."""
+    stored = measured[-1]["encode"]["passages"]["bytes_per_text"]
+    return [
+        {
+            "size": size,
+            "parameters": speed["parameters"][size],
+            "bytes_per_passage": stored[size],
+            "texts_per_second": round(speed["texts_per_second"][size], 1),
+            **{moment: model["scores"][size] for moment, model in zip(MOMENTS, measured, strict=True)},
+        }
+        for size in map(str, sizes)
+    ]
 
 
 def _tell(part: Part, steps: Steps, *names: str) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from starbucks_retrieval.models.info import ModelInfo
     from starbucks_retrieval.pretrain import PretrainArguments
+    from starbucks_retrieval.pretrain.data import PretrainingData
+    from starbucks_retrieval.pretrain.module import PretrainingModule
 
 log = logging.getLogger(__name__)
 
@@ -183,37 +185,15 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
-    from starbucks_retrieval.pretrain.data import PretrainingData
-    from starbucks_retrieval.pretrain.module import PretrainingModule
-    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, read_text_position, write_card
+    from starbucks_retrieval.pretrain.trainer import PretrainingTrainer, write_card
     from starbucks_retrieval.trainer.trainer import train_and_save
 
     arguments, settings = plan.arguments, plan.settings
     output = Path(str(settings.output_dir))
     set_seed(settings.seed)
-    module = PretrainingModule.from_pretrained(
-        arguments.model_name_or_path,
-        Sizes.parse(arguments.sizes) if arguments.sizes else None,
-        plan.options,
-        dropout=arguments.dropout,
-        seed=settings.seed,
-        from_scratch=arguments.from_scratch,
-    )
+    module = _load_module(plan)
     log.info("objective %s; sizes: %s; sequences of %d tokens", arguments.objective, module.sizes, plan.max_length)
-    data = PretrainingData(
-        plan.sources,
-        module.tokenizer,
-        max_length=plan.max_length,
-        batch_size=settings.per_device_train_batch_size,
-        masking=plan.masking,
-        mode=arguments.mode,
-        pack=arguments.pack,
-        shuffle=arguments.shuffle,
-        seed=settings.seed,
-        rank=settings.process_index,
-        world=settings.world_size,
-        state=read_text_position(Path(resume), settings.process_index)["state"] if resume else None,
-    )
+    data = _open_data(plan, module.tokenizer, resume)
     flags = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _NOT_RESUMED}
     configuration = flags | fixed_settings(settings)
     first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
@@ -245,6 +225,42 @@ def _run(plan: PretrainPlan, resume: str | None) -> dict[str, Any]:
         write_card(output, arguments, module, recipe, trainer.state.log_history)
 
     return figures(train_and_save(trainer, resume, record, card))
+
+
+def _load_module(plan: PretrainPlan) -> PretrainingModule:
+    from starbucks_retrieval.pretrain.module import PretrainingModule
+
+    arguments = plan.arguments
+    return PretrainingModule.from_pretrained(
+        arguments.model_name_or_path,
+        Sizes.parse(arguments.sizes) if arguments.sizes else None,
+        plan.options,
+        dropout=arguments.dropout,
+        seed=plan.settings.seed,
+        from_scratch=arguments.from_scratch,
+    )
+
+
+def _open_data(plan: PretrainPlan, tokenizer: Any, resume: str | None) -> PretrainingData:
+    """Open the texts of this process, from where the checkpoint `resume` left them."""
+    from starbucks_retrieval.pretrain.data import PretrainingData
+    from starbucks_retrieval.pretrain.trainer import read_text_position
+
+    arguments, settings = plan.arguments, plan.settings
+    return PretrainingData(
+        plan.sources,
+        tokenizer,
+        max_length=plan.max_length,
+        batch_size=settings.per_device_train_batch_size,
+        masking=plan.masking,
+        mode=arguments.mode,
+        pack=arguments.pack,
+        shuffle=arguments.shuffle,
+        seed=settings.seed,
+        rank=settings.process_index,
+        world=settings.world_size,
+        state=read_text_position(Path(resume), settings.process_index)["state"] if resume else None,
+    )
 
 
 def _recipe(plan: PretrainPlan, figures: dict[str, Any]) -> dict[str, Any]:

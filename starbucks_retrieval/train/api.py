@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,19 +130,13 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
             anchor = build.load_anchor(plan, encoder, start)
             taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
             guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
-        ours = {name: value for name, value in dataclasses.asdict(arguments).items() if name not in _FREE}
-        block = rows_per_step(settings) if arguments.same_source_batches else 0
-        configuration = ours | fixed_settings(settings) | {"training queries": len(data)}
-        named = {"teacher": taught, "guide": guide}
-        configuration |= {name: one.fingerprint for name, one in named.items() if one is not None}
-        first_process(lambda: check_resume_config(output, configuration, bool(resume), arguments.override))
+        named = {"training queries": len(data), "teacher": taught, "guide": guide}
+        first_process(lambda: _check_resumed(plan, named, bool(resume)))
         if taught is not None and anchor is not None:
             teacher = taught, build.teacher_map(plan, data, taught, anchor, bool(resume))
+        block = rows_per_step(settings) if arguments.same_source_batches else 0
         mixture = data.mixture(arguments.sampling_exponent, block)
-        if len(mixture.counts) > 1:
-            short = [Path(name).name for name in arguments.collections]
-            shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(short, mixture.shares))
-            log.info("shares of the training rows: %s", shares)
+        shares = _shares(arguments.collections, mixture.shares.tolist())
         trainer = StarbucksTrainer(
             model=build.training_module(plan, encoder, anchor, teacher, guide),
             args=settings,
@@ -157,7 +152,6 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     finally:
         if settings.local_process_index == 0:
             shutil.rmtree(cache, ignore_errors=True)
-    dev_scores = [entry for entry in trainer.state.log_history if any(key.startswith("eval_") for key in entry)]
     return {
         "output_dir": str(output),
         "objective": arguments.objective,
@@ -166,8 +160,31 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
         "queries": len(data),
         "seconds": round(result.metrics["train_runtime"], 1),
         "loss": result.training_loss,
-        "dev": {key: value for key, value in (dev_scores or [{}])[-1].items() if key.startswith("eval_")},
+        "dev": _last_scores(trainer.state.log_history),
     }
+
+
+def _check_resumed(plan: TrainPlan, found: Mapping[str, Any], resumes: bool) -> None:
+    """Compare the flags, the number of rows and the weights of other models with those of the run to resume."""
+    ours = {name: value for name, value in dataclasses.asdict(plan.arguments).items() if name not in _FREE}
+    known = {name: getattr(one, "fingerprint", one) for name, one in found.items() if one is not None}
+    configuration = ours | fixed_settings(plan.settings) | known
+    check_resume_config(plan.output, configuration, resumes, plan.arguments.override)
+
+
+def _shares(collections: Sequence[str], shares: Sequence[float]) -> str:
+    """Return the share of each of several data sets in the training rows."""
+    if len(shares) < 2:
+        return ""
+    text = ", ".join(f"{Path(name).name} {share:.1%}" for name, share in zip(collections, shares))
+    log.info("shares of the training rows: %s", text)
+    return text
+
+
+def _last_scores(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the dev scores that were logged last."""
+    scored = [entry for entry in history if any(key.startswith("eval_") for key in entry)]
+    return {key: value for key, value in (scored or [{}])[-1].items() if key.startswith("eval_")}
 
 
 def _recipe(plan: TrainPlan, rows: int, steps: int, shares: str) -> dict[str, Any]:
