@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ from starbucks_retrieval.choose.candidates import (
     BYTES,
     MILLISECONDS,
     PASSAGE_MILLISECONDS,
+    SEARCH,
     SizeCandidate,
     build_candidates,
     find_knee,
     pareto_front,
     propose_sizes,
+    searched_passages,
 )
 from starbucks_retrieval.cli import as_flag_values, flag, format_number, log
 from starbucks_retrieval.cli.tables import align_columns
@@ -36,6 +39,7 @@ __all__ = [
 __dir__ = public_names(__name__)
 _KEPT = 0.9  # of the quality of the full size, to be worth a recommendation
 _CHEAP = 0.5  # of its bytes, at most
+_FASTER = "search takes most of the time: a funnel or an index may take less (search --funnel auto --qrels)"
 
 
 @dataclass
@@ -44,7 +48,10 @@ class ChooseArguments:
 
     input: list[str] = flag(None, "result files of one model with cells at sizes, as grid and sts write", required=True)
     measure: str | None = flag(None, "measure of quality, averaged over data sets (default: the only one)")
-    budget_ms: float | None = flag(None, "milliseconds to encode a query; needs grid --measure_cost")
+    budget_ms: float | None = flag(None, "milliseconds to encode a query and search; needs grid --measure_cost")
+    passages: float | None = flag(
+        None, "passages that will be searched, such as 1e6 (default: those that grid searched)"
+    )
     passage_ms: float | None = flag(None, "milliseconds to encode a passage, once; likewise")
     bytes_per_passage: float | None = flag(None, "bytes of a stored vector")
     min_quality: float | None = flag(None, "choose the cheapest size that reaches this, not the best one")
@@ -52,6 +59,8 @@ class ChooseArguments:
 
     def __post_init__(self) -> None:
         as_flag_values(self)
+        if self.passages is not None and not 1 <= self.passages < math.inf:
+            raise UserError(f"--passages {self.passages:g} is not a number of passages", "give 1 or more, such as 1e6")
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,7 @@ def choose(arguments: ChooseArguments) -> SizeChoice:
     labels = sorted({results.label for results in files.values()})
     if len(labels) > 1:
         raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
-    candidates, measure = build_candidates(files, arguments.measure)
+    candidates, measure = build_candidates(files, arguments.measure, arguments.passages)
     fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, arguments.budget_ms)
     fitting = _within_budget(fitting, "passage_ms", PASSAGE_MILLISECONDS, arguments.passage_ms)
     fitting = _within_budget(fitting, "bytes_per_passage", BYTES, arguments.bytes_per_passage)
@@ -135,7 +144,7 @@ def choose(arguments: ChooseArguments) -> SizeChoice:
         measure=measure,
         datasets=list(candidates[0].by_dataset),
         model_sizes=propose_sizes(candidates, arguments.auto_sizes) if arguments.auto_sizes is not None else None,
-        notes=advise(best, candidates, fitting, files, measure),
+        notes=[*_times(best, arguments, files), *advise(best, candidates, fitting, files, measure)],
     )
 
 
@@ -150,18 +159,38 @@ def _warn_of_busy_machine(files: Mapping[str, Results]) -> None:
         )
 
 
+def _times(best: SizeCandidate, arguments: ChooseArguments, files: Mapping[str, Results]) -> list[str]:
+    """Say what the milliseconds of a query consist of, where a flag asks for them, and how search may take fewer."""
+    if arguments.budget_ms is None and arguments.passages is None:
+        return []
+    if SEARCH not in best.costs:
+        log.warning(
+            "--budget_ms counts encoding alone: search was not timed\n  try: measure with grid --measure_cost again"
+        )
+        return []
+    encode, search = best.costs[MILLISECONDS], best.costs[SEARCH]
+    shown = f"{format_number(encode, 3)} ms to encode a query, {format_number(search, 3)} ms to search"
+    note = f"{best.name}: {shown} {arguments.passages or searched_passages(files) or 0:,.0f} passages exactly"
+    if search <= encode:
+        return [note]
+    return [note, _FASTER]
+
+
 def _within_budget(candidates: list[SizeCandidate], flag: str, unit: str, budget: float | None) -> list[SizeCandidate]:
     if budget is None:
         return candidates
     if unit not in candidates[0].costs:
         raise UserError(f"--{flag} needs {unit}, which was not measured", "run grid with --measure_cost")
-    fitting = [one for one in candidates if one.costs[unit] <= budget]
+
+    def cost(one: SizeCandidate) -> float:
+        return one.query_cost if unit == MILLISECONDS else one.costs[unit]  # with search
+
+    fitting = [one for one in candidates if cost(one) <= budget]
     if not fitting:
-        least = min(candidates, key=lambda one: one.costs[unit])
-        raise UserError(
-            f"no size fits --{flag} {format_number(budget)}",
-            f"the least is {format_number(least.costs[unit])}, at {least.name}",
-        )
+        least = min(candidates, key=cost)
+        hint = f"the least is {format_number(cost(least))}, at {least.name}"
+        searches = unit == MILLISECONDS and least.costs.get(SEARCH, 0.0) > least.costs[MILLISECONDS]
+        raise UserError(f"no size fits --{flag} {format_number(budget)}", f"{hint}; {_FASTER}" if searches else hint)
     return fitting
 
 

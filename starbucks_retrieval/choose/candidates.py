@@ -13,6 +13,7 @@ from starbucks_retrieval.metrics.results import Results
 from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
 BYTES, MILLISECONDS, PASSAGE_MILLISECONDS = "bytes_per_passage", "query_ms", "passage_ms"
+SEARCH, _PER_MILLION = "search_ms", "search_ms_per_million"
 _FLOAT16_BYTES = 2
 _LAYER_0 = 0.1  # of the cost of a layer, where no milliseconds were measured
 
@@ -24,7 +25,7 @@ class SizeCandidate:
     Args:
         size: The size of the queries, mostly of the passages too.
         quality: The mean of the measure over the data sets.
-        costs: Costs by name: `bytes_per_passage`, and `query_ms` and `passage_ms` if they were measured.
+        costs: Costs by name: `bytes_per_passage`, and `query_ms`, `passage_ms` and `search_ms` if they were measured.
         by_dataset: The measure of each data set.
         passage_size: The size of the passages, if their layer is another one.
     """
@@ -42,8 +43,10 @@ class SizeCandidate:
 
     @property
     def query_cost(self) -> float:
-        """The milliseconds per query, or the layers of the query where they were not measured."""
-        return self.costs.get(MILLISECONDS, self.size.layer or _LAYER_0)
+        """The milliseconds to encode and search a query, or the layers of the query where they were not measured."""
+        if MILLISECONDS not in self.costs:
+            return self.size.layer or _LAYER_0
+        return self.costs[MILLISECONDS] + self.costs.get(SEARCH, 0.0)
 
     @property
     def log_cost(self) -> float:
@@ -61,7 +64,9 @@ class SizeCandidate:
         }
 
 
-def build_candidates(files: Mapping[str, Results], measure: str | None = None) -> tuple[list[SizeCandidate], str]:
+def build_candidates(
+    files: Mapping[str, Results], measure: str | None = None, passages: float | None = None
+) -> tuple[list[SizeCandidate], str]:
     """Return the sizes that were measured on every data set, ascending, and the measure.
 
     A size that some data set lacks is left out with a warning. Costs are those of the first file that has any; without
@@ -71,9 +76,11 @@ def build_candidates(files: Mapping[str, Results], measure: str | None = None) -
     Args:
         files: Results by file name.
         measure: The measure; may be left out if there is only one.
+        passages: Passages of the collection that `search_ms` is stated for; None for those that were searched.
 
     Raises:
-        UserError: There are no sizes, several measures, a data set measured twice, or a size without costs.
+        UserError: There are no sizes, several measures, a data set measured twice, a size without costs, or `passages`
+            without a measured search.
     """
     measure = _choose_measure(files, measure)
     values: dict[str, dict[tuple[Size, Size], float]] = {}
@@ -102,7 +109,7 @@ def build_candidates(files: Mapping[str, Results], measure: str | None = None) -
         log.warning("left out, not measured on every data set: %s", ", ".join(pair_name(*pair) for pair in missing))
     if not complete:
         raise UserError(f"no size is measured on all of {', '.join(values)}", "measure the data sets at the same sizes")
-    costs = _read_size_costs(files, sorted({size for pair in complete for size in pair}))
+    costs = _read_size_costs(files, sorted({size for pair in complete for size in pair}), passages)
     found = []
     for pair in complete:
         size, passage_size = pair
@@ -219,10 +226,27 @@ def _choose_measure(files: Mapping[str, Results], measure: str | None) -> str:
     return measure or known[0]
 
 
-def _read_size_costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dict[Size, dict[str, float]]:
+def searched_passages(files: Mapping[str, Results]) -> int | None:
+    """Return over how many passages search was timed; None if it was not. Raises UserError if the file is damaged."""
+    name, more = next(((name, results.more) for name, results in files.items() if results.more.get("costs")), ("", {}))
+    try:
+        found = more["costs_measured"]["search"]["passages"]
+    except (KeyError, TypeError):
+        return None
+    if not isinstance(found, int) or found < 1:
+        raise UserError(f"the costs in {name} cannot be read", "measure again")
+    return found
+
+
+def _read_size_costs(
+    files: Mapping[str, Results], sizes: Sequence[Size], passages: float | None
+) -> dict[Size, dict[str, float]]:
     """Return the costs of every size by name, from the first file that has costs."""
     with_costs = ((name, results.more["costs"]) for name, results in files.items() if results.more.get("costs"))
     name, given = next(with_costs, ("", None))
+    searched = searched_passages(files)
+    if passages is not None and searched is None:
+        raise UserError(f"--passages needs {SEARCH}, which was not measured", "run grid with --measure_cost")
     if given is None:
         log.warning("no costs in these files: bytes per passage are those of float16, %d a number", _FLOAT16_BYTES)
         return {size: {BYTES: float(_FLOAT16_BYTES * size.dim)} for size in sizes}
@@ -236,10 +260,16 @@ def _read_size_costs(files: Mapping[str, Results], sizes: Sequence[Size]) -> dic
         raise UserError(f"the costs in {name} cannot be read", "measure again") from None
     if absent := [size for size in sizes if BYTES not in costs.get(size, {})]:
         raise UserError(f"{name} has no {BYTES} for {absent[0]}", "measure costs and quality at the same sizes")
-    timed = [size for size in sizes if MILLISECONDS in costs[size]]
-    if timed and len(timed) < len(sizes):
-        untimed = next(size for size in sizes if size not in timed)
-        raise UserError(f"{name} has {MILLISECONDS} for some sizes and not for {untimed}", "measure all with grid")
+    for unit in (MILLISECONDS, SEARCH, *([_PER_MILLION] if searched else [])):
+        timed = [size for size in sizes if unit in costs[size]]
+        if timed and len(timed) < len(sizes):
+            untimed = next(size for size in sizes if size not in timed)
+            raise UserError(f"{name} has {unit} for some sizes and not for {untimed}", "measure all with grid")
     if any(not (math.isfinite(cost) and cost > 0) for record in costs.values() for cost in record.values()):
         raise UserError(f"{name} has a cost that is not positive", "measure again")
+    for record in costs.values():
+        more = record.pop(_PER_MILLION, 0.0)
+        if searched and passages is not None and SEARCH in record:
+            record[SEARCH] *= min(1.0, passages / searched)
+            record[SEARCH] += more * max(0.0, passages - searched) / 1e6
     return costs

@@ -55,7 +55,9 @@ class GridArguments:
     )
     asymmetric: bool = flag(False, "queries at every layer against passages at every layer, at equal dims")
     remove_identical_ids: bool = flag(False, "drop results that bear their query's own id (ArguAna, Quora)")
-    measure_cost: bool = flag(False, "time the encoder cut at each layer on some of the texts, for choose and report")
+    measure_cost: bool = flag(
+        False, "time encoding at each layer and exact search at each dim on some of the texts, for choose and report"
+    )
     keep_values: bool = flag(True, "keep the figure of each query, which tests of significance need", rare=True)
     output: str | None = flag(None, "result file to write (default: grid.json; deltas are written only if it is given)")
     label: str | None = flag(None, "how tables call the model (default: the last part of its name)")

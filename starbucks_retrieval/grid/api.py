@@ -9,16 +9,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.data import Passage, open_corpus, open_queries
-from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
-from starbucks_retrieval.grid.costs import bytes_of, costs_of
+from starbucks_retrieval.grid.costs import bytes_of, costs_of, search_costs
 from starbucks_retrieval.grid.layers import LayerStores, encode_arguments, encode_layers, remove_layers
 from starbucks_retrieval.grid.plan import GridPlan, plan_grid, sts_arguments
 from starbucks_retrieval.locks import OutputLock
@@ -26,6 +26,7 @@ from starbucks_retrieval.metrics.measures import Qrels
 from starbucks_retrieval.metrics.results import Cell, Results, write_results
 from starbucks_retrieval.models.info import model_info
 from starbucks_retrieval.provenance import describe
+from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.sentences.tasks import open_pair_sets
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
@@ -105,7 +106,7 @@ def _grid(plan: GridPlan, arguments: GridArguments, encoding: EncodingArguments,
     _warn_of_findings(findings, len(cells) // len(plan.scoring.measures) // len(plan.names))
     more = _description(arguments, encoding, stores, layers, dims, depth) | ({"findings": findings} if findings else {})
     lap = time.perf_counter()
-    more |= _costs(plan.base, arguments, [Size(layer, dim) for layer in layers for dim in dims], seed)
+    more |= _costs(plan, arguments, stores[0], [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
     results = Results("grid", arguments.label or Path(arguments.model_name_or_path).name, cells, more, "grid")
     if not arguments.keep_values:
@@ -208,10 +209,19 @@ def _description(
     }
 
 
-def _costs(base: EncodeArguments, arguments: GridArguments, sizes: Sequence[Size], seed: int) -> dict[str, Any]:
-    """Return the `costs` of each size, and how milliseconds were measured, if they were."""
+def _costs(
+    plan: GridPlan, arguments: GridArguments, stores: LayerStores, sizes: Sequence[Size], seed: int
+) -> dict[str, Any]:
+    """Return the `costs` of each size, and how milliseconds were measured, if they were. `stores`: of the first set."""
     if not arguments.measure_cost:
         return {"costs": bytes_of(sizes)}
     dataset = arguments.dataset_path[0]
     queries = list(open_queries(arguments.queries or dataset, split=arguments.query_split))
-    return costs_of(base, sizes, queries, list(itertools.islice(open_corpus(dataset), _SAMPLED)), seed)
+    more = costs_of(plan.base, sizes, queries, list(itertools.islice(open_corpus(dataset), _SAMPLED)), seed)
+    if find_spec("faiss") is None:
+        log.warning("search is not timed, FAISS is not installed\n  try: pip install 'starbucks-retrieval[cpu]'")
+        return more
+    memory = parse_bytes(arguments.max_memory)
+    costs, how = search_costs(*stores, sizes, plan.scoring.depth, max_memory=memory, seed=seed)
+    merged = {size: cost | costs[size] for size, cost in more["costs"].items()}
+    return more | {"costs": merged, "costs_measured": more["costs_measured"] | {"search": how}}

@@ -1,7 +1,8 @@
-"""Measure what a query and a passage cost at every size: seconds, bytes and parameters."""
+"""Measure what a query and a passage cost at every size: milliseconds to encode and to search, and bytes."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import statistics
@@ -20,7 +21,11 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.backends.selection import open_backend
+from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.machine import measure_machine
+from starbucks_retrieval.search.stores import open_sizes
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.store import EmbeddingStore
 
 SLOWDOWN = 1.5  # a repetition takes this many times the least one: others are using the machine
 LOAD = 1.25  # processes that want to run, for each core; our own threads are one a core
@@ -224,6 +229,58 @@ def measure_costs(
         "cores": cores,
         "busy": machine.busy,
     }
+
+
+def search_costs(
+    queries: EmbeddingStore,
+    passages: EmbeddingStore,
+    sizes: Sequence[Size],
+    depth: int,
+    *,
+    max_memory: int,
+    seed: int,
+    clock: Callable[[], float] = now,
+) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """Measure how long exact search takes for a query alone at each dim, with the vectors in memory if they fit.
+
+    Args:
+        queries: A store of queries at the widest dim; 50 of them are searched, one at a time.
+        passages: A store of passages at that dim.
+        sizes: The sizes. Their layers do not matter: sizes of one dim take equally long.
+        depth: Passages per query.
+        max_memory: Bytes for vectors.
+        seed: Draws the queries.
+        clock: Returns seconds.
+
+    Returns:
+        {size: {"search_ms": …, "search_ms_per_million": …}}: milliseconds over these passages, the median over queries
+        of the least of three repetitions; and what every further million of passages adds, measured on made-up vectors
+        that no cache holds. And how that was measured.
+
+    Raises:
+        UserError: FAISS is not installed.
+    """
+    rows = np.random.default_rng(seed).permutation(queries.count)[:_QUERIES]
+    vectors = queries.vectors(rows).astype(np.float32)
+    layer, dims = passages.spec.size.layer, sorted({size.dim for size in sizes})
+    log.info("timing exact search of %d queries over %d passages", len(rows), passages.count)
+    machine = measure_machine(1.0, depth=depth, batches=(1,), seed=seed)
+    by_dim = {}
+    for dim, store in zip(dims, open_sizes(passages, [Size(layer, dim) for dim in dims]).values()):
+        held = copy.copy(store)  # so that its memory is given back
+        held.hold(max_memory // 2)
+
+        def lap(query: np.ndarray, held: EmbeddingStore = held) -> float:
+            began = clock()
+            list(exact_search(query[None], held, depth, max_memory=max_memory))
+            return clock() - began
+
+        lap(vectors[0, :dim])
+        seconds = least([[lap(vector[:dim]) for _ in range(_ROUNDS)] for vector in vectors])
+        more = machine.rates[1].scan(dim) * 1e6
+        by_dim[dim] = {"search_ms": _ms(seconds), "search_ms_per_million": _ms(more)}
+    how = {"passages": passages.count, "depth": depth, "queries": len(rows)}
+    return {str(size): by_dim[size.dim] for size in sizes}, how
 
 
 def _ms(seconds: float) -> float:

@@ -222,6 +222,50 @@ def test_the_command(capsys):
     assert run_command(main, ["--input", "a.json", "--budget_ms", "1"]) == 2
 
 
+def searched(**more) -> Results:
+    """Over 1,000 passages, search takes a hundredth of a millisecond a dimension; as much again for every thousand more."""
+    found = results(costs_measured={"search": {"passages": 1000}}, **more)
+    for size, cost in found.more["costs"].items():
+        dim = Size.parse(size).dim
+        cost |= {"search_ms": 0.01 * dim, "search_ms_per_million": 10.0 * dim}
+    return found
+
+
+def test_a_budget_is_for_encoding_and_search(capsys):
+    write_results("searched.json", searched())
+    within = {7: "4:32", 10: "4:128", 10.5: "6:128"}  # without search, 6 ms would do for four layers and 9 for six
+    assert {ms: choose(ChooseArguments("searched.json", budget_ms=ms)).best.name for ms in within} == within
+    found = choose(ChooseArguments("searched.json", budget_ms=7))
+    assert found.notes == ["4:32: 6 ms to encode a query, 0.32 ms to search 1,000 passages exactly"]
+    assert found.best.to_json()["search_ms"] == 0.32 and "search_ms_per_million" not in found.best.costs
+    many = choose(ChooseArguments("searched.json", budget_ms=20, passages=1e5))
+    assert many.best.name == "4:8" and many.best.costs["search_ms"] == pytest.approx(0.08 + 80 * 0.099)
+    assert many.notes[0] == "4:8: 6 ms to encode a query, 8 ms to search 100,000 passages exactly"
+    assert "search --funnel auto" in many.notes[1]
+    assert choose(ChooseArguments("searched.json", passages=500)).best.costs["search_ms"] == pytest.approx(0.64)
+    assert run_command(main, ["--input", "searched.json", "--budget_ms", "3", "--passages", "1e6"]) == 2
+    assert "at 2:8; search takes most of the time" in capsys.readouterr().err
+
+
+def test_a_search_that_was_not_timed_is_told(caplog):
+    choose(ChooseArguments("a.json", budget_ms=6))
+    assert "--budget_ms counts encoding alone" in caplog.text
+    with pytest.raises(UserError, match="--passages needs search_ms"):
+        choose(ChooseArguments("a.json", passages=1e6))
+    with pytest.raises(UserError, match="--passages 0"):
+        ChooseArguments("a.json", passages=0)
+    damaged = searched()
+    del damaged.more["costs"]["2:8"]["search_ms"]
+    write_results("damaged.json", damaged)
+    with pytest.raises(UserError, match="search_ms for some sizes and not for 2:8"):
+        choose(ChooseArguments("damaged.json"))
+    damaged = searched()
+    damaged.more["costs_measured"]["search"]["passages"] = 0
+    write_results("damaged.json", damaged)
+    with pytest.raises(UserError, match="cannot be read"):
+        choose(ChooseArguments("damaged.json"))
+
+
 @pytest.mark.parametrize(
     ("busy", "budget", "warned"), [("9 processes", 100.0, True), ("9 processes", None, False), (None, 100.0, False)]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.evaluate import EvaluateArguments, evaluate
-from starbucks_retrieval.grid import EncodingArguments, GridArguments, grid, search_all_dims
+from starbucks_retrieval.grid import EncodingArguments, GridArguments, costs, grid, search_all_dims
 from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.metrics.measures import parse_measures, score
@@ -177,11 +178,18 @@ def test_identical_ids_are_dropped_as_evaluate_drops_them(tiny_bert, beir, tmp_p
     assert "findings" not in measured.more or "identical_ids" not in str(measured.more["findings"])
 
 
-def test_the_file_tells_costs_and_what_made_it(tiny_bert, beir, ticking):
+def test_the_file_tells_costs_and_what_made_it(tiny_bert, beir, ticking, monkeypatch):
+    pytest.importorskip("faiss")
+    rates = SimpleNamespace(rates={1: SimpleNamespace(scan=lambda dim: dim * 1e-9)})  # seconds a passage
+    monkeypatch.setattr(costs, "measure_machine", lambda *_, **__: rates)
     measured = grid(asked(tiny_bert, beir, measure_cost=True), encoding())
     results = read_results("grid.json")
     assert results == measured.results and results.kind == "grid" and results.label == tiny_bert.name
-    assert results.more["costs"]["2:8"].keys() == {"bytes_per_passage", "query_ms", "passage_ms"}
+    encoding_costs = {"bytes_per_passage", "query_ms", "passage_ms"}
+    assert results.more["costs"]["2:8"].keys() == encoding_costs | {"search_ms", "search_ms_per_million"}
+    assert [results.more["costs"][size]["search_ms"] for size in ("1:4", "2:8")] == [1000] * 2
+    assert [results.more["costs"][size]["search_ms_per_million"] for size in ("1:4", "2:8")] == [4, 8]
+    assert results.more["costs_measured"]["search"].keys() == {"passages", "depth", "queries"}
     assert results.more["costs"]["2:8"]["bytes_per_passage"] == 16  # as encode stores, not as a grid measures
     assert results.more["costs"]["1:4"]["query_ms"] == 1000  # a second between two readings of the clock
     assert results.more["costs_measured"]["queries"] == 11
