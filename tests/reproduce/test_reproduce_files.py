@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from starbucks_retrieval.reproduce.plan import make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
 from starbucks_retrieval.reproduce.schema import rescale
 from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.presets import PRESETS
 
+SIMILARITY = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 TABLE = """\
 title: t
 source: s
@@ -223,6 +226,39 @@ def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
     scale = read_scale("full", table, path)
     forums = [job.flags["dataset_path"] for job in make_plan(table, scale, 1, tmp_path).jobs() if job.stage == "grid"]
     assert 12 in map(len, forums)
+
+
+def defaults_of(script: str) -> dict[str, str]:
+    """Return NAME → default of the settings of a script of examples/ at full scale."""
+    text = (Path(__file__).parents[2] / "examples" / script).read_text()
+    full = text.split("\nfull)")[1].split(";;")[0]
+    return dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text.replace(full, "") + full))
+
+
+def test_the_scripts_for_clusters_name_what_the_full_scale_names():
+    table = read_table(find_table("starbucks/beir"))
+    scale = read_scale("full", table, find_table("starbucks/beir"))
+    marco, similarity, beir = (defaults_of(f"{name}.sh") for name in ("msmarco/settings", "sts/run", "beir/run"))
+    for found in (marco, similarity):
+        assert found["BACKBONE"] == scale.backbones["base"]
+        assert found["FALSE_NEGATIVES"] == PRESETS["starbucks-msmarco"]["false_negatives"] == "keep"
+    for found in (marco, similarity, beir):
+        assert found["SIZES"] == str(Sizes.default(12, 768))
+    pretrain = [scale.pretrain[name] for name in ("dataset_name", "dataset_config", "max_steps")]
+    assert [marco["TEXT"], marco["TEXT_CONFIG"], int(marco["PRETRAIN_STEPS"])] == pretrain
+    assert marco["GROUPS_NAME"] == scale.train["retrieval"]["dataset_name"]
+    assert marco["SETS"].split() == [scale.sets[name].path for name in ("MS MARCO", "DL19", "DL20")]
+    assert similarity["NLI"] == scale.train["sts"]["dataset_name"]
+    assert similarity["PAIR_SETS"].split() == [scale.sets[name].path for name in SIMILARITY]
+
+    text = (Path(__file__).parents[2] / "examples" / "beir" / "run.sh").read_text()
+    names = [f"beir/{name}" for part in re.findall(r"names\+?=\((.*)\)", text) for name in part.split()]
+    sets = [scale.sets[column.set] for column in table.columns]
+    assert names == [one.path for one in sets]
+    assert {str(one.flags["passage_max_len"]) for one in sets} == {beir["PASSAGE_MAX_LEN"]}
+    for key, flag in (("IDENTICAL", "remove_identical_ids"), ("LONG_QUERIES", "query_max_len")):
+        named = {f"beir/{name}" for name in beir[key].split()}
+        assert named == {one.path for one in sets if flag in one.flags}
 
 
 def test_a_size_keeps_its_part_of_the_backbone():
