@@ -76,6 +76,16 @@ def parse_measures(text: str) -> list[Measure]:
     return list(dict.fromkeys(_parse_measure(word) for word in words))
 
 
+def measure_of(name: str) -> str:
+    """Return a measure as result files name it.
+
+    Example:
+        >>> measure_of("RR@10"), measure_of("spearman")
+        ('RR@10', 'spearman')
+    """
+    return name if name in ("spearman", "pearson") else str(parse_measures(name)[0])
+
+
 def _parse_measure(word: str) -> Measure:
     import ir_measures
 

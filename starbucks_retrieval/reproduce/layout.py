@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from starbucks_retrieval.cli.tables import escape_markdown
+from starbucks_retrieval.metrics.measures import measure_of
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import AVERAGE, Column, MethodResults, mean_or_none, measure_name
 from starbucks_retrieval.report.comparisons import SignificanceMarks
 from starbucks_retrieval.report.layouts import mark_best
 from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow
 from starbucks_retrieval.reproduce.plan import Plan
-from starbucks_retrieval.reproduce.results import RowScores, measure_of
-from starbucks_retrieval.reproduce.schema import Row, Score, rescale
+from starbucks_retrieval.reproduce.results import RowScores
+from starbucks_retrieval.reproduce.schema import MEAN, Row, Score, rescale
 from starbucks_retrieval.sizes import Size
-
-MEAN = "average"  # the size of a published mean over sizes
 
 
 def shown_columns(plan: Plan) -> list[Column]:

@@ -113,8 +113,9 @@ def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
         data_dir: The folder in which the scale's relative paths are looked up.
 
     Raises:
-        UserError: A backbone or a set is missing, or rows see different negatives.
+        UserError: A backbone or a set is missing, rows see different negatives, or no size fits the scale's backbone.
     """
+    sizes_of(table, scale)  # a mistake is told before anything runs
     planner = _Planner(table, scale, data_dir)
     measured, not_run = [], dict[tuple[str, str], str]()
     columns = list(dict.fromkeys(column.set for column in table.columns))

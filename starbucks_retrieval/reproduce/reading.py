@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.measures import measure_of
 from starbucks_retrieval.parsing import parse_json, read_text
-from starbucks_retrieval.reproduce.schema import Row, Scale, Score, ScoreFile, Table
+from starbucks_retrieval.report.columns import AVERAGE
+from starbucks_retrieval.reproduce.schema import MEAN, Row, Scale, Score, ScoreFile, Table
 from starbucks_retrieval.reproduce.sentence_transformers import LOSSES
-from starbucks_retrieval.sizes import Sizes
+from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.yaml_text import parse_yaml
 
 FOLDER = Path(__file__).parent
@@ -56,21 +58,56 @@ def read_table(path: Path) -> Table:
             has no source or belongs to no row.
     """
     content = _read_yaml(path)
-    rows = [_row(path, each) for each in _list(path, content, "rows")]
+    listed = _list(path, content, "rows")
+    columns = [{"set": one} if isinstance(one, str) else one for one in _list(path, content, "columns")]
+    table = _check(content | {"rows": [], "columns": columns, "published": []}, Table, path)
+    rows = [_row(path, each, table.full) for each in listed]
     names = [row.name for row in rows]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{path}: row {name!r} is there twice", "give each row a name of its own")
-    published = _published(path, content.get("published") or [], names)
-    columns = [{"set": one} if isinstance(one, str) else one for one in _list(path, content, "columns")]
-    table = _check(content | {"rows": [], "columns": columns, "published": []}, Table, path)
-    wanted = [("baseline", table.baseline)] if table.baseline else []
-    wanted += [(f"claim {claim.id}", name) for claim in table.claims for name in (claim.row, claim.than)]
-    for where, name in wanted:
-        if name not in names:
-            raise UserError(f"{path}: {where}: no row is called {name!r}", f"the rows are {', '.join(names)}")
+    table = replace(table, rows=rows, published=_published(path, content.get("published") or []))
+    _check_names(path, table)
     _check_library(path, rows)
-    return replace(table, rows=rows, published=published)
+    return table
+
+
+def _check_names(path: Path, table: Table) -> None:
+    """Raise UserError if the baseline, a claim or a published score names a row, a set or a size that the table lacks."""
+    rows, sets = [row.name for row in table.rows], [column.set for column in table.columns]
+    wanted: list[tuple[str, str, list[str], list[str]]] = []  # place, row, sets, sizes
+    if table.baseline:
+        wanted.append(("baseline", table.baseline, [], []))
+    if table.sizes not in ("diagonal", "grid"):
+        wanted.append(("sizes", rows[0], [], table.sizes.split(",")))
+    for claim in table.claims:
+        parts = [{"sets": claim.sets, "sizes": claim.sizes}, claim.at, claim.against]
+        named, sizes = ([one for part in parts for one in part.get(key, [])] for key in ("sets", "sizes"))  # type: ignore[attr-defined]
+        wanted += [(f"claim {claim.id}", row, named, sizes) for row in (claim.row, claim.than)]
+    for score in table.published:
+        known = score.set in (AVERAGE, *sets) or score.set in names_in_scales("sets")  # files have sets of other tables
+        at = [] if score.size == MEAN else [score.size]
+        wanted.append(("published", score.row, [] if known else [score.set], at))
+    for where, row, named, sizes in wanted:
+        if row not in rows:
+            raise UserError(f"{path}: {where}: no row is called {row!r}", f"the rows are {', '.join(rows)}")
+        for name in named:
+            if name not in sets:
+                raise UserError(f"{path}: {where}: no column is called {name!r}", f"they are {', '.join(sets)}")
+        _check_sizes(f"{path}: {where}", sizes, table.full)
+
+
+def _check_sizes(where: str, sizes: Iterable[str], full: Size) -> None:
+    """Raise UserError if a size cannot be read, or the paper's backbone does not have it."""
+    for text in sizes:
+        try:
+            size = Size.parse(text)
+        except UserError as error:
+            raise UserError(f"{where}: {error.what}", error.hint) from None
+        if size.layer > full.layer or size.dim > full.dim:
+            raise UserError(
+                f"{where}: no size {size} in the paper's backbone of {full}", "sizes are in terms of `full`"
+            )
 
 
 def _check_library(path: Path, rows: list[Row]) -> None:
@@ -101,7 +138,8 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
         path: Its file, for messages.
 
     Raises:
-        UserError: The scale cannot be read, or a column has a measure that its set does not have.
+        UserError: The scale cannot be read, a column has a measure that its set does not have, or that of a published score
+            is unknown.
     """
     content = _read_yaml(FOLDER / "scales" / f"{name}.yaml")
     scale = _check(_merge(content, table.scales.get(name, {})), Scale, f"{path}: scale {name}")  # type: ignore[call-overload]
@@ -115,6 +153,11 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
         for found in (flags["corpus"] for flags in row.pretrain if flags.get("corpus", "") not in ("", *texts)):
             problem = f"{path}: row {row.name!r}: no scale has texts called {found!r}"
             raise UserError(problem, f"they have {', '.join(sorted(texts))}")
+    for measure in dict.fromkeys(score.measure for score in table.published):
+        try:
+            measure_of(measure)
+        except UserError as error:
+            raise UserError(f"{path}: published: {error.what}", error.hint) from None
     known = names_in_scales("sets")
     for column in table.columns:
         if column.set not in scale.sets and column.set not in known:
@@ -158,30 +201,22 @@ def _list(path: Path, content: Mapping[str, Any], key: str) -> list[Any]:
     return found
 
 
-def _row(path: Path, content: Any) -> Row:
+def _row(path: Path, content: Any, full: Size) -> Row:
     """Return a row: by its name in rows.yaml, or as it is written in the table."""
     if isinstance(content, str):
         shared = path.parent / "rows.yaml"
         found = [each for each in _list(shared, _read_yaml(shared), "rows") if each.get("name") == content]
         if not found:
             raise UserError(f"{path}: no row is called {content!r}", f"{shared} has the rows that a table can name")
-        return _row(path, found[0])
+        return _row(path, found[0], full)
     name = content.get("name") if isinstance(content, dict) else None
     row = _check(content, Row, f"{path}: row {name!r}")
-    check_recipe(f"{path}: row {name!r}", row)
+    _check_recipe(f"{path}: row {name!r}", row, full)
     return row
 
 
-def check_recipe(where: str, row: Row) -> None:
-    """Check the presets, objectives and sizes of a row; a row that cannot be run is not checked.
-
-    Args:
-        where: File and row, with which messages begin.
-        row: The row.
-
-    Raises:
-        UserError: A preset or an objective is unknown, or sizes cannot be read.
-    """
+def _check_recipe(where: str, row: Row, full: Size) -> None:
+    """Raise UserError if a preset, an objective or a size of a row that can be run is unknown."""
     if row.blocked:
         return
     from starbucks_retrieval.losses import LOSSES
@@ -195,14 +230,10 @@ def check_recipe(where: str, row: Row) -> None:
         for key, known in (("preset", presets), ("objective", objectives)):
             if key in flags and flags[key] not in known:
                 raise UserError(f"{where}: there is no {key} {flags[key]!r}", f"one of {', '.join(known)}")
-        if "sizes" in flags:
-            try:
-                Sizes.parse(str(flags["sizes"]))
-            except UserError as error:
-                raise UserError(f"{where}: sizes: {error.what}", error.hint) from None
+        _check_sizes(f"{where}: sizes", str(flags["sizes"]).split(",") if "sizes" in flags else (), full)
 
 
-def _published(path: Path, entries: list[Any], names: list[str]) -> list[Score]:
+def _published(path: Path, entries: list[Any]) -> list[Score]:
     scores: list[Score] = []
     for number, entry in enumerate(entries):
         row = entry.get("row") or entry.get("file") if isinstance(entry, dict) else None
@@ -214,9 +245,6 @@ def _published(path: Path, entries: list[Any], names: list[str]) -> list[Score]:
             continue
         listed = _check(entry, ScoreFile, where)
         scores += _score_file(path.parent / listed.file, listed.source)
-    for score in scores:
-        if score.row not in names:
-            raise UserError(f"{path}: published: no row is called {score.row!r}", f"the rows are {', '.join(names)}")
     return scores
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.measures import parse_measures
 from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
 from starbucks_retrieval.reproduce.plan import Measured, Plan
 from starbucks_retrieval.reproduce.run import is_done
@@ -124,16 +123,6 @@ def write_row(path: Path, label: str, scores: RowScores) -> None:
         scores: The scores; seeds and costs are written too.
     """
     write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds} | scores.costs))
-
-
-def measure_of(name: str) -> str:
-    """Return a measure as result files name it.
-
-    Example:
-        >>> measure_of("RR@10"), measure_of("spearman")
-        ('RR@10', 'spearman')
-    """
-    return name if name in ("spearman", "pearson") else str(parse_measures(name)[0])
 
 
 def _cells(path: Path, one: Measured) -> dict[Key, Cell]:

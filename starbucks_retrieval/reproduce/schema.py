@@ -10,6 +10,7 @@ from starbucks_retrieval.sizes import Size
 
 Task = Literal["retrieval", "sts"]
 Flags = dict[str, Any]
+MEAN = "average"  # the size of a published mean over sizes
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,13 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
             ),
             ["no row is called 'X'"],
         ),
+        (('"2:32,12:768"', '"2:32,20:768"'), ["row 'SRL'", "no size 20:768 in the paper's backbone of 12:768"]),
+        (("baseline: SRL", "sizes: 24:768"), ["t.yaml: sizes: no size 24:768"]),
+        (("baseline: SRL", "sizes: 5-33"), ["t.yaml: sizes: cannot read the size '5-33'"]),
+        (("baseline: SRL", "claims: [{id: a, says: b, row: SRL, than: bare, sizes: [3x2]}]"), ["claim a: cannot read the size '3x2'"]),
+        (("baseline: SRL", "claims: [{id: a, says: b, row: SRL, than: bare, at: {sets: [DL9]}}]"), ["claim a: no column is called 'DL9'"]),
+        (("baseline: SRL", "published: [{row: SRL, set: MARKO, measure: RR@10, size: average, value: 0.3, source: P}]"), ["'MARKO'"]),
+        (("baseline: SRL", "published: [{row: SRL, set: MS MARCO, measure: RX@1, size: average, value: 0.3, source: P}]"), ["published", "'RX@1'"]),
         (("name: bare", "name: bare, train: {retrieval: {loss: MatryoshkaLoss, like: SRL}}"), ["'bare'", "no loss 'MatryoshkaLoss'"]),
         (("name: bare", "name: bare, train: {retrieval: {loss: AdaptiveLayerLoss, like: bare}}"), ["'bare'", "like is 'bare'"]),
         (("name: bare", "name: bare, each: size, train: {retrieval: {loss: AdaptiveLayerLoss, like: SRL}}"), ["'bare'", "each and loss"]),
@@ -92,6 +99,12 @@ def test_a_mistake_is_named_with_the_file_or_the_row(tmp_path, change, words):
         plan_reproduction(arguments)
     assert all(word in refused.value.what for word in words), refused.value.what
     assert refused.value.hint
+
+
+def test_sizes_that_fit_no_backbone_of_the_scale_are_refused_before_any_job(tmp_path):
+    path = write(tmp_path, TABLE + "sizes: 5:33\n")
+    with pytest.raises(UserError, match="none of the sizes 5:33 fits a backbone of 6:48"):
+        plan_reproduction(ReproduceArguments(str(path), scale="tiny", output_dir=str(tmp_path)))
 
 
 def test_every_flag_of_every_job_is_a_flag_of_its_stage():
