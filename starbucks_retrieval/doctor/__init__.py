@@ -72,27 +72,30 @@ class EnvironmentReport:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             self.facts.setdefault("failed_probes", {})[name] = reason
-            self.problem(f"{name} could not be examined: {reason}", "please report this with the line above", False)
+            self.note(f"{name} could not be examined: {reason}", "please report this with the line above")
             return None
 
     def tell(self, heading: str, line: str) -> None:
         """Add a line."""
         self.lines.append((heading, line))
 
-    def problem(self, what: str, remedy: str, serious: bool = True) -> None:
-        """Add a problem."""
-        self.problems.append(Problem(what, remedy, serious))
+    def problem(self, what: str, remedy: str) -> None:
+        """Add a serious problem."""
+        self.problems.append(Problem(what, remedy))
+
+    def note(self, what: str, remedy: str) -> None:
+        """Add a problem that only makes something slower or larger."""
+        self.problems.append(Problem(what, remedy, False))
 
     def __str__(self) -> str:
         """Lines of facts, each heading once, and after them the problems with their remedies."""
         above = ["", *(heading for heading, _ in self.lines)]
         lines = [f"{name if name != last else '':13}{line}" for last, (name, line) in zip(above, self.lines)]
-        whole_words = textwrap.TextWrapper(
-            110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        wrap = partial(
+            textwrap.fill, width=110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
         )
         for one in self.problems:
-            kind = "problem" if one.serious else "note"
-            lines += map(whole_words.fill, (f"{kind}: {one.what}", f"  try: {one.remedy}"))
+            lines += wrap(f"{'problem' if one.serious else 'note'}: {one.what}"), wrap(f"  try: {one.remedy}")
         return "\n".join(lines if self.problems else [*lines, "no problems found"])
 
     def to_json(self) -> dict[str, Any]:
@@ -117,9 +120,8 @@ def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentRepor
     for name in ("installation", "processor", "memory", "disks", "java", "nvidia", "faiss"):
         facts[name] = report.probe(name, getattr(probes, name))
     facts["hub"] = report.probe("hub", partial(probes.hub, online))
-    tried = [*required, *extras.get("cpu", []), *extras.get("gpu", [])]
-    if thorough:
-        tried += [need for name, needs in extras.items() if name not in _PROJECT for need in needs]
+    used = [name for name in extras if (name not in _PROJECT if thorough else name in ("cpu", "gpu"))]
+    tried = [*required, *(need for name in used for need in extras[name])]
     modules = list(dict.fromkeys(need.module for need in tried if need.version is not None))
     imports = facts["imports"] = probes.try_imports(modules)
     facts["packages"] = {need.name: need.version for need in required}
@@ -136,16 +138,7 @@ def examine(*, online: bool = False, thorough: bool = False) -> EnvironmentRepor
 
 
 def describe_extra(name: str, needs: Sequence[Dependency]) -> dict[str, Any]:
-    """Return an extra as a JSON-ready mapping.
-
-    Args:
-        name: The name of the extra.
-        needs: The packages that it requires.
-
-    Returns:
-        Its `name`; its `state`: installed, partly or missing; what it `gives`; the versions of its `packages`; the
-        requirements that it `lacks`; and the `command` that installs it.
-    """
+    """Return the state of an extra (installed, partly, missing), what it gives, packages, lacks, and a pip command."""
     lacks = [f"{need.name}{need.specifier}" for need in needs if not need.fits]
     uninstall = _uninstall() if name in ("cpu", "gpu") and lacks else ""
     return {
@@ -174,7 +167,7 @@ def _packages(report: EnvironmentReport, required: Sequence[Dependency], imports
     report.tell("packages", ", ".join(f"{name} {version}" for name, version in versions.items() if version))
     if not required:
         what = "this package is not installed; Python imports it from its folder"
-        report.problem(what, install_command("[cpu]"), False)
+        report.note(what, install_command("[cpu]"))
     for need in required:
         if need.version is None:
             report.problem(f"{need.name} is missing", install_command())
@@ -213,7 +206,7 @@ def _devices(report: EnvironmentReport, torch: Mapping[str, Any]) -> None:
     report.tell("devices", f"{speed}: --dtype auto selects {torch['dtype']}")
     if gpus and "faiss-cpu" in (report.facts["faiss"] or {}):
         remedy = f"use search --engine torch --device cuda; or {_uninstall()}{install_command('[gpu]')}"
-        report.problem("there is a GPU, and the installed FAISS does not use it", remedy, False)
+        report.note("there is a GPU, and the installed FAISS does not use it", remedy)
     if driver and not gpus:
         what = f"PyTorch for CUDA {cuda} does not find it" if cuda else "the installed PyTorch is a CPU build"
         install = "install PyTorch for CUDA as pytorch.org describes"
@@ -221,10 +214,10 @@ def _devices(report: EnvironmentReport, torch: Mapping[str, Any]) -> None:
         report.problem(f"there is a GPU ({driver.splitlines()[0]}), and {what}", remedy)
     elif cuda and not gpus:
         what = f"PyTorch for CUDA {cuda} takes gigabytes on a machine without a GPU"
-        report.problem(what, "install PyTorch's CPU build as pytorch.org describes", False)
+        report.note(what, "install PyTorch's CPU build as pytorch.org describes")
     if cpu and cpu["omp_num_threads"] and torch["threads"] < int(cpu["usable"]):
         what = f"OMP_NUM_THREADS={cpu['omp_num_threads']}: {torch['threads']} of {cpu['usable']:g} cores are used"
-        report.problem(what, "unset it, unless several processes share this machine", False)
+        report.note(what, "unset it, unless several processes share this machine")
 
 
 def _space(report: EnvironmentReport) -> None:
@@ -232,18 +225,16 @@ def _space(report: EnvironmentReport) -> None:
         free = memory["free_bytes"]
         report.tell("memory", _gb(memory["bytes"]) + ("" if free is None else f", {_gb(free)} free"))
         if free is not None and free < _LOW_MEMORY:
-            report.problem(
-                f"only {_gb(free)} of memory are free", "end other programs; give search a --max_memory", False
-            )
+            report.note(f"only {_gb(free)} of memory are free", "end other programs; give search a --max_memory")
     for name, disk in (report.facts["disks"] or {}).items():
         here, path, free = name == "current folder", f"{disk['path']} ({name})", disk["free_bytes"]
         report.tell("disk", f"{_gb(free)} free at {path}")
         if not disk["writable"]:
             remedy = "work in another folder" if here else "set HF_HOME to a folder that is writable"
-            report.problem(f"{path} is not writable", remedy, here)
+            (report.problem if here else report.note)(f"{path} is not writable", remedy)
         if free < (_LOW_DISK if here else _SMALL_CACHE):
             remedy = "free some space, or work elsewhere: a checkpoint of BERT-base takes 1.3 GB"
-            report.problem(f"only {_gb(free)} are free at {path}", remedy, False)
+            report.note(f"only {_gb(free)} are free at {path}", remedy)
 
 
 def _hub(report: EnvironmentReport) -> None:
@@ -254,7 +245,7 @@ def _hub(report: EnvironmentReport) -> None:
         report.tell("hub", f"{state}; network {tried}; {hub['cached_models']} models in the cache; {token}")
         if hub["reachable"] is False and not hub["offline"]:
             remedy = "set HF_HUB_OFFLINE=1 to use local folders and the cache; or check the network"
-            report.problem(f"{hub['endpoint']} does not answer, and libraries will contact it", remedy, False)
+            report.note(f"{hub['endpoint']} does not answer, and libraries will contact it", remedy)
 
 
 def _java(report: EnvironmentReport, pyserini: Sequence[Dependency]) -> None:
