@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, flag, parse_command
 from starbucks_retrieval.cli.checks import training_flags
 
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
@@ -102,14 +102,13 @@ def _parser(main: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, print the script. Standard error stays empty, so that `eval "$(starbucks completion bash)"` is silent."""
     words = ["--shell", *argv] if argv and not argv[0].startswith("-") else argv
-    (arguments, common), _ = parse_flags(
-        [CompletionArguments, CommonArguments],
+    arguments, common = parse_command(
+        [CompletionArguments],
         words,
         "starbucks completion",
         "Print a script that lets a shell complete stages, flags and values. It is static: print it again after an upgrade.",
         _EXAMPLES,
     )
-    setup_logging(common)
     script = completion_script(arguments.shell)
     if not common.json:
         print(script, end="", flush=True)

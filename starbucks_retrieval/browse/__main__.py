@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
 from starbucks_retrieval.browse import BrowseArguments, browse
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, flag, parse_command
 from starbucks_retrieval.errors import UserError
 
 HOST = "127.0.0.1"
@@ -31,14 +31,13 @@ class PageArguments:
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, write or serve the page, print where it is."""
-    (shown, page, common), _ = parse_flags(
-        [BrowseArguments, PageArguments, CommonArguments],
+    shown, page, common = parse_command(
+        [BrowseArguments, PageArguments],
         _add_run_flag(argv),
         "starbucks browse",
         "A page of queries and what each run found for them, side by side.",
         _EXAMPLES,
     )
-    setup_logging(common)
     output = page.output or (None if page.serve else "browse.html")
     done = browse(shown, output, page.title, common.seed)
     hint = f"; open {done.output}" if done.output else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from starbucks_retrieval.choose import ChooseArguments, choose
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, choose, print the front."""
-    (arguments, common), _ = parse_flags(
-        [ChooseArguments, CommonArguments],
+    arguments, common = parse_command(
+        [ChooseArguments],
         argv,
         "starbucks choose",
         "The best size within a budget, the Pareto front of quality and cost, and sizes for the next training.",
@@ -20,7 +20,6 @@ def main(argv: Sequence[str]) -> None:
             "starbucks choose --input scifact.json nfcorpus.json --measure nDCG@10 --auto_sizes 4",
         ),
     )
-    setup_logging(common)
     choice = choose(arguments)
     if not common.json:
         print(choice.table())

@@ -12,13 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from starbucks_retrieval.cli.flags import CommonArguments, parse_flags
 from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
 from starbucks_retrieval.locks import has_kept, hold_until_exit, release_kept
-
-if TYPE_CHECKING:
-    from starbucks_retrieval.cli.flags import CommonArguments
 
 T = TypeVar("T")
 _LONGEST = 1000  # characters of a line of an error
@@ -113,6 +111,29 @@ def _one_line(text: str) -> str:
     line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
     half = _LONGEST // 2
     return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"
+
+
+def parse_command(
+    classes: Sequence[type], argv: Sequence[str], prog: str, description: str, examples: Sequence[str] = ()
+) -> list[Any]:
+    """Parse the words of a command, and send the log to standard error as its flags say.
+
+    Args:
+        classes: The dataclasses of its flags; those of `CommonArguments` follow them.
+        argv: The words of the command line.
+        prog: The command, as `starbucks search`.
+        description: One sentence for `--help`.
+        examples: Command lines for `--help`.
+
+    Returns:
+        An instance of each class, and of `CommonArguments`.
+
+    Raises:
+        UserError: As `parse_flags`.
+    """
+    parsed, _ = parse_flags([*classes, CommonArguments], argv, prog, description, examples)
+    setup_logging(parsed[-1])
+    return parsed
 
 
 def setup_logging(common: CommonArguments) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.convert import ConvertArguments
 
 _EXAMPLES = (
@@ -15,15 +15,14 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     """Convert, and print a summary."""
-    (arguments, common), _ = parse_flags(
-        [ConvertArguments, CommonArguments],
+    arguments, common = parse_command(
+        [ConvertArguments],
         argv,
         "starbucks convert",
         "Convert a published checkpoint to a folder that every command reads: safetensors, tokenizer and configuration. "
         "Only tensors are read from pickles; no code of the checkpoint is run.",
         _EXAMPLES,
     )
-    setup_logging(common)
     from starbucks_retrieval.convert.api import convert
 
     figures = convert(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, flag, parse_command
 from starbucks_retrieval.demo import LONG, SHORT
 
 _EXAMPLES = (
@@ -25,15 +25,14 @@ class DemoArguments:
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, run the demonstration, print its table and what to type next."""
-    (args, common), _ = parse_flags(
-        [DemoArguments, CommonArguments],
+    args, common = parse_command(
+        [DemoArguments],
         argv,
         "starbucks demo",
         "The whole pipeline on the documentation of this machine's own Python, offline: encode at every size, train, "
         "and compare. A second call keeps what is finished.",
         _EXAMPLES,
     )
-    setup_logging(common)
     from starbucks_retrieval.demo.api import demo
     from starbucks_retrieval.demo.page import score_table
     from starbucks_retrieval.demo.story import wrapped

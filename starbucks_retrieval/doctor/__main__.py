@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, flag, parse_command
 from starbucks_retrieval.doctor import examine
 from starbucks_retrieval.errors import UserError
 
@@ -21,14 +21,13 @@ class DoctorArguments:
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags and print the report."""
-    (arguments, common), _ = parse_flags(
-        [DoctorArguments, CommonArguments],
+    arguments, common = parse_command(
+        [DoctorArguments],
         argv,
         "starbucks doctor",
         "Report versions, devices, disk space and extras of this installation, and its problems with remedies.",
         ("starbucks doctor", "starbucks doctor --online --thorough"),
     )
-    setup_logging(common)
     report = examine(online=arguments.online, thorough=arguments.thorough)
     if not common.json:
         print(report, flush=True)

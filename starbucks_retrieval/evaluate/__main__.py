@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.evaluate import ComparisonArguments, EvaluateArguments, evaluate
 
 
 def main(argv: Sequence[str]) -> None:
-    (arguments, comparison, common), _ = parse_flags(
-        [EvaluateArguments, ComparisonArguments, CommonArguments],
+    arguments, comparison, common = parse_command(
+        [EvaluateArguments, ComparisonArguments],
         argv,
         "starbucks evaluate",
         "Score runs side by side, after a preflight.",
@@ -19,7 +19,6 @@ def main(argv: Sequence[str]) -> None:
             "starbucks evaluate --run scifact=a.trec fiqa=b.trec --qrels scifact=data/scifact fiqa=data/fiqa --label Ours",
         ),
     )
-    setup_logging(common)
     evaluation = evaluate(arguments, comparison, common.seed)
     text = evaluation.table()
     if evaluation.comparisons:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.cli.checks import check_depth
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.export import ExportArguments
@@ -17,14 +17,13 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     """Run the command, and print a summary."""
-    (arguments, dry_run_args, common), _ = parse_flags(
-        [ExportArguments, DryRunArguments, CommonArguments],
+    arguments, dry_run_args, common = parse_command(
+        [ExportArguments, DryRunArguments],
         argv,
         "starbucks export",
         "Write one size of a model as a folder that sentence-transformers, transformers, ONNX Runtime or OpenVINO loads.",
         _EXAMPLES,
     )
-    setup_logging(common)
     check_depth(arguments.model_name_or_path, arguments.size)
     from starbucks_retrieval.export.api import export, preview
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.fit import FitArguments
 
@@ -17,14 +17,13 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     """Fit, then print the grid, the recommended sizes and the next command."""
-    (arguments, dry_run_args, common), _ = parse_flags(
-        [FitArguments, DryRunArguments, CommonArguments],
+    arguments, dry_run_args, common = parse_command(
+        [FitArguments, DryRunArguments],
         argv,
         "starbucks fit",
         "Make small sizes of any encoder good in minutes, from texts without labels; a rerun resumes.",
         _EXAMPLES,
     )
-    setup_logging(common)
     if dry_run_args.dry_run:
         from starbucks_retrieval.fit.plan import plan_fit
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_command
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
@@ -30,14 +30,13 @@ class DeltaArguments:
 
 def main(argv: Sequence[str]) -> None:
     """Measure every size, or compare two grids, and print the matrices."""
-    (arguments, encoding, comparison, dry_run, common), _ = parse_flags(
-        [GridArguments, EncodingArguments, DeltaArguments, DryRunArguments, CommonArguments],
+    arguments, encoding, comparison, dry_run, common = parse_command(
+        [GridArguments, EncodingArguments, DeltaArguments, DryRunArguments],
         argv,
         "starbucks grid",
         "Measure a model at every layer and dim, from one encoding pass; or show the difference of two such grids.",
         EXAMPLES,
     )
-    setup_logging(common)
     if comparison.input or comparison.minus:
         if dry_run.dry_run:
             raise UserError(

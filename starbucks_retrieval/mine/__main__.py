@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.mine import MineArguments
 
@@ -16,14 +16,13 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, mine, summarise."""
-    (arguments, dry_run, common), _ = parse_flags(
-        [MineArguments, DryRunArguments, CommonArguments],
+    arguments, dry_run, common = parse_command(
+        [MineArguments, DryRunArguments],
         argv,
         "starbucks mine",
         "Give every training query hard negatives: passages that BM25, a model or a run ranks high but that are not positives.",
         _EXAMPLES,
     )
-    setup_logging(common)
     if dry_run.dry_run:
         from starbucks_retrieval.mine.api import plan_mining
 

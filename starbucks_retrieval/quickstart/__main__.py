@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_command
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.quickstart import QuickstartArguments
@@ -29,15 +29,14 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1 and not argv[0].startswith("-") and not argv[1].startswith("-"):
         raise UserError(f"{argv[0]} and {argv[1]} are several names", "name one file, or the folder that holds them")
     is_file = argv and not argv[0].startswith("-") and not argv[0].endswith((".yaml", ".yml"))
-    (arguments, dry_run_args, common), _ = parse_flags(
-        [QuickstartArguments, DryRunArguments, CommonArguments],
+    arguments, dry_run_args, common = parse_command(
+        [QuickstartArguments, DryRunArguments],
         ["--documents", *argv] if is_file else argv,
         "starbucks quickstart",
         "Search your own documents in minutes: read and split them, fit small sizes, encode, and answer queries. A rerun "
         "of the same command keeps what is finished.",
         _EXAMPLES,
     )
-    setup_logging(common)
     from starbucks_retrieval.quickstart.documents import open_documents, read_queries
 
     queries = read_queries(Path(arguments.queries).expanduser(), arguments.encoding) if arguments.queries else None

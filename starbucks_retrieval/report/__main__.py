@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, finish, parse_command
 from starbucks_retrieval.report import ReportArguments, report
 
 
@@ -15,10 +15,7 @@ def main(argv: Sequence[str]) -> None:
         "starbucks report --input small.json big.json --output_dir report",
         "starbucks report --input Ours=grid.json --published reference_results.json --output_dir report",
     )
-    (arguments, common), _ = parse_flags(
-        [ReportArguments, CommonArguments], argv, "starbucks report", description, examples
-    )
-    setup_logging(common)
+    arguments, common = parse_command([ReportArguments], argv, "starbucks report", description, examples)
     done = report(arguments)
     finish(common, done.summary(), done.figures())
 

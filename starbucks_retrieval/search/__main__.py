@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_flags, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, parse_command
 from starbucks_retrieval.cli.dry_run import DryRunArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import (
@@ -38,11 +38,10 @@ EXAMPLES = (
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, search and print a summary."""
     classes = [SearchArguments, FunnelArguments, IndexArguments, MilvusArguments]
-    classes += [QueryArguments, PlanArguments, DryRunArguments, CommonArguments]
-    (args, funnel, index, milvus, query_args, plan_args, dry_run_args, common), _ = parse_flags(
+    classes += [QueryArguments, PlanArguments, DryRunArguments]
+    args, funnel, index, milvus, query_args, plan_args, dry_run_args, common = parse_command(
         classes, argv, "starbucks search", DESCRIPTION, EXAMPLES
     )
-    setup_logging(common)
     if plan_args.plan:
         if index.approximate:
             raise UserError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_flags, readable, setup_logging
+from starbucks_retrieval.cli import CommonArguments, exit_command, finish, flag, parse_command, readable
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store.pickles import ImportArguments, import_pickles
@@ -211,14 +211,13 @@ def main(argv: Sequence[str]) -> None:
         what = f"store has no sub-command {argv[0]!r}" if argv else "store needs a sub-command"
         raise UserError(what, f"use one of {', '.join(COMMANDS)}; starbucks store --help describes them")
     line, flags, words, command, example = COMMANDS[argv[0]]
-    (arguments, common), _ = parse_flags(
-        [flags, CommonArguments],
+    arguments, common = parse_command(
+        [flags],
         _named(argv[1:], "OUTPUT" in words),
         f"starbucks store {argv[0]} {words}",
         f"{line[0].upper()}{line[1:]}.",
         (f"starbucks store {argv[0]} {example}",),
     )
-    setup_logging(common)
     command(arguments, common)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, parse_command
 from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.sts import StsArguments, difference_table, sts
 
@@ -16,14 +16,13 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     """Parse, measure, print a table."""
-    (arguments, common), _ = parse_flags(
-        [StsArguments, CommonArguments],
+    arguments, common = parse_command(
+        [StsArguments],
         argv,
         "starbucks sts",
         "Correlate cosines of scored pairs with their scores, at every size from one encoding pass.",
         _EXAMPLES,
     )
-    setup_logging(common)
     results = sts(arguments, common.seed)
     table = size_table(results.cells)
     if "comparison" in results.more:

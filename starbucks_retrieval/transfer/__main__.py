@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starbucks_retrieval.cli import CommonArguments, exit_command, parse_flags, setup_logging
+from starbucks_retrieval.cli import exit_command, parse_command
 from starbucks_retrieval.sentences import finish_with_table, size_table
 from starbucks_retrieval.transfer import TransferArguments, transfer
 
@@ -13,14 +13,13 @@ _EXAMPLES = ("starbucks transfer --model_name_or_path model --data MR CR TREC --
 
 def main(argv: Sequence[str]) -> None:
     """Parse, measure, print a table."""
-    (arguments, common), _ = parse_flags(
-        [TransferArguments, CommonArguments],
+    arguments, common = parse_command(
+        [TransferArguments],
         argv,
         "starbucks transfer",
         "Classify texts by logistic regression on frozen embeddings, at every size from one encoding pass.",
         _EXAMPLES,
     )
-    setup_logging(common)
     results = transfer(arguments, common.seed)
     counts = ", ".join(f"{cell.dataset} {cell.count}" for cell in {c.dataset: c for c in results.cells}.values())
     written = f"; in {arguments.output}" if arguments.output else ""
