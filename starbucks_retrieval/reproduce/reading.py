@@ -125,6 +125,8 @@ def _check_library(path: Path, rows: list[Row]) -> None:
             if (flags.get("like"), task) not in trained:
                 problem = f"{where}: like is {flags.get('like')!r}, which is no row with one model for {task}"
                 raise UserError(problem, f"name one of {', '.join(sorted(found)) or 'its rows'}")
+            if flags["loss"] == LOSSES[0] and "train_dims" not in flags:
+                raise UserError(f"{where}: {LOSSES[0]} has no dims", "name them: train_dims: '32,64,128'")
             if row.each:
                 raise UserError(f"{where}: each and loss exclude each other", "leave one of them out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import logging
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ _RECORDS = ".starbucks-reproduce"
 _LOG = "log.txt"
 _SPENT = "processor_seconds.txt"  # of the runs of a training so far
 _WAIT = 60  # seconds that a stopped stage has to write its checkpoint
+_JUDGEMENTS = ("split", "measures", "measure_cost")  # flags of grid that do not change its embeddings
 _RUNS = {"pretrain", "train"}  # stages that leave checkpoints
 
 
@@ -108,12 +111,26 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
             raise Stopped
         folder = job.folder(root)
         folder.mkdir(parents=True, exist_ok=True)
+        embeddings = _embeddings(job, root)
+        others = embeddings is not None and any(_embeddings(other, root) == embeddings for other in waiting[number:])
+        shared = embeddings if others or (embeddings and embeddings.exists()) else None
         with Steps.open(folder, {job.stage: [job.output]}, {"job": job.id}, "reproduce") as steps:
             if not is_done(job, root):
                 _forget(folder, job)
                 title = f"[{number}/{len(waiting)}] {job.command(root)}"
-                steps.run(job.stage, title, lambda job=job, left=left: _work(job, root, child, left), resumes=True)  # type: ignore[misc]
+                work = functools.partial(_work, job, root, child, left, shared)
+                steps.run(job.stage, title, work, resumes=True)
         _drop_searched(job, root)
+        if shared and not others:
+            shutil.rmtree(shared, ignore_errors=True)
+
+
+def _embeddings(job: Job, root: Path) -> Path | None:
+    """Return the folder of a grid's embeddings, which is that of the same model's grids on other judgements of the set."""
+    if job.stage != "grid" or "task" in job.flags:
+        return None
+    same = {name: value for name, value in job.flags.items() if name not in _JUDGEMENTS}
+    return root / "jobs" / replace(job, flags=same).id.replace("grid", "embeddings")
 
 
 def _drop_searched(job: Job, root: Path) -> None:
@@ -134,7 +151,7 @@ def _forget(folder: Path, job: Job) -> None:
         shutil.rmtree(output)
 
 
-def _work(job: Job, root: Path, child: bool, left: float | None) -> dict[str, Any]:
+def _work(job: Job, root: Path, child: bool, left: float | None, embeddings: Path | None = None) -> dict[str, Any]:
     """Run a stage, and return the sizes of its files and the processor time that it took, in all its runs."""
     folder = job.folder(root)
     flags, resumes = {**job.typed(root), "quiet": True}, False
@@ -144,6 +161,8 @@ def _work(job: Job, root: Path, child: bool, left: float | None) -> dict[str, An
         flags |= {"resume_from_checkpoint": "true"} if resumes else {"overwrite_output_dir": True}
     elif job.stage == "fit":
         flags["overwrite_output_dir"] = True
+    if embeddings:
+        flags["work_dir"] = str(embeddings)
     words = flag_words(flags)
     spent = folder / _SPENT
     before = _processor_seconds() - (float(spent.read_text()) if resumes and spent.is_file() else 0.0)

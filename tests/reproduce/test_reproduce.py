@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,15 @@ scales:
   tiny: {layers: "2,12", dims: "32,768"}
 """
 
+SPLITS = """\
+title: Two judgements
+source: a test
+rows: [{name: bare}]
+columns: [DL19, DL20]
+sizes: 2:32,12:768
+scales:
+  tiny: {layers: "2,12", dims: "32,768", sets: {DL20: {task: retrieval, path: ./beir, split: train}}}
+"""
 LIBRARY_ROW = "{name: later, train: {retrieval: {loss: Matryoshka2dLoss, like: SRL, train_dims: '32,768'}}}"
 SETS = """\
 title: Answers, and a set of two forums
@@ -166,6 +176,28 @@ def test_answers_are_searched_and_forums_count_as_one_set(tmp_path, caplog):
     assert not run.unfinished(plan.jobs(), out)
     jobs["evaluate"].folder(out).joinpath("results.json").unlink()
     assert [job.stage for job in run.unfinished(plan.jobs(), out)] == ["encode", "encode", "search", "evaluate"]
+
+
+def test_passages_are_encoded_once_for_two_judgements_of_a_set(tmp_path, monkeypatch):
+    (tmp_path / "two.yaml").write_text(SPLITS)
+    arguments = ReproduceArguments(str(tmp_path / "two.yaml"), output_dir=str(tmp_path / "out"))
+    (tmp_path / "one.yaml").write_text(SPLITS.replace("[DL19, DL20]", "[DL20]"))
+    alone = ReproduceArguments(str(tmp_path / "one.yaml"), output_dir=str(tmp_path / "alone"))
+    work, found = run._work, []
+
+    def note(job, root, *rest):
+        found.append(len([*root.glob("jobs/embeddings-*/*/passages*")]))
+        return work(job, root, *rest)
+
+    monkeypatch.setattr(run, "_work", note)
+    reproduce(arguments)
+    reproduce(alone)
+    assert found == [0, 1, 0]  # the second grid finds those of the first
+    assert not [*tmp_path.glob("*/jobs/embeddings-*")]
+    both, one = (
+        collect(plan_reproduction(each), Path(each.output_dir))[0]["bare"].cells for each in (arguments, alone)
+    )
+    assert len(both) == 2 * len(one) and all(both[key].value == cell.value for key, cell in one.items())
 
 
 def test_no_job_begins_when_the_time_is_over(tmp_path):

@@ -88,6 +88,7 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
         (("baseline: SRL", "published: [{row: SRL, set: MS MARCO, measure: RX@1, size: average, value: 0.3, source: P}]"), ["published", "'RX@1'"]),
         (("name: bare", "name: bare, train: {retrieval: {loss: MatryoshkaLoss, like: SRL}}"), ["'bare'", "no loss 'MatryoshkaLoss'"]),
         (("name: bare", "name: bare, train: {retrieval: {loss: AdaptiveLayerLoss, like: bare}}"), ["'bare'", "like is 'bare'"]),
+        (("name: bare", "name: bare, train: {retrieval: {loss: Matryoshka2dLoss, like: SRL}}"), ["'bare'", "has no dims"]),
         (("name: bare", "name: bare, each: size, train: {retrieval: {loss: AdaptiveLayerLoss, like: SRL}}"), ["'bare'", "each and loss"]),
         (("name: bare", "name: bare, train: {retrieval: {preset: separate-msmarco, train_group_size: 4}}"), ["'bare'", "other negatives", "train_group_size"]),
     ],
