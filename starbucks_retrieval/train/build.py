@@ -201,8 +201,8 @@ def training_module(
         teacher: Another teacher and its map, if the run has one.
         guide: The guide of false negatives, if the run has one.
     """
-    from starbucks_retrieval.train.distil_module import DistilModule
     from starbucks_retrieval.train.module import Chunks, TrainingModule
+    from starbucks_retrieval.train.teacher_map import DistilModule
 
     arguments, settings = plan.arguments, plan.settings
     chunks = Chunks(

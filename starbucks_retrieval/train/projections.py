@@ -91,7 +91,7 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
         layers: Its layers that get a map; 0 gets a token table: a rotation of the output of the embedding layer.
         seed: The seed.
     """
-    from starbucks_retrieval.models.tables import token_states, token_table
+    from starbucks_retrieval.models.table_fitter import token_states, token_table
 
     hidden = encoder.hidden_size
     maps, table = {}, None

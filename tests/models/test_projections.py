@@ -16,7 +16,7 @@ from starbucks_retrieval.models.fitter import Fitter
 from starbucks_retrieval.models.fitting import Moments, principal_axes, solve, unit
 from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
 from starbucks_retrieval.models.projections import FILE, FORMAT, Projections
-from starbucks_retrieval.models.tables import refined_table, sparse_from, token_shares, token_states
+from starbucks_retrieval.models.table_fitter import refined_table, sparse_from, token_shares, token_states
 from starbucks_retrieval.models.texts import join_short
 from starbucks_retrieval.sizes import Size, Sizes
 
