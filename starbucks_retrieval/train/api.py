@@ -22,7 +22,7 @@ from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings,
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-    from starbucks_retrieval.train.teacher_map import TeacherMap
+    from starbucks_retrieval.train.distil import TeacherMap
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     from transformers import set_seed
 
     from starbucks_retrieval.train import build
+    from starbucks_retrieval.train.distil import record_of
     from starbucks_retrieval.train.save import write_card
     from starbucks_retrieval.train.teacher import Teacher
-    from starbucks_retrieval.train.teacher_map import record_of
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from starbucks_retrieval.models.projections import Projections
     from starbucks_retrieval.train.collator import Collator
     from starbucks_retrieval.train.data import TrainingSet
+    from starbucks_retrieval.train.distil import TeacherMap
     from starbucks_retrieval.train.module import TrainingModule
     from starbucks_retrieval.train.teacher import Teacher
-    from starbucks_retrieval.train.teacher_map import TeacherMap
     from starbucks_retrieval.train.texts import TextCollator, TextSet
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def teacher_map(
     Raises:
         UserError: There are too few texts, or the teacher's embeddings cannot be used.
     """
-    from starbucks_retrieval.train.teacher_map import TeacherMap, fit_map, map_path
+    from starbucks_retrieval.train.distil import TeacherMap, fit_map, map_path
     from starbucks_retrieval.train.texts import TextSet
 
     assert isinstance(data, TextSet)
@@ -201,8 +201,8 @@ def training_module(
         teacher: Another teacher and its map, if the run has one.
         guide: The guide of false negatives, if the run has one.
     """
+    from starbucks_retrieval.train.distil import DistilModule
     from starbucks_retrieval.train.module import Chunks, TrainingModule
-    from starbucks_retrieval.train.teacher_map import DistilModule
 
     arguments, settings = plan.arguments, plan.settings
     chunks = Chunks(

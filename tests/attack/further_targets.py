@@ -117,13 +117,13 @@ def _pretrain(folder: Path) -> None:
 def _teacher_map(folder: Path) -> None:
     import torch
 
-    from starbucks_retrieval.train.teacher_map import TeacherMap
+    from starbucks_retrieval.train.distil import TeacherMap
 
     TeacherMap(torch.ones(4, 4), torch.ones(4), 2.0, {"score_scale": 2.0, "texts": 9}).save(folder / "map.safetensors")
 
 
 def _load_teacher_map(folder: Path) -> None:
-    from starbucks_retrieval.train.teacher_map import TeacherMap
+    from starbucks_retrieval.train.distil import TeacherMap
 
     TeacherMap.load(folder / "map.safetensors")
 
