@@ -13,7 +13,7 @@ from typing import Any
 
 from starbucks_retrieval.devices import default_batch_tokens
 from starbucks_retrieval.reproduce.jobs import LIBRARY, Job
-from starbucks_retrieval.reproduce.run import figures_of, unfinished
+from starbucks_retrieval.reproduce.run import embeddings_of, figures_of, unfinished
 from starbucks_retrieval.reproduce.schema import Scale
 from starbucks_retrieval.sizes import Sizes
 
@@ -66,11 +66,15 @@ def estimate(jobs: Sequence[Job], scale: Scale, root: Path) -> Estimates:
         root: The output folder: jobs that are finished there give the rate of their stage. Of other stages, a layer of the
             backbone is timed here, unless the scale needs a GPU or is made up.
     """
+    stores = [embeddings_of(job, root) for job in jobs]
     works = [_operations(job, scale) for job in jobs]
+    works = [
+        0.0 if one and one in stores[:i] else work for i, (one, work) in enumerate(zip(stores, works, strict=True))
+    ]
     done = [figures_of(job, root) for job in jobs]
     rates: dict[str, list[float]] = {}
     for job, work, figures in zip(jobs, works, done, strict=True):
-        if figures and figures.get("processor_seconds") and job.stage != LIBRARY:
+        if work and figures and figures.get("processor_seconds") and job.stage != LIBRARY:
             rates.setdefault(job.stage, []).append(work / figures["processor_seconds"])
     measured = {stage: statistics.median(found) for stage, found in rates.items()}
     waiting = {job.id for job in unfinished(jobs, root)}

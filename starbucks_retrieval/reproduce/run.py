@@ -111,8 +111,8 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
             raise Stopped
         folder = job.folder(root)
         folder.mkdir(parents=True, exist_ok=True)
-        embeddings = _embeddings(job, root)
-        others = embeddings is not None and any(_embeddings(other, root) == embeddings for other in waiting[number:])
+        embeddings = embeddings_of(job, root)
+        others = embeddings is not None and any(embeddings_of(other, root) == embeddings for other in waiting[number:])
         shared = embeddings if others or (embeddings and embeddings.exists()) else None
         with Steps.open(folder, {job.stage: [job.output]}, {"job": job.id}, "reproduce") as steps:
             if not is_done(job, root):
@@ -125,7 +125,7 @@ def run_jobs(jobs: Sequence[Job], root: Path, child: bool, minutes: float | None
             shutil.rmtree(shared, ignore_errors=True)
 
 
-def _embeddings(job: Job, root: Path) -> Path | None:
+def embeddings_of(job: Job, root: Path) -> Path | None:
     """Return the folder of a grid's embeddings, which is that of the same model's grids on other judgements of the set."""
     if job.stage != "grid" or "task" in job.flags:
         return None

@@ -216,6 +216,8 @@ def test_hours_follow_the_layers_and_the_time_of_other_jobs(tmp_path, monkeypatc
     assert hours["grid", "6"] == pytest.approx(6 * hours["grid", "1"])
     assert hours["train", None] == pytest.approx(hours[LIBRARY, None])
     assert "1e+09 operations" in found.basis and "4e+09 (bf16)" in found.basis
+    twice = dataclasses.replace(jobs[1], flags=jobs[1].flags | {"split": "dev"})  # on other judgements: encoded once
+    assert [one.hours for one in estimate.estimate([jobs[1], twice], scale, tmp_path).jobs][1] == 8 / 3600
     measured = {"files": {}, "processor_seconds": 60.0}
     monkeypatch.setattr(estimate, "figures_of", lambda job, root: measured if job.stage == "train" else None)
     again = estimate.estimate(jobs, scale, tmp_path)
