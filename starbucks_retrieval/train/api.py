@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.train.distil import TeacherMap
+    from starbucks_retrieval.train.trainer import StarbucksTrainer
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,6 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
 
     from starbucks_retrieval.train import build
     from starbucks_retrieval.train.distil import record_of
-    from starbucks_retrieval.train.save import write_card
     from starbucks_retrieval.train.teacher import Teacher
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
@@ -106,22 +106,13 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
     teacher: tuple[Teacher, TeacherMap] | None = None
-    shares = ""
 
     def record(_: Any) -> None:
-        full = {"train": dataclasses.asdict(arguments), "transformers": settings.to_dict()}
         taught = {"teacher": record_of(*teacher)} if teacher else {}
-        fitted = build.fit_record(plan)
-        write_json(
-            output / "training.json", {**describe(full), **fitted, **taught, "history": trainer.state.log_history}
-        )
+        _write_record(plan, taught, trainer.state.log_history)
 
     def card(done: Any) -> None:
-        history = trainer.state.log_history
-        if done:  # the weights are those of this step
-            history = [entry for entry in history if entry.get("step", 0) <= _kept_step(trainer.state, settings)]
-        recipe = _recipe(plan, len(data), trainer.state.global_step, shares)
-        write_card(output, arguments, plan.lengths, trainer.model, recipe, history)
+        _write_card(plan, trainer, len(data), shares, bool(done))
 
     try:
         data = build.training_set(plan, cache)
@@ -162,6 +153,27 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
         "loss": result.training_loss,
         "dev": _last_scores(trainer.state.log_history),
     }
+
+
+def _write_record(plan: TrainPlan, taught: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
+    """Write training.json: all flags and versions, what maps and teachers were fitted from, and the log."""
+    from starbucks_retrieval.train import build
+
+    flags = {"train": dataclasses.asdict(plan.arguments), "transformers": plan.settings.to_dict()}
+    write_json(
+        plan.output / "training.json", {**describe(flags), **build.fit_record(plan), **taught, "history": history}
+    )
+
+
+def _write_card(plan: TrainPlan, trainer: StarbucksTrainer, rows: int, shares: str, done: bool) -> None:
+    """Write the model card; at the end of a run with the log up to the step whose weights are kept."""
+    from starbucks_retrieval.train.save import write_card
+
+    state, history = trainer.state, trainer.state.log_history
+    if done:
+        history = [entry for entry in history if entry.get("step", 0) <= _kept_step(state, plan.settings)]
+    recipe = _recipe(plan, rows, state.global_step, shares)
+    write_card(plan.output, plan.arguments, plan.lengths, trainer.model, recipe, history)
 
 
 def _check_resumed(plan: TrainPlan, found: Mapping[str, Any], resumes: bool) -> None:
