@@ -12,7 +12,7 @@ import pytest
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.results import Cell, read_results
-from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run
+from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run, sentence_transformers
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.claims import judge
@@ -230,12 +230,16 @@ def test_sentence_transformers_trains_for_the_time_of_another_row(finished, tmp_
     folder, _, _ = finished
     (folder / "three.yaml").write_text(TABLE.replace("{name: later, blocked: needs another stage}", LIBRARY_ROW))
     arguments = ReproduceArguments(str(folder / "three.yaml"), output_dir=str(folder / "out"))
+    times, seconds = [], sentence_transformers._seconds
+    monkeypatch.setattr(sentence_transformers, "_seconds", lambda arguments: times.append(seconds(arguments)) or 0.01)
     reproduce(arguments)
     plan = plan_reproduction(arguments)
     scores, _ = collect(plan, folder / "out")
     assert scores["later"].cells.keys() == scores["SRL"].cells.keys()
     job = next(job for job in plan.jobs() if job.stage == LIBRARY)
     srl = next(job for job in plan.jobs() if job.stage == "train")
+    record = json.loads((srl.folder(folder / "out") / ".starbucks-reproduce" / "train.json").read_text())
+    assert times == [record["figures"]["processor_seconds"]]
     assert job.flags["as_long_as"] == srl and "sentence_transformers --model_name" in job.command(folder)
     kept = ("learning_rate", "dataset_path", "per_device_train_batch_size", "seed")
     assert all(job.flags[name] == srl.flags[name] for name in kept)
