@@ -2,7 +2,7 @@
 
 all-MiniLM-L6-v2 over real passages at its six sizes, all from one pass: torch, ONNX Runtime and OpenVINO in every
 precision this machine has. Quality: cosine with float32 and overlap of nearest neighbours among the passages, and nDCG@10
-on the demonstration's collection (docstrings of this Python).
+on --dataset, or on the demonstration's collection (docstrings of this Python).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def main() -> None:
     flags.add_argument("--max_tokens_per_batch", type=int, default=4096, help="rows x longest of a batch")
     names = [f"{backend}-{dtype}" for backend, dtype in _KINDS]
     flags.add_argument("--backends", nargs="+", choices=names, default=names, help="torch-fp32 is always measured")
+    flags.add_argument("--dataset", default=None, help="BEIR folder for nDCG@10 (default: docstrings)")
     settings = flags.parse_args()
     base = Backbone.open(minilm())
     encoder = NestedEncoder.from_pretrained(base.path, device="cpu")
@@ -60,14 +61,14 @@ def main() -> None:
         {name: partial(timed, run) for name, run in runtimes.items()}, settings.rounds, settings.clock
     )
     report = common.Report("encode_backends", settings, texts=common.describe_texts(texts, source, 196))
-    scores = _demo_scores(base, list(runtimes))
+    scores = _scores(base, list(runtimes), settings.dataset)
     for name, run in runtimes.items():
         quality = drift(run, encoder, rows, base.sizes, max_tokens=settings.max_tokens_per_batch)
         change = {size: value - scores["torch-fp32"][size] for size, value in scores[name].items()}
         report.line(
             f"{name} over torch-fp32",
             "texts/s of the back end / of torch in float32; higher is better. Drift: mean cosine with float32, and the "
-            "share of each text's ten nearest that stays. nDCG@10: of the backbone cut to the size, on docstrings",
+            "share of each text's ten nearest that stays. nDCG@10: of the backbone cut to the size",
             **common.ratio(seconds["torch-fp32"], seconds[name]),
             texts_per_second=common.per_second(len(texts), seconds[name]),
             drift={
@@ -78,18 +79,20 @@ def main() -> None:
         )
 
 
-def _demo_scores(base: Backbone, kinds: list[str]) -> dict[str, dict[str, float]]:
-    """nDCG@10 by size of each back end, on the short form of the demonstration's collection."""
+def _scores(base: Backbone, kinds: list[str], dataset: str | None) -> dict[str, dict[str, float]]:
+    """nDCG@10 by size of each back end, on a data set, or on the short form of the demonstration's collection."""
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build_corpus(folder / "data", find_modules(), SHORT)
-        lengths: dict[str, Any] = {"query_max_len": SHORT.query_max_len, "passage_max_len": SHORT.passage_max_len}
+        lengths: dict[str, Any] = {}
+        if dataset is None:
+            build_corpus(folder / "data", find_modules(), SHORT)
+            lengths = {"query_max_len": SHORT.query_max_len, "passage_max_len": SHORT.passage_max_len}
         for kind in kinds:
             backend, dtype = kind.split("-")
             flags = {"model_name_or_path": str(base.path), **lengths, "override": True}
             flags |= {"backend": backend, "dtype": dtype}
-            measured = Measurement(folder / kind, folder / "data", base.sizes, SHORT, flags).run()
+            measured = Measurement(folder / kind, Path(dataset or folder / "data"), base.sizes, SHORT, flags).run()
             found[kind] = {size: values["nDCG@10"] for size, values in measured["scores"].items()}
     return found
 
