@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from attack.killing import run
 from docs.pages import ROOT, blocks
 from docs.runner import samples  # noqa: F401
 
@@ -35,7 +31,7 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
         "engine",
     ],
 )
-def test_the_example_applies_and_works(name, samples, tmp_path):  # noqa: F811
+def test_the_example_applies_and_works(name, check_and_run, samples, tmp_path):  # noqa: F811
     number = [check.title for check in CHECKS].index(f"check: {name}")
     change, check = DIFFS[number], CHECKS[number]
     assert len(change.text.splitlines()) < 60
@@ -51,11 +47,11 @@ def test_the_example_applies_and_works(name, samples, tmp_path):  # noqa: F811
         samples.copy_to("my-model", tmp_path)
     (tmp_path / "check.py").write_text(check.text)
     if name == "method":
-        trains_to_the_end("chain", samples, tmp_path)
+        trains_to_the_end(check_and_run, "chain", samples, tmp_path)
     elif name == "backend":
-        encodes_to_the_end("exported", tmp_path)
+        encodes_to_the_end(check_and_run, "exported", tmp_path)
     elif name == "format":
-        encodes("hens.sgml", 2, samples, tmp_path)
+        encodes(check_and_run, "hens.sgml", 2, samples, tmp_path)
     else:
         check_and_run([], tmp_path)
 
@@ -70,31 +66,26 @@ def test_a_check_fails_without_its_change(check, samples, tmp_path):  # noqa: F8
     assert done.returncode != 0, "the check passes without the change"
 
 
-def check_and_run(words, folder):
-    """Run the check, and a command after it, in a fork that imports the changed package; return what they print.
+@pytest.fixture(scope="module")
+def check_and_run():
+    """A function that runs the check of a folder with its package, and then a command; it returns what they print."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-m", "docs.forks"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
 
-    A new interpreter would import torch again, for seconds.
-    """
+        def check_and_run(words, folder):
+            forks.stdin.write(json.dumps([str(folder), words]) + "\n")
+            forks.stdin.flush()
+            status = forks.stdout.readline()
+            printed = (folder / "printed.txt").read_text()
+            assert status == "0\n", printed
+            return printed
 
-    def work():
-        os.chdir(folder)
-        sys.path.insert(0, str(folder))
-        for name in [name for name in sys.modules if name.partition(".")[0] == "starbucks_retrieval"]:
-            del sys.modules[name]
-        runpy.run_path("check.py", run_name="__main__")
-        stages = importlib.import_module("starbucks_retrieval.__main__")
-        assert Path(stages.__file__).is_relative_to(folder)
-        if words:
-            stages._main(words)
-        return 0
-
-    printed = folder / "printed.txt"
-    status, _ = run(work, folder, log=printed)
-    assert status == 0, printed.read_text()
-    return printed.read_text()
+        yield check_and_run
+        forks.stdin.close()
 
 
-def trains_to_the_end(objective, samples, folder):  # noqa: F811
+def trains_to_the_end(check_and_run, objective, samples, folder):  # noqa: F811
     """Train two steps by a method that was added, and find it in the card and the record."""
     samples.copy_to("my-backbone", folder)
     samples.copy_to("my-set", folder)
@@ -108,7 +99,7 @@ def trains_to_the_end(objective, samples, folder):  # noqa: F811
     assert {"ce/2:32", "kl/2:32", "ce/6:384"} <= set(history[0])
 
 
-def encodes_to_the_end(backend, folder):
+def encodes_to_the_end(check_and_run, backend, folder):
     """Encode with a back end that was added, through the command line, and compare the store with that of torch."""
     (folder / "corpus.jsonl").write_text('{"_id": "1", "text": "hens lay eggs"}\n{"_id": "2", "text": "moths fly"}\n')
     for name in ("torch", backend):
@@ -120,7 +111,7 @@ def encodes_to_the_end(backend, folder):
     np.testing.assert_allclose(ours.vectors(np.arange(2)), exact.vectors(np.arange(2)), atol=1e-3)
 
 
-def encodes(corpus, count, samples, folder):  # noqa: F811
+def encodes(check_and_run, corpus, count, samples, folder):  # noqa: F811
     """Encode a corpus of the new format through the command line, and read the store."""
     samples.copy_to("my-model", folder)
     words = f"encode --model_name_or_path my-model --dataset_path {corpus} --encode_output_path store --sizes 2:32 --device cpu"

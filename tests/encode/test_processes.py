@@ -8,16 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from waiting import wait_until
 
 from starbucks_retrieval import Sizes
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
-from starbucks_retrieval.encode.processes import WorkerGroup, _loopback_store
+from starbucks_retrieval.encode.processes import PORT, WorkerGroup, _loopback_store
 from starbucks_retrieval.store import open_store
 
 SETTINGS = ("--sizes", "1:4,4:32", "--shard_size", "10", "--max_tokens_per_batch", "60")
@@ -57,34 +59,35 @@ def whole(tiny_bert, corpus, tmp_path_factory):
     return contents(folder)
 
 
-class Forked:
-    """What `launch` uses of Popen, for this module's command, in a fork: a new interpreter takes seconds to import."""
+def test_two_processes_share_the_items(monkeypatch):
+    """As two threads, each with the group of a process: starting the processes takes seconds."""
+    store = _loopback_store(dist.TCPStore)
+    groups = []
+    for rank in range(2):
+        for name, value in (("WORLD_SIZE", 2), (PORT, store.port), ("RANK", rank)):
+            monkeypatch.setenv(name, str(value))
+        groups.append(WorkerGroup())
 
-    def __init__(self, command, env, stdout):
-        self.status = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.environ.update(env)
-            sys.stdout = os.fdopen(
-                os.dup(stdout.fileno()) if stdout != subprocess.DEVNULL else os.open(os.devnull, 1), "w"
-            )
-            status = run_command(main, command[3:])
-            sys.stdout.flush()
-            os._exit(status)
+    def work(group):
+        plan = group.broadcast("plan", lambda: ["of", group.rank])
+        shared = list(group.share(range(10, 40)))
+        gathered = group.gather(shared)
+        group.shutdown()
+        return plan, shared, gathered
 
-    def poll(self):
-        if self.status is None and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.status = 0
-        return self.status
+    with ThreadPoolExecutor(2) as pool:
+        (plan, first, gathered), (same, second, own) = pool.map(work, groups)
+    assert plan == same == ["of", 0]
+    assert sorted(first + second) == list(range(10, 40)) and first == sorted(first) and second == sorted(second)
+    assert gathered == [first, second] and own == [second]
 
 
-def test_two_processes_write_the_bytes_of_one(tiny_bert, corpus, tmp_path, whole, monkeypatch, capfd):
-    monkeypatch.setattr(subprocess, "Popen", Forked)
+@pytest.mark.slow
+def test_two_processes_write_the_bytes_of_one(tiny_bert, corpus, tmp_path, whole):
     words = flags(tiny_bert, corpus, tmp_path / "two", *SETTINGS, "--num_processes", "2", "--json", "--quiet")
-    assert run_command(main, words) == 0
-    printed = capfd.readouterr()
-    figures = json.loads(printed.out)
-    assert (figures["processes"], figures["encoded"]) == (2, 150) and not printed.err
+    done = subprocess.run(command(*words), env=ALONE, capture_output=True, text=True, check=True)
+    figures = json.loads(done.stdout)
+    assert (figures["processes"], figures["encoded"]) == (2, 150) and not done.stderr
     assert contents(tmp_path / "two") == whole
 
 
