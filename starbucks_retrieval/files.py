@@ -21,6 +21,7 @@ __all__ = [
     "atomic_folder",
     "atomic_path",
     "atomic_writer",
+    "cache_folder",
     "file_digest",
     "json_bytes",
     "stream_digest",
@@ -295,3 +296,13 @@ def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
     with os.scandir(folder) as entries:
         found = [(Path(entry.path), entry.stat()) for entry in entries if entry.is_file(follow_symlinks=False)]
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in found}
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached files: STARBUCKS_CACHE, else starbucks_retrieval in XDG_CACHE_HOME or ~/.cache.
+
+    It may be deleted at any time when no command runs.
+    """
+    if folder := os.environ.get("STARBUCKS_CACHE"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starbucks_retrieval"

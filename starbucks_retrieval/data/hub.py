@@ -20,9 +20,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from starbucks_retrieval.data.formats import NumberedRows, jsonl, parquet, raw_lines
-from starbucks_retrieval.data.rows import cache_folder
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import write_json
+from starbucks_retrieval.files import cache_folder, write_json
 from starbucks_retrieval.parsing import read_json
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import file_digest, sync_file, temporary_path
+from starbucks_retrieval.files import cache_folder, file_digest, sync_file, temporary_path
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +115,3 @@ def _write_jsonl(rows: Iterable[Any], path: Path) -> None:
                 ) from None
     if not number:
         raise UserError("the list of rows is empty", "check how it was made")
-
-
-def cache_folder() -> Path:
-    """Return the folder: `STARBUCKS_CACHE` if it is set, else `starbucks_retrieval` in `XDG_CACHE_HOME` or ~/.cache."""
-    if own := os.environ.get("STARBUCKS_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starbucks_retrieval"

@@ -17,6 +17,7 @@ from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.encode.processes import WorkerGroup, encode_with_ray, launch, was_launched
 from starbucks_retrieval.encode.worker import EncodeStats, Worker, texts_of
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import cache_folder
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.models.backends.selection import Choices, drift, open_backend
@@ -25,7 +26,6 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter
 from starbucks_retrieval.store.layout import read_manifest
 from starbucks_retrieval.store.quantise import QUANTISED, calibration_rows
-from starbucks_retrieval.store.storage import cache_folder
 
 log = logging.getLogger(__name__)
 

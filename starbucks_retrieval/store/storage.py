@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | os.PathLike[str] | UPath"
 
-CACHE_VARIABLE = "STARBUCKS_CACHE"
-
 
 def as_path(path: PathLike) -> Path:
     """Return a Path for local paths and file:// URLs, and a UPath for any other URL.
@@ -163,16 +161,6 @@ def digest(path: Path) -> str:
         return files.stream_digest(cast(Any, handle))
 
 
-def cache_folder() -> Path:
-    """Return the folder of cached copies: $STARBUCKS_CACHE, else starbucks_retrieval in the user's cache folder.
-
-    Files are never removed from it automatically; it may be deleted at any time when no search runs.
-    """
-    if folder := os.environ.get(CACHE_VARIABLE):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starbucks_retrieval"
-
-
 def local_file(path: Path, length: int, checksum: str) -> Path:
     """Return a local path for a file: `path` itself if it is local, else a copy in the cache.
 
@@ -186,7 +174,7 @@ def local_file(path: Path, length: int, checksum: str) -> Path:
     """
     if not is_remote(path):
         return path
-    copy = cache_folder() / checksum[:2] / f"{checksum}{path.suffix}"
+    copy = files.cache_folder() / checksum[:2] / f"{checksum}{path.suffix}"
     source = cast(Any, path)
     try:
         if copy.is_file() and copy.stat().st_size == length:
@@ -200,8 +188,8 @@ def local_file(path: Path, length: int, checksum: str) -> Path:
         raise UserError(f"{path} is missing", "run the command that wrote it again") from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be copied to {cache_folder()}: {error.strerror}",
-            f"free some space there, or set {CACHE_VARIABLE} to another folder",
+            f"{path} cannot be copied to {files.cache_folder()}: {error.strerror}",
+            "free some space there, or set STARBUCKS_CACHE to another folder",
         ) from None
     return copy
 

@@ -12,8 +12,8 @@ import pytest
 from conftest import hub_builder
 
 from starbucks_retrieval.data import open_corpus, open_groups
-from starbucks_retrieval.data.rows import cache_folder
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.files import cache_folder
 
 
 class Hub:

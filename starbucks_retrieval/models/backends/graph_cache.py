@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_folder, file_digest, json_bytes, write_json
+from starbucks_retrieval.files import atomic_folder, cache_folder, file_digest, json_bytes, write_json
 from starbucks_retrieval.models.backends.base import TokenRows
 from starbucks_retrieval.models.backends.graph import PooledLayersGraph
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.provenance import describe
-from starbucks_retrieval.store.storage import cache_folder
 
 log = logging.getLogger(__name__)
 
