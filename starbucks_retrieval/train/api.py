@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from starbucks_retrieval.train.distil import TeacherMap
+    from starbucks_retrieval.train.teacher import Teacher
     from starbucks_retrieval.train.trainer import StarbucksTrainer
 
 log = logging.getLogger(__name__)
@@ -98,10 +99,7 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
 
     arguments, settings, output = plan.arguments, plan.settings, plan.output
     set_seed(settings.seed)
-    options = plan.objective.options
-    log.info("objective %s; sizes: %s", arguments.objective, plan.objective.sizes)
-    score = "cosine" if options.normalize else "dot product"
-    log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
+    _tell_objective(plan)
     dev = open_dev_set(plan)
     # The processes of one machine share the data that its first process reads.
     cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
@@ -121,8 +119,7 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
             anchor = build.load_anchor(plan, encoder, start)
             taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
             guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
-        named = {"training queries": len(data), "teacher": taught, "guide": guide}
-        first_process(lambda: _check_resumed(plan, named, bool(resume)))
+        first_process(lambda: _check_resumed(plan, len(data), {"teacher": taught, "guide": guide}, bool(resume)))
         if taught is not None and anchor is not None:
             teacher = taught, build.teacher_map(plan, data, taught, anchor, bool(resume))
         block = rows_per_step(settings) if arguments.same_source_batches else 0
@@ -155,6 +152,13 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     }
 
 
+def _tell_objective(plan: TrainPlan) -> None:
+    options = plan.objective.options
+    log.info("objective %s; sizes: %s", plan.arguments.objective, plan.objective.sizes)
+    score = "cosine" if options.normalize else "dot product"
+    log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
+
+
 def _write_record(plan: TrainPlan, taught: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
     """Write training.json: all flags and versions, what maps and teachers were fitted from, and the log."""
     from starbucks_retrieval.train import build
@@ -176,11 +180,11 @@ def _write_card(plan: TrainPlan, trainer: StarbucksTrainer, rows: int, shares: s
     write_card(plan.output, plan.arguments, plan.lengths, trainer.model, recipe, history)
 
 
-def _check_resumed(plan: TrainPlan, found: Mapping[str, Any], resumes: bool) -> None:
+def _check_resumed(plan: TrainPlan, rows: int, models: Mapping[str, Teacher | None], resumes: bool) -> None:
     """Compare the flags, the number of rows and the weights of other models with those of the run to resume."""
     ours = {name: value for name, value in dataclasses.asdict(plan.arguments).items() if name not in _FREE}
-    known = {name: getattr(one, "fingerprint", one) for name, one in found.items() if one is not None}
-    configuration = ours | fixed_settings(plan.settings) | known
+    configuration = ours | fixed_settings(plan.settings) | {"training queries": rows}
+    configuration |= {name: one.fingerprint for name, one in models.items() if one is not None}
     check_resume_config(plan.output, configuration, resumes, plan.arguments.override)
 
 
