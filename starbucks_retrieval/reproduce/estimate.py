@@ -135,9 +135,8 @@ def _operations(job: Job, scale: Scale) -> float:
     if job.stage in ("train", "pretrain"):
         task = "pretrain" if job.stage == "pretrain" else "sts" if "sts" in str(flags.get("preset")) else "retrieval"
         steps = int(flags.get("max_steps") or scale.steps.get(task, _STEPS))
-        default, group = {"pretrain": (512, 1), "retrieval": (128, 9), "sts": (128, 3)}[
-            task
-        ]  # texts of a query, and it
+        # Queries of a step, and texts of each: the query and its passages.
+        default, group = {"pretrain": (512, 1), "retrieval": (128, 9), "sts": (128, 3)}[task]
         if "train_group_size" in flags:
             group = 1 + int(flags["train_group_size"])
         batch = int(flags.get("per_device_train_batch_size") or default)

@@ -19,6 +19,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
 from starbucks_retrieval.version import __version__
 
+RECORDS = ".starbucks-reproduce"  # folder of the records in that of a job
 LIBRARY = "reproduce.sentence_transformers"  # the stage of a training by sentence-transformers
 _OUTPUTS = {"encode": "stores", "search": "runs"} | dict.fromkeys(("pretrain", "fit", "train", LIBRARY), "model")
 _OUTPUT_FLAGS = {"model": "output_dir", "stores": "encode_output_path", "runs": "save_ranking_to"}

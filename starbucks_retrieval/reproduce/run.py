@@ -22,11 +22,10 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_text
 from starbucks_retrieval.metrics.results import read_results
 from starbucks_retrieval.parsing import read_json
-from starbucks_retrieval.reproduce.jobs import LIBRARY, Job
+from starbucks_retrieval.reproduce.jobs import LIBRARY, RECORDS, Job
 from starbucks_retrieval.steps import Steps
 
 log = logging.getLogger(__name__)
-_RECORDS = ".starbucks-reproduce"
 _LOG = "log.txt"
 _SPENT = "processor_seconds.txt"  # of the runs of a training so far
 _WAIT = 60  # seconds that a stopped stage has to write its checkpoint
@@ -56,7 +55,7 @@ def figures_of(job: Job, root: Path) -> dict[str, Any] | None:
     """
     folder = job.folder(root)
     try:
-        figures = read_json(folder / _RECORDS / f"{job.stage}.json")["figures"]
+        figures = read_json(folder / RECORDS / f"{job.stage}.json")["figures"]
         if _files(folder / job.output) != figures["files"]:
             return None
         if job.output.endswith(".json"):
@@ -142,7 +141,7 @@ def _drop_searched(job: Job, root: Path) -> None:
 
 def _forget(folder: Path, job: Job) -> None:
     """Remove the record and a damaged output of a job; of a training, its checkpoints stay."""
-    record = folder / _RECORDS / f"{job.stage}.json"
+    record = folder / RECORDS / f"{job.stage}.json"
     finished, output = record.exists(), folder / job.output
     record.unlink(missing_ok=True)
     if output.is_file():

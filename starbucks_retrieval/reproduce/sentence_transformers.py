@@ -18,7 +18,7 @@ from starbucks_retrieval.data import join_text, open_corpus, open_groups
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, write_json
 from starbucks_retrieval.parsing import read_json
-from starbucks_retrieval.reproduce.jobs import LIBRARY
+from starbucks_retrieval.reproduce.jobs import LIBRARY, RECORDS
 
 Loss = Literal["Matryoshka2dLoss", "AdaptiveLayerLoss"]
 LOSSES: tuple[str, ...] = get_args(Loss)
@@ -138,8 +138,11 @@ def _seconds(arguments: SentenceTransformersArguments) -> float:
     """Return the processor time that the training may take."""
     if arguments.minutes is not None:
         return 60 * arguments.minutes
-    record = Path(arguments.as_long_as or "").parent / ".starbucks-reproduce" / "train.json"
-    return float(read_json(record)["figures"]["processor_seconds"])
+    record = Path(arguments.as_long_as or "").parent / RECORDS / "train.json"
+    try:
+        return float(read_json(record)["figures"]["processor_seconds"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{record} has no processor time", "train that model again with reproduce") from None
 
 
 def _rows(arguments: SentenceTransformersArguments) -> Iterator[dict[str, str]]:

@@ -449,6 +449,9 @@ def test_a_converted_graph_is_kept_for_its_circumstances(open_counted, encoder, 
     assert open_one() == 4
     monkeypatch.setattr(graph_cache, "describe", lambda **_: {"packages": {"openvino": "1"}})
     assert open_one() == 5
+    weight = next(encoder.backbone.parameters())
+    monkeypatch.setattr(weight, "data", weight.data + 1)
+    assert open_one() == 6
 
 
 def test_a_kept_graph_that_is_damaged_or_foreign_is_made_again(open_counted, caplog):

@@ -101,6 +101,7 @@ def _circumstances(backend: str, graph: PooledLayersGraph, calibration: TokenRow
     return {
         "backend": backend,
         "layers": {str(layer): encoder.fingerprint(layer) for layer in graph.layers},  # each has a map of its own
+        "weights": _digest(graph),
         "pooling": encoder.config.pooling,
         "attention": str(encoder.backbone.config._attn_implementation),
         "token_limit": encoder.token_limit,
@@ -108,6 +109,15 @@ def _circumstances(backend: str, graph: PooledLayersGraph, calibration: TokenRow
         "processor": {name: str(value) for name, value in torch.cpu.get_capabilities().items()},
         "made_by": describe(packages=("onnx", "onnxscript")),
     }
+
+
+def _digest(graph: PooledLayersGraph) -> str:
+    """Return the digest of the weights as they are now: fingerprints are those of the first call."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(graph.state_dict().items()):
+        hasher.update(f"{name}{tuple(tensor.shape)}".encode())
+        hasher.update(tensor.to(torch.float32).contiguous().numpy().data)
+    return hasher.hexdigest()
 
 
 def _check(folder: Path, made_for: dict[str, Any]) -> None:
