@@ -21,7 +21,8 @@ from starbucks_retrieval.demo.corpus import build_corpus, find_modules
 from starbucks_retrieval.demo.pipeline import Backbone, Measurement, minilm
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.backends.base import Backend
-from starbucks_retrieval.models.backends.selection import drift, open_backend
+from starbucks_retrieval.models.backends.drift import drift
+from starbucks_retrieval.models.backends.selection import open_backend
 
 _KINDS = (
     *(("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32")),

@@ -20,7 +20,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import cache_folder
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend
-from starbucks_retrieval.models.backends.selection import Choices, drift, open_backend
+from starbucks_retrieval.models.backends.drift import drift
+from starbucks_retrieval.models.backends.selection import Choices, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter

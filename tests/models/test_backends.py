@@ -20,10 +20,11 @@ from conftest import DECODERS, FAMILIES, save_model
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
 from starbucks_retrieval.models.backends import graph as graphs
 from starbucks_retrieval.models.backends import graph_cache, onnx, openvino, selection
+from starbucks_retrieval.models.backends.drift import drift
 from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
-from starbucks_retrieval.models.backends.selection import Choices, choose_backend, drift, open_backend
+from starbucks_retrieval.models.backends.selection import Choices, choose_backend, open_backend
 from starbucks_retrieval.models.backends.torch import TorchBackend
 from starbucks_retrieval.models.batching import pad
 

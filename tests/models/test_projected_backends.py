@@ -8,10 +8,11 @@ from fitted_models import fitted, load, token_rows
 
 from starbucks_retrieval.models.backends import onnx, openvino
 from starbucks_retrieval.models.backends.base import GraphBackend, graph_layers
+from starbucks_retrieval.models.backends.drift import drift
 from starbucks_retrieval.models.backends.graph import EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
-from starbucks_retrieval.models.backends.selection import choose_backend, drift, open_backend
+from starbucks_retrieval.models.backends.selection import choose_backend, open_backend
 from starbucks_retrieval.models.cutting import with_projections
 from starbucks_retrieval.sizes import Size, Sizes
 

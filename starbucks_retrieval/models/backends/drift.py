@@ -1,0 +1,65 @@
+"""How far the embeddings of a back end are from those in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.backends.base import Backend, TokenRows
+from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.sizes import Size, Sizes
+
+_NEIGHBOURS = 10
+_BLOCK = 1024  # rows whose scores against all rows are held at once
+
+
+def drift(
+    backend: Backend, encoder: NestedEncoder, rows: TokenRows, sizes: Sizes, max_tokens: int = 4096
+) -> dict[Size, dict[str, float]]:
+    """Compare the embeddings of a back end with those of torch in float32.
+
+    Args:
+        backend: An open back end of the encoder.
+        encoder: The encoder.
+        rows: At least two token rows.
+        sizes: The sizes to compare.
+        max_tokens: The largest rows x longest row of a batch.
+
+    Returns:
+        For each size, `cosine`: the mean cosine of the two embeddings of a text; and `top10`: the mean share of a
+        text's ten nearest other texts by dot product that both agree on (all others where there are fewer than ten).
+
+    Raises:
+        UserError: There are fewer than two rows.
+    """
+    if len(rows) < 2:
+        raise UserError(f"{len(rows)} texts have no neighbours to compare", "take some hundred")
+    exact = encoder.embed(rows, sizes, max_tokens=max_tokens)
+    other = backend.embed(rows, sizes, max_tokens=max_tokens)
+    return {
+        size: {"cosine": _mean_cosine(exact[size], other[size]), "top10": _overlap(exact[size], other[size])}
+        for size in sizes
+    }
+
+
+def _mean_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    dots = np.einsum("nd,nd->n", a, b, dtype=np.float64)
+    norms = np.linalg.norm(a.astype(np.float64), axis=1) * np.linalg.norm(b.astype(np.float64), axis=1)
+    return float((dots / np.maximum(norms, np.finfo(np.float64).tiny)).mean())
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> float:
+    shared = 0.0
+    for start in range(0, len(a), _BLOCK):
+        near_a, near_b = _neighbours(a, start), _neighbours(b, start)  # [block, neighbours]
+        shared += (near_a[:, :, None] == near_b[:, None, :]).any(axis=2).mean(axis=1).sum()
+    return float(shared / len(a))
+
+
+def _neighbours(vectors: np.ndarray, start: int) -> np.ndarray:
+    """Return the nearest other rows of each row of a block; equal scores in the order of the rows."""
+    block = vectors[start : start + _BLOCK]
+    scores = block @ vectors.T
+    diagonal = np.arange(len(block))
+    scores[diagonal, start + diagonal] = -np.inf
+    return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, len(vectors) - 1)]
