@@ -20,7 +20,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import cache_folder
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend
-from starbucks_retrieval.models.backends.drift import drift
+from starbucks_retrieval.models.backends.drift import kept_drift
 from starbucks_retrieval.models.backends.selection import Choices, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
@@ -211,7 +211,7 @@ class Job:
         if not name.endswith("int8"):
             return {}
         backend = self._open(*name.split("-"))
-        found = drift(backend, self.encoder, self._first_rows, self.plan.sizes, max_tokens=self.max_tokens)
+        found = kept_drift(backend, self.encoder, self._first_rows, self.plan.sizes, max_tokens=self.max_tokens)
         for size, values in found.items():
             figures = name, size, values["cosine"], values["top10"]
             log.info("%s against fp32 at %s: cosine %.4f, share of the ten nearest kept %.2f", *figures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import json
 import math
 import os
 import signal
@@ -18,15 +19,17 @@ import pytest
 from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
+from starbucks_retrieval.models.backends import drift as drift_module
 from starbucks_retrieval.models.backends import graph as graphs
 from starbucks_retrieval.models.backends import graph_cache, onnx, openvino, selection
-from starbucks_retrieval.models.backends.drift import drift
+from starbucks_retrieval.models.backends.drift import drift, kept_drift
 from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
 from starbucks_retrieval.models.backends.openvino import write_openvino
 from starbucks_retrieval.models.backends.selection import Choices, choose_backend, open_backend
 from starbucks_retrieval.models.backends.torch import TorchBackend
 from starbucks_retrieval.models.batching import pad
+from starbucks_retrieval.provenance import with_digest
 
 SIZES = Sizes.parse("1:4,1:8,2:32")
 BACKENDS = ("onnx", "openvino")
@@ -438,7 +441,7 @@ def open_counted(encoder, tmp_path, monkeypatch):
             return content
 
         save = lambda content, folder: (folder / "graph").write_bytes(content)  # noqa: E731
-        return int(graph_cache.open_kept("fake", graph, calibration, make, save, open_saved))
+        return int(graph_cache.KeptGraph("fake", graph, calibration).open(make, save, open_saved))
 
     return open_one, tmp_path / "cache" / "backends"
 
@@ -495,6 +498,75 @@ def test_int8_is_calibrated_once(encoder, tmp_path, monkeypatch):
     second = open_backend("openvino", encoder, SIZES, "int8", token_rows(3))
     for size, vectors in first.embed(token_rows(), SIZES, max_tokens=300).items():
         assert np.array_equal(second.embed(token_rows(), SIZES, max_tokens=300)[size], vectors)
+
+
+@pytest.fixture
+def kept_int8(encoder, tmp_path, monkeypatch):
+    """Open an int8 graph through a cache and return its drift on rows at sizes; returns how often that was measured."""
+    needs("openvino")
+    monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path / "cache"))
+    measured, real = [], drift_module.drift
+
+    def counted(*args):
+        measured.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(drift_module, "drift", counted)
+
+    def start(rows=3, sizes=SIZES, max_tokens=300):
+        backend = open_backend("openvino", encoder, SIZES, "int8", token_rows(3))
+        return kept_drift(backend, encoder, token_rows(rows, seed=5), Sizes(sizes), max_tokens), len(measured)
+
+    return start, tmp_path / "cache" / "backends"
+
+
+def test_drift_is_measured_once_for_a_kept_graph(kept_int8, encoder, monkeypatch):
+    start, _ = kept_int8
+    found, count = start()
+    assert count == 1 and start() == (found, 1) and found.keys() == set(SIZES)
+    assert [start(rows=4)[1], start(sizes=SIZES.members[:1])[1], start(max_tokens=200)[1]] == [2, 3, 4]  # other figures
+    assert start() == (found, 4)
+    monkeypatch.setattr(encoder, "config", dataclasses.replace(encoder.config, normalize=not encoder.config.normalize))
+    assert start()[1] == 5
+    weight = next(encoder.backbone.parameters())
+    monkeypatch.setattr(weight, "data", weight.data + 1e-3)
+    assert start()[1] == 6
+
+
+def test_kept_drift_that_is_damaged_or_foreign_is_measured_again(kept_int8, caplog):
+    caplog.set_level("INFO")
+    start, cache = kept_int8
+    found, _ = start()
+    [file] = cache.glob("*/drift-*.json")
+    good = file.read_text()
+    size = str(SIZES[0])
+    wrong = good.replace(str(found[SIZES[0]]["cosine"]), "0.5")
+    assert wrong != good
+    foreign = json.loads(good)
+    foreign["measured_for"]["circumstances"]["rows"] = "another"
+    foreign = json.dumps(with_digest({name: foreign[name] for name in ("measured_for", "figures")}))
+    for number, text in enumerate([wrong, foreign, "{", "[]", "", good.replace(size, "9:9"), good[:-40]], 2):
+        file.write_text(text)
+        assert start() == (found, number), text
+        assert f"{file} is measured again: " in caplog.text
+        caplog.clear()
+        assert file.read_text() == good and start() == (found, number)
+    graph = next(file.parent.glob("*.bin"))
+    graph.write_bytes(graph.read_bytes()[:-1])
+    assert start() == (found, number + 1)  # a graph that was made again has no figures yet
+    [file] = cache.glob("*/drift-*.json")
+    file.unlink()
+    file.mkdir()  # neither read nor written
+    assert start()[0] == start()[0] == found and "not kept" in caplog.text
+
+
+def test_drift_of_a_graph_that_is_not_kept_is_measured(kept_int8, encoder, monkeypatch, tmp_path):
+    start, _ = kept_int8
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path / "file"))
+    assert start()[0] == start()[0] and start()[1] == 3
+    rows = token_rows(3)
+    assert kept_drift(TorchBackend(encoder), encoder, rows, SIZES) == drift(TorchBackend(encoder), encoder, rows, SIZES)
 
 
 def test_nothing_is_timed_where_there_is_no_choice():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,12 +15,14 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.batching import batch_tokens, pad, token_batches
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
+from starbucks_retrieval.parsing import Finite
 from starbucks_retrieval.sizes import Size, Sizes
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 TokenRows = Sequence[Sequence[int]]
 # A converted graph: token ids and mask, int64 [batch, tokens] → outputs [batch, hidden].
 GraphFunction = Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]]
+Figures = dict[str, dict[str, Finite]]
 
 
 class Backend(Protocol):
@@ -52,6 +54,14 @@ class Backend(Protocol):
         ...
 
 
+class FigureCache(Protocol):
+    """Something that keeps figures that were measured on a graph, such as `KeptGraph`."""
+
+    def figures(self, name: str, circumstances: dict[str, Any], measure: Callable[[], Figures]) -> Figures:
+        """Return the kept figures of that name and circumstances, or the result of `measure`, which is then kept."""
+        ...
+
+
 class GraphBackend(ABC):
     """A back end whose static graph returns the pooled outputs of the layers it was made for.
 
@@ -62,10 +72,12 @@ class GraphBackend(ABC):
         name: See `Backend`.
         encoder: The encoder whose graph it is.
         sizes: The sizes that can be embedded. The graph returns their `graph_layers`.
+        kept: Keeps figures that are measured on the graph, for the next start; None: nothing does.
     """
 
-    def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes) -> None:
+    def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, kept: FigureCache | None = None) -> None:
         self.name = name
+        self.kept = kept
         self._encoder = encoder
         self._sizes = sizes
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
+import torch
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.backends.base import Backend, TokenRows
+from starbucks_retrieval.files import json_bytes
+from starbucks_retrieval.models.backends.base import Backend, GraphBackend, TokenRows
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -40,6 +44,34 @@ def drift(
         size: {"cosine": _mean_cosine(exact[size], other[size]), "top10": _overlap(exact[size], other[size])}
         for size in sizes
     }
+
+
+def kept_drift(
+    backend: Backend, encoder: NestedEncoder, rows: TokenRows, sizes: Sizes, max_tokens: int = 4096
+) -> dict[Size, dict[str, float]]:
+    """Return what `drift` returns; for a back end with a kept graph it is measured once, and kept beside the graph.
+
+    Args:
+        backend: An open back end of the encoder, whose weights are those that it was opened with.
+        encoder, rows, sizes, max_tokens: As for `drift`.
+
+    Raises:
+        UserError: As `drift`.
+    """
+
+    def measure() -> dict[str, dict[str, float]]:
+        return {str(size): values for size, values in drift(backend, encoder, rows, sizes, max_tokens).items()}
+
+    kept = backend.kept if isinstance(backend, GraphBackend) else None
+    circumstances = {
+        "rows": hashlib.blake2b(json_bytes([list(row) for row in rows]), digest_size=16).hexdigest(),
+        "sizes": [str(size) for size in sizes],
+        "normalize": encoder.config.normalize,
+        "max_tokens": max_tokens,
+        "threads": torch.get_num_threads(),
+    }
+    found = measure() if kept is None else kept.figures("drift", circumstances, measure)
+    return {size: found[str(size)] for size in sizes}
 
 
 def _mean_cosine(a: np.ndarray, b: np.ndarray) -> float:

@@ -29,7 +29,7 @@ from starbucks_retrieval.models.backends.graph import (
     quiet_export,
     trace,
 )
-from starbucks_retrieval.models.backends.graph_cache import open_kept
+from starbucks_retrieval.models.backends.graph_cache import KeptGraph
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -63,7 +63,7 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
     def save(content: bytes, folder: Path) -> None:
         (folder / _FILE).write_bytes(content)
 
-    session = open_kept("onnx", graph, None, lambda: onnx_bytes(graph), save, open_saved)
+    session = KeptGraph("onnx", graph, None).open(lambda: onnx_bytes(graph), save, open_saved)
     return OnnxBackend(encoder, sizes, session)
 
 

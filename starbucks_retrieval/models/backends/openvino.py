@@ -37,7 +37,7 @@ from starbucks_retrieval.models.backends.graph import (
     quiet_export,
     trace,
 )
-from starbucks_retrieval.models.backends.graph_cache import open_kept
+from starbucks_retrieval.models.backends.graph_cache import KeptGraph
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
@@ -81,8 +81,9 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
         check(graph, runner(compiled), "OpenVINO", dtype, rows)
         return compiled
 
-    compiled = open_kept("openvino", graph, rows, make, lambda model, to: save(model, to / f"{_FILE}.xml"), open_saved)
-    return OpenVinoBackend(f"openvino-{dtype}", encoder, sizes, compiled)
+    kept = KeptGraph("openvino", graph, rows)
+    compiled = kept.open(make, lambda model, to: save(model, to / f"{_FILE}.xml"), open_saved)
+    return OpenVinoBackend(f"openvino-{dtype}", encoder, sizes, compiled, kept)
 
 
 class OpenVinoBackend(GraphBackend):
@@ -93,10 +94,13 @@ class OpenVinoBackend(GraphBackend):
         encoder: The encoder, on the CPU.
         sizes: The sizes that the model was compiled for.
         compiled: The result of `compile_model` for the `PooledLayersGraph` of the sizes' `graph_layers`.
+        kept: As in `GraphBackend`.
     """
 
-    def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any) -> None:
-        super().__init__(name, encoder, sizes)
+    def __init__(
+        self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any, kept: KeptGraph | None = None
+    ) -> None:
+        super().__init__(name, encoder, sizes, kept)
         self._compiled = compiled
 
     def runner(self) -> GraphFunction:
