@@ -15,6 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import measure_of
 from starbucks_retrieval.parsing import parse_json, read_text
 from starbucks_retrieval.report.columns import AVERAGE
+from starbucks_retrieval.reproduce.flags import check_row, check_scale
 from starbucks_retrieval.reproduce.schema import MEAN, Row, Scale, Score, ScoreFile, Table
 from starbucks_retrieval.reproduce.sentence_transformers import LOSSES
 from starbucks_retrieval.sizes import Size
@@ -54,8 +55,8 @@ def read_table(path: Path) -> Table:
         path: The YAML file; its folder's rows.yaml has the rows that it names.
 
     Raises:
-        UserError: The file cannot be read, a row is unknown, named twice or has an unknown preset, or a published score
-            has no source or belongs to no row.
+        UserError: The file cannot be read, a row is unknown, named twice or has an unknown flag or preset, or a published
+            score has no source or belongs to no row.
     """
     content = _read_yaml(path)
     listed = _list(path, content, "rows")
@@ -140,8 +141,8 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
         path: Its file, for messages.
 
     Raises:
-        UserError: The scale cannot be read, a column has a measure that its set does not have, or that of a published score
-            is unknown.
+        UserError: The scale cannot be read, a column has a measure that its set does not have, that of a published score is
+            unknown, or a stage does not have a flag.
     """
     content = _read_yaml(FOLDER / "scales" / f"{name}.yaml")
     scale = _check(_merge(content, table.scales.get(name, {})), Scale, f"{path}: scale {name}")  # type: ignore[call-overload]
@@ -172,6 +173,7 @@ def read_scale(name: str, table: Table, path: Path) -> Scale:
                 f"{path}: columns: {column.set} has no measure {column.measure!r} at the scale {name}",
                 f"it has {', '.join(found.measures)}",
             )
+    check_scale(str(path), name, scale, table)
     return scale
 
 
@@ -210,7 +212,7 @@ def _row(path: Path, content: Any, full: Size) -> Row:
         found = [each for each in _list(shared, _read_yaml(shared), "rows") if each.get("name") == content]
         if not found:
             raise UserError(f"{path}: no row is called {content!r}", f"{shared} has the rows that a table can name")
-        return _row(path, found[0], full)
+        return _row(shared, found[0], full)
     name = content.get("name") if isinstance(content, dict) else None
     row = _check(content, Row, f"{path}: row {name!r}")
     _check_recipe(f"{path}: row {name!r}", row, full)
@@ -218,9 +220,10 @@ def _row(path: Path, content: Any, full: Size) -> Row:
 
 
 def _check_recipe(where: str, row: Row, full: Size) -> None:
-    """Raise UserError if a preset, an objective or a size of a row that can be run is unknown."""
+    """Raise UserError if a flag, a preset, an objective or a size of a row that can be run is unknown."""
     if row.blocked:
         return
+    check_row(where, row)
     from starbucks_retrieval.losses import LOSSES
     from starbucks_retrieval.pretrain import PRETRAIN_OBJECTIVES
     from starbucks_retrieval.pretrain.__main__ import PRESETS as PRETRAIN_PRESETS

@@ -11,12 +11,12 @@ import pytest
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce import ReproduceArguments, estimate
 from starbucks_retrieval.reproduce.api import plan_reproduction
+from starbucks_retrieval.reproduce.flags import known_flags
 from starbucks_retrieval.reproduce.jobs import LIBRARY
 from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.plan import make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
 from starbucks_retrieval.reproduce.schema import rescale
-from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.presets import PRESETS
 
@@ -109,38 +109,59 @@ def test_sizes_that_fit_no_backbone_of_the_scale_are_refused_before_any_job(tmp_
 
 
 def test_every_flag_of_every_job_is_a_flag_of_its_stage():
-    from transformers import TrainingArguments
-
-    from starbucks_retrieval.encode import EncodeArguments
-    from starbucks_retrieval.evaluate.__main__ import EvaluateArguments
-    from starbucks_retrieval.fit import FitArguments
-    from starbucks_retrieval.grid import EncodingArguments, GridArguments
-    from starbucks_retrieval.pretrain import PretrainArguments
-    from starbucks_retrieval.search import SearchArguments
-    from starbucks_retrieval.sts import StsArguments
-    from starbucks_retrieval.train import TrainArguments
-
-    kinds = {
-        LIBRARY: (SentenceTransformersArguments,),
-        "pretrain": (PretrainArguments, TrainingArguments),
-        "train": (TrainArguments, TrainingArguments),
-        "fit": (FitArguments,),
-        "grid": (GridArguments, EncodingArguments),
-        "sts": (StsArguments,),
-        "encode": (EncodeArguments,),
-        "search": (SearchArguments,),
-        "evaluate": (EvaluateArguments,),
-    }
-    known = {
-        stage: {field.name for kind in found for field in dataclasses.fields(kind)} for stage, found in kinds.items()
-    }
     for name in table_names():
         path = find_table(name)
         table = read_table(path)
         for scale_name in ("tiny", "cpu", "full"):
             scale = dataclasses.replace(read_scale(scale_name, table, path), child=False)
             for job in make_plan(table, scale, 1, Path("nowhere")).jobs():
-                assert set(job.flags) <= known[job.stage] | {"seed"}, (name, scale_name, job.flags)
+                assert set(job.flags) <= known_flags(job.stage), (name, scale_name, job.flags)
+
+
+def test_the_flags_of_transformers_are_read_from_its_source():
+    from transformers import TrainingArguments
+
+    of_library = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    assert {name for name in of_library if not name.startswith("_")} <= known_flags("train") & known_flags("pretrain")
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "flag", "near"),
+    [
+        (("sizes:", "learning_rat: 0.1, sizes:"), "row 'SRL': train", "learning_rat", "learning_rate"),
+        (("sizes:", "temperature_: 0.1, sizes:"), "row 'SRL': train", "temperature_", "temperature"),
+        (("name: bare", "name: bare, pretrain: [{encoder_mlm_prob: 0.3}]"), "row 'bare': pretrain", "encoder_mlm_prob", "encoder_mlm_probability"),
+        (("name: bare", "name: bare, pretrain: [{corpora: web}]"), "row 'bare': pretrain", "corpora", "corpus"),
+        (("name: bare", "name: bare, fit: {layers: all, max_text: 3}"), "row 'bare': fit", "max_text", "max_texts"),
+        (("name: bare", "name: bare, train: {retrieval: {loss: AdaptiveLayerLoss, like: SRL, minute: 3}}"), f"row 'bare': {LIBRARY}", "minute", "minutes"),
+        (("name: bare", "name: bare, measure: {asymmetri_: true}"), "row 'bare': measure: grid", "asymmetri_", "asymmetric"),
+        (("baseline: SRL", "scales: {full: {train: {retrieval: {bf_16: true}}}}"), "scale full: train: retrieval: train", "bf_16", "bf16"),
+        (("baseline: SRL", "scales: {full: {sets: {MS MARCO: {flags: {dtyp: fp32}}}}}"), "scale full: sets: MS MARCO: grid", "dtyp", "dtype"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_flag_is_refused_before_any_job(tmp_path, change, place, flag, near):
+    path = write(tmp_path, TABLE.replace(*change))
+    with pytest.raises(UserError) as refused:
+        plan_reproduction(ReproduceArguments(str(path), scale="full", output_dir=str(tmp_path)))
+    assert refused.value.what == f"{path}: {place} has no flag {flag!r}"
+    assert refused.value.hint.startswith(f"write {near}, or see ")
+    assert "--help" in refused.value.hint
+
+
+def test_a_misspelled_flag_of_a_shared_row_is_named_with_its_own_file(tmp_path):
+    (tmp_path / "rows.yaml").write_text("rows: [{name: bare, fit: {layers: all, max_text: 3}}]\n")
+    path = write(tmp_path, TABLE.replace("{name: bare}", "bare"))
+    with pytest.raises(UserError, match=r"rows.yaml: row 'bare': fit has no flag 'max_text'"):
+        read_table(path)
+
+
+def test_flags_of_pairs_are_those_of_sts(tmp_path):
+    text = TABLE.replace("MS MARCO", "STS-B").replace("name: bare", "name: bare, measure: {asymmetric: true}")
+    arguments = ReproduceArguments(str(write(tmp_path, text)), scale="full", output_dir=str(tmp_path))
+    with pytest.raises(UserError, match="row 'bare': measure: sts has no flag 'asymmetric'"):
+        plan_reproduction(arguments)
+    write(tmp_path, text.replace("asymmetric", "measure_cost"))  # measured by grid
+    assert "grid" in [job.stage for job in plan_reproduction(arguments).jobs()]
 
 
 @pytest.mark.parametrize("name", table_names())
