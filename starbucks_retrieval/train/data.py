@@ -19,8 +19,7 @@ from starbucks_retrieval.train.arrow_shard import (
     write_groups,
     write_pairs,
 )
-from starbucks_retrieval.train.mixture import DataSet
-from starbucks_retrieval.train.sampler import Mixture
+from starbucks_retrieval.train.mixture import DataSet, Mixture
 from starbucks_retrieval.train.texts import Text
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
 from starbucks_retrieval.train.data import MissingCounts, check_rows
-from starbucks_retrieval.train.mixture import DataSet
+from starbucks_retrieval.train.mixture import DataSet, Mixture
 from starbucks_retrieval.train.plan import (
     TrainPlan,
     count_texts,
@@ -28,7 +28,6 @@ from starbucks_retrieval.train.plan import (
     open_texts,
     plan_training,
 )
-from starbucks_retrieval.train.sampler import Mixture
 from starbucks_retrieval.train.teacher import TeacherSource, too_few_texts
 from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines, rows_per_step
 

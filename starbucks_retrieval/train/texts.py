@@ -13,7 +13,7 @@ from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.texts import TextSource, mixed_records, quotas, token_rows
 from starbucks_retrieval.train.arrow_shard import mapped, spread_positions, write_table
-from starbucks_retrieval.train.sampler import Mixture
+from starbucks_retrieval.train.mixture import Mixture
 
 _FILE = "texts.arrow"
 _COLUMNS = ("text", "is_query", "row")

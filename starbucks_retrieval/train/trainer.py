@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.mixture import Mixture
 from starbucks_retrieval.train.module import TrainingModule
-from starbucks_retrieval.train.sampler import Mixture, MixtureSampler
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer import complete_checkpoints
 from starbucks_retrieval.trainer.callbacks import damaged_checkpoint
@@ -137,6 +138,29 @@ def _with_means(values: dict[Size, dict[str, float]]) -> dict[str, float]:
     names = list(next(iter(values.values())))
     means = {name: float(np.mean([at_size[name] for at_size in values.values()])) for name in names}
     return means | {f"{name}/{size}": at_size[name] for size, at_size in values.items() for name in names}
+
+
+@dataclass(eq=False)
+class MixtureSampler(torch.utils.data.Sampler):
+    """Yields (pass, row) pairs in an order that depends on the seed and the epoch only.
+
+    Args:
+        mixture: The data sets.
+        seed: The seed.
+        epoch: Called at the start of an epoch, returns its number.
+    """
+
+    mixture: Mixture
+    seed: int
+    epoch: Callable[[], int]
+
+    def __len__(self) -> int:
+        return len(self.mixture)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        # Read here instead of set by set_epoch, which the data loader of a resumed run does not forward.
+        passes, rows = self.mixture.order(self.seed, self.epoch())
+        return ((int(one), int(row)) for one, row in zip(passes, rows))
 
 
 class StarbucksTrainer(PartsTrainer):
