@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from starbucks_retrieval.train.collator import Collator
     from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.distil import TeacherMap
+    from starbucks_retrieval.train.examples import TextCollator, TextSet
     from starbucks_retrieval.train.module import TrainingModule
     from starbucks_retrieval.train.teacher import Teacher
-    from starbucks_retrieval.train.texts import TextCollator, TextSet
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def teacher_map(
         UserError: There are too few texts, or the teacher's embeddings cannot be used.
     """
     from starbucks_retrieval.train.distil import TeacherMap, fit_map, map_path
-    from starbucks_retrieval.train.texts import TextSet
+    from starbucks_retrieval.train.examples import TextSet
 
     assert isinstance(data, TextSet)
     path = map_path(plan.output)
@@ -226,7 +226,7 @@ def collator(
 ) -> Collator | TextCollator:
     """Return what makes token ids of a batch; arguments as of `training_module`."""
     from starbucks_retrieval.train.collator import Collator
-    from starbucks_retrieval.train.texts import TextCollator
+    from starbucks_retrieval.train.examples import TextCollator
 
     if plan.labelled:
         return Collator(encoder, plan.arguments.false_negatives == "mask", guide.inputs if guide else None)
@@ -244,8 +244,8 @@ def training_set(plan: TrainPlan, cache: Path) -> TrainingSet | TextSet:
         UserError: The data are bad, or stored embeddings lack a text.
     """
     from starbucks_retrieval.train.data import TrainingSet
+    from starbucks_retrieval.train.examples import TextSet
     from starbucks_retrieval.train.teacher import StoredRows
-    from starbucks_retrieval.train.texts import TextSet
 
     settings = plan.settings
     if not plan.labelled:

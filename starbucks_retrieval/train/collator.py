@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.train.data import Example
-from starbucks_retrieval.train.texts import Text
+from starbucks_retrieval.train.examples import Text
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder

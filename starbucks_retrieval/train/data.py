@@ -19,8 +19,8 @@ from starbucks_retrieval.train.arrow_shard import (
     write_groups,
     write_pairs,
 )
+from starbucks_retrieval.train.examples import Text
 from starbucks_retrieval.train.mixture import DataSet, Mixture
-from starbucks_retrieval.train.texts import Text
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from starbucks_retrieval.models.fitting import Ridge, unit, with_ones
 from starbucks_retrieval.models.texts import token_rows
 from starbucks_retrieval.parsing import Finite, check_value, parse_json
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.examples import Text
 from starbucks_retrieval.train.module import TrainingModule
 from starbucks_retrieval.train.projections import touch_unused
 from starbucks_retrieval.train.teacher import Teacher, too_few_texts
-from starbucks_retrieval.train.texts import Text
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, rank, world
 

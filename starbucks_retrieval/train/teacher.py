@@ -23,7 +23,7 @@ from starbucks_retrieval.store.locate import open_each_size
 
 if TYPE_CHECKING:
     from starbucks_retrieval.train.arguments import TrainArguments
-    from starbucks_retrieval.train.texts import Text
+    from starbucks_retrieval.train.examples import Text
 
 # Pooled outputs of token rows in chunks, as `TrainingModule.pooled_layers`.
 Pool = Callable[[NestedEncoder, list[list[int]], tuple[int, ...], torch.device], dict[int, Tensor]]

@@ -13,8 +13,8 @@ from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.distil import TeacherMap, fit_map
+from starbucks_retrieval.train.examples import Text
 from starbucks_retrieval.train.teacher import Teacher, TeacherSource
-from starbucks_retrieval.train.texts import Text
 
 STEPS = "--max_steps 2 --save_strategy no --sizes 0:8,2:16,4:32"
 FULL = Size(4, 48)
