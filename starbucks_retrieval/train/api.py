@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +85,23 @@ def train(arguments: TrainArguments, settings: TrainingArguments) -> dict[str, A
             NaN, or the output folder holds other files.
     """
     with locked_output_dir(settings, arguments.overwrite_output_dir) as resume:
-        return _train(plan_training(arguments, settings), resume)
+        plan = plan_training(arguments, settings)
+        with _data_cache(plan) as cache:
+            return _train(plan, resume, cache)
 
 
-def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
+@contextlib.contextmanager
+def _data_cache(plan: TrainPlan) -> Iterator[Path]:
+    """Yield the folder in which the processes of one machine share the data that the first of them reads."""
+    cache = plan.output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
+    try:
+        yield cache
+    finally:
+        if plan.settings.local_process_index == 0:
+            shutil.rmtree(cache, ignore_errors=True)
+
+
+def _train(plan: TrainPlan, resume: str | None, cache: Path) -> dict[str, Any]:
     import torch
     from transformers import set_seed
 
@@ -97,12 +111,13 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     from starbucks_retrieval.train.trainer import StarbucksTrainer
     from starbucks_retrieval.trainer.trainer import train_and_save
 
-    arguments, settings, output = plan.arguments, plan.settings, plan.output
+    arguments, settings = plan.arguments, plan.settings
     set_seed(settings.seed)
-    _tell_objective(plan)
+    options = plan.objective.options
+    log.info("objective %s; sizes: %s", arguments.objective, plan.objective.sizes)
+    score = "cosine" if options.normalize else "dot product"
+    log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
     dev = open_dev_set(plan)
-    # The processes of one machine share the data that its first process reads.
-    cache = output / f"{CACHE}{os.environ.get('GROUP_RANK', 0)}"
     teacher: tuple[Teacher, TeacherMap] | None = None
 
     def record(_: Any) -> None:
@@ -112,36 +127,32 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
     def card(done: Any) -> None:
         _write_card(plan, trainer, len(data), shares, bool(done))
 
-    try:
-        data = build.training_set(plan, cache)
-        with build.unsharded_loading(settings):
-            encoder, start = build.load_encoder(plan, data, bool(resume))
-            anchor = build.load_anchor(plan, encoder, start)
-            taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
-            guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
-        first_process(lambda: _check_resumed(plan, len(data), {"teacher": taught, "guide": guide}, bool(resume)))
-        if taught is not None and anchor is not None:
-            teacher = taught, build.teacher_map(plan, data, taught, anchor, bool(resume))
-        block = rows_per_step(settings) if arguments.same_source_batches else 0
-        mixture = data.mixture(arguments.sampling_exponent, block)
-        shares = _shares(arguments.collections, mixture.shares.tolist())
-        trainer = StarbucksTrainer(
-            model=build.training_module(plan, encoder, anchor, teacher, guide),
-            args=settings,
-            train_dataset=data,
-            data_collator=build.collator(plan, encoder, taught, guide),
-            mixture=mixture,
-            dev=dev,
-            projection_learning_rate=arguments.projection_learning_rate,
-        )
-        torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
-        result = train_and_save(trainer, resume, record, card)
-        _tell_best_step(trainer.state, settings)
-    finally:
-        if settings.local_process_index == 0:
-            shutil.rmtree(cache, ignore_errors=True)
+    data = build.training_set(plan, cache)
+    with build.unsharded_loading(settings):
+        encoder, start = build.load_encoder(plan, data, bool(resume))
+        anchor = build.load_anchor(plan, encoder, start)
+        taught = Teacher.load(plan.teacher, plan.lengths) if plan.teacher else None
+        guide = Teacher.load(plan.guide, plan.lengths) if plan.guide else None
+    first_process(lambda: _check_resumed(plan, len(data), {"teacher": taught, "guide": guide}, bool(resume)))
+    if taught is not None and anchor is not None:
+        teacher = taught, build.teacher_map(plan, data, taught, anchor, bool(resume))
+    block = rows_per_step(settings) if arguments.same_source_batches else 0
+    mixture = data.mixture(arguments.sampling_exponent, block)
+    shares = _shares(arguments.collections, mixture.shares.tolist())
+    trainer = StarbucksTrainer(
+        model=build.training_module(plan, encoder, anchor, teacher, guide),
+        args=settings,
+        train_dataset=data,
+        data_collator=build.collator(plan, encoder, taught, guide),
+        mixture=mixture,
+        dev=dev,
+        projection_learning_rate=arguments.projection_learning_rate,
+    )
+    torch.manual_seed(settings.seed + settings.process_index)  # dropout differs between processes
+    result = train_and_save(trainer, resume, record, card)
+    _tell_best_step(trainer.state, settings)
     return {
-        "output_dir": str(output),
+        "output_dir": str(plan.output),
         "objective": arguments.objective,
         "sizes": str(plan.objective.sizes),
         "steps": trainer.state.global_step,
@@ -150,13 +161,6 @@ def _train(plan: TrainPlan, resume: str | None) -> dict[str, Any]:
         "loss": result.training_loss,
         "dev": _last_scores(trainer.state.log_history),
     }
-
-
-def _tell_objective(plan: TrainPlan) -> None:
-    options = plan.objective.options
-    log.info("objective %s; sizes: %s", plan.arguments.objective, plan.objective.sizes)
-    score = "cosine" if options.normalize else "dot product"
-    log.info("pooling %s, %s, temperature %g", plan.config.pooling, score, options.temperature)
 
 
 def _write_record(plan: TrainPlan, taught: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
     from starbucks_retrieval.models import NestedEncoder
     from starbucks_retrieval.models.projections import Projections
-    from starbucks_retrieval.train.collator import Collator
     from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.distil import TeacherMap
-    from starbucks_retrieval.train.examples import TextCollator, TextSet
+    from starbucks_retrieval.train.examples import Collator, TextCollator, TextSet
     from starbucks_retrieval.train.module import TrainingModule
     from starbucks_retrieval.train.teacher import Teacher
 
@@ -225,8 +224,7 @@ def collator(
     plan: TrainPlan, encoder: NestedEncoder, teacher: Teacher | None, guide: Teacher | None
 ) -> Collator | TextCollator:
     """Return what makes token ids of a batch; arguments as of `training_module`."""
-    from starbucks_retrieval.train.collator import Collator
-    from starbucks_retrieval.train.examples import TextCollator
+    from starbucks_retrieval.train.examples import Collator, TextCollator
 
     if plan.labelled:
         return Collator(encoder, plan.arguments.false_negatives == "mask", guide.inputs if guide else None)

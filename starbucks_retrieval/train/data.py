@@ -19,7 +19,7 @@ from starbucks_retrieval.train.arrow_shard import (
     write_groups,
     write_pairs,
 )
-from starbucks_retrieval.train.examples import Text
+from starbucks_retrieval.train.examples import Example, Text
 from starbucks_retrieval.train.mixture import DataSet, Mixture
 
 log = logging.getLogger(__name__)
@@ -65,33 +65,6 @@ def check_rows(name: str, missing: MissingCounts, group_size: int, with_scores: 
             f"queries of {name} lack them",
             "give rows with positive_scores and negative_scores, as mine --save_scores true writes them",
         )
-
-
-@dataclass(frozen=True)
-class Example:
-    """One query with the passages of its group.
-
-    Attributes:
-        query: Its text.
-        docids: The ids of the passages, the positive first.
-        passages: Their texts.
-        positives: The ids of all known positives of the query.
-        query_id: Its id.
-        scores: A teacher's scores, one per passage, if training uses them.
-        label: The similarity of a scored pair.
-        in_batch: Whether passages of other queries are negatives; None where all data sets agree.
-        plain: The query and the passages without prefixes, if a guide reads them.
-    """
-
-    query: str
-    docids: list[str]
-    passages: list[str]
-    positives: frozenset[str]
-    query_id: str = ""
-    scores: list[float] | None = None
-    label: float | None = None
-    in_batch: bool | None = None
-    plain: list[Text] | None = None
 
 
 @dataclass

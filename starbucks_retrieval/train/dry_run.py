@@ -122,8 +122,7 @@ def _total(counts: Sequence[RecordCount]) -> RecordCount:
 
 def _count_texts(plan: TrainPlan) -> RecordCount:
     shares = quotas([source.count for source in open_texts(plan, plan.config)], count_texts(plan))
-    numbers = [share for share in shares if share is not None]
-    return RecordCount(None, False) if len(numbers) < len(shares) else RecordCount(sum(numbers), False)
+    return _total([RecordCount(share, False) for share in shares])
 
 
 def _mean_text_tokens(plan: TrainPlan) -> float:

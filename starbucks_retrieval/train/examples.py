@@ -1,8 +1,10 @@
-"""Training on texts without labels: texts on disk, and batches of them."""
+"""The examples of training, queries with passages or texts without labels, and batches of their token ids."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,33 @@ class Text(NamedTuple):
     def prefixed(self, config: EncoderConfig) -> str:
         """Return the text with the prefix of its kind in a configuration."""
         return ((config.query_prefix if self.is_query else config.passage_prefix) + self.text).strip()
+
+
+@dataclass(frozen=True)
+class Example:
+    """One query with the passages of its group.
+
+    Attributes:
+        query: Its text.
+        docids: The ids of the passages, the positive first.
+        passages: Their texts.
+        positives: The ids of all known positives of the query.
+        query_id: Its id.
+        scores: A teacher's scores, one per passage, if training uses them.
+        label: The similarity of a scored pair.
+        in_batch: Whether passages of other queries are negatives; None where all data sets agree.
+        plain: The query and the passages without prefixes, if a guide reads them.
+    """
+
+    query: str
+    docids: list[str]
+    passages: list[str]
+    positives: frozenset[str]
+    query_id: str = ""
+    scores: list[float] | None = None
+    label: float | None = None
+    in_batch: bool | None = None
+    plain: list[Text] | None = None
 
 
 class TextSet:
@@ -111,6 +140,68 @@ class TextSet:
             yield text.prefixed(self._config), text.is_query
 
 
+@dataclass
+class Collator:
+    """Tokenises a batch of examples without padding: queries first, then passages group by group.
+
+    A call takes a list of examples and returns a dict with:
+
+    - ids [tokens] and lengths [queries + passages]: token ids in one flat tensor, and tokens per text.
+    - num_queries [].
+    - docids [passages] and known [queries, most positives of one]: hashed ids of the passages, and of all positives of
+      each query, padded with 0 (only zeros if false negatives are kept).
+    - labels [queries] and teacher [queries, group], if the examples have them.
+    - in_batch [queries], if data sets differ in it.
+    - what the guide needs of the texts, in the same order, if there is one.
+    - query_ids: a list, for messages.
+
+    Args:
+        encoder: Its tokenizer and maximum lengths are used.
+        mask_false_negatives: Fill `known`.
+        guided: `Teacher.inputs` of a guide, or None.
+    """
+
+    encoder: NestedEncoder
+    mask_false_negatives: bool = True
+    guided: Callable[[Sequence[Text]], dict[str, Tensor]] | None = None
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
+        encoder = self.encoder
+        passages = [text for example in examples for text in example.passages]
+        rows = encoder.tokenize([example.query for example in examples], encoder.max_length(True))
+        rows += encoder.tokenize(passages, encoder.max_length(False))
+        batch: dict[str, Any] = {
+            **flat(rows),
+            "num_queries": torch.tensor(len(examples)),
+            "docids": torch.tensor([_hash(docid) for example in examples for docid in example.docids]),
+            "known": self._known(examples),
+            "query_ids": [example.query_id for example in examples],
+        }
+        if examples[0].label is not None:
+            batch["labels"] = torch.tensor([example.label for example in examples])
+        if examples[0].scores is not None:
+            batch["teacher"] = torch.tensor([example.scores for example in examples])
+        if examples[0].in_batch is not None:
+            batch["in_batch"] = torch.tensor([example.in_batch for example in examples])
+        if self.guided is not None:
+            texts = [example.plain or [] for example in examples]
+            batch |= self.guided([query for query, *_ in texts] + [text for _, *group in texts for text in group])
+        return batch
+
+    def _known(self, examples: Sequence[Example]) -> Tensor:
+        if not self.mask_false_negatives:
+            return torch.zeros(len(examples), 1, dtype=torch.int64)
+        hashes = [sorted(map(_hash, example.positives)) for example in examples]
+        widest = max(map(len, hashes))
+        return torch.tensor([row + [0] * (widest - len(row)) for row in hashes])
+
+
+def _hash(docid: str) -> int:
+    """Return a hash of an id as int64, the same in every process; never 0."""
+    return int.from_bytes(hashlib.blake2b(docid.encode(), digest_size=8).digest(), "little", signed=True) or 1
+
+
+@dataclass
 class TextCollator:
     """Tokenises texts without padding: token ids in one flat tensor, and tokens per text.
 
@@ -120,22 +211,20 @@ class TextCollator:
         taught: `Teacher.inputs` of another teacher, which is added to a batch; None without one.
     """
 
-    def __init__(
-        self,
-        encoder: NestedEncoder,
-        lengths: tuple[int, int],
-        taught: Callable[[Sequence[Text]], dict[str, Tensor]] | None = None,
-    ) -> None:
-        self.encoder = encoder
-        self.lengths = lengths
-        self.taught = taught
+    encoder: NestedEncoder
+    lengths: tuple[int, int]
+    taught: Callable[[Sequence[Text]], dict[str, Tensor]] | None = None
 
     def __call__(self, texts: Sequence[Text]) -> dict[str, Any]:
         prefixed = [(text.prefixed(self.encoder.config), text.is_query) for text in texts]
-        rows = token_rows(self.encoder, prefixed, self.lengths)
         taught = {} if self.taught is None else self.taught(texts)
-        return taught | {
-            "ids": torch.tensor([token for row in rows for token in row]),
-            "lengths": torch.tensor([len(row) for row in rows]),
-            "query_ids": [f"text {text.number}" for text in texts],
-        }
+        names = [f"text {text.number}" for text in texts]
+        return taught | flat(token_rows(self.encoder, prefixed, self.lengths)) | {"query_ids": names}
+
+
+def flat(rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Return `ids` [tokens], the token ids of several texts in one tensor, and `lengths` [texts], the tokens of each."""
+    return {
+        "ids": torch.tensor([token for row in rows for token in row]),
+        "lengths": torch.tensor([len(row) for row in rows]),
+    }

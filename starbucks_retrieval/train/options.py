@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.parsing import check_value
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.train.arguments import TrainArguments, integers
 from starbucks_retrieval.yaml_text import parse_yaml
@@ -148,21 +149,11 @@ def _other_option(word: str, options: type) -> dict[str, Any]:
         value = tuple(value)
     elif hint is float and type(value) is int:
         value = float(value)
-    if not _fits(value, hint):
-        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hint}")
+    try:
+        check_value(value, hint, name)
+    except UserError:
+        raise UserError(f"--objective_options {word}: {text!r} does not fit", f"it takes {hint}") from None
     return {name: value}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value of a YAML text has the type of an option."""
-    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in kinds
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(one, kinds[0]) for one in value)
-    if kinds:
-        return any(_fits(value, kind) for kind in kinds)
-    return isinstance(value, (int, float) if hint is float else hint)
 
 
 def _layer_pairs(text: str, num_layers: int) -> tuple[tuple[int, int], ...]:

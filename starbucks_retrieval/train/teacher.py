@@ -20,10 +20,10 @@ from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, check_same
 from starbucks_retrieval.store.floats import to_float32
 from starbucks_retrieval.store.locate import open_each_size
+from starbucks_retrieval.train.examples import Text, flat
 
 if TYPE_CHECKING:
     from starbucks_retrieval.train.arguments import TrainArguments
-    from starbucks_retrieval.train.examples import Text
 
 # Pooled outputs of token rows in chunks, as `TrainingModule.pooled_layers`.
 Pool = Callable[[NestedEncoder, list[list[int]], tuple[int, ...], torch.device], dict[int, Tensor]]
@@ -170,11 +170,7 @@ class Teacher:
         """Return what `vectors` needs of a batch: token ids and lengths, or stored embeddings."""
         if self.encoder is None:
             return {"teacher_vectors": torch.from_numpy(self._stored(texts))}
-        rows = self._rows(texts)
-        return {
-            "teacher_ids": torch.tensor([token for row in rows for token in row]),
-            "teacher_lengths": torch.tensor([len(row) for row in rows]),
-        }
+        return {f"teacher_{name}": values for name, values in flat(self._rows(texts)).items()}
 
     @torch.no_grad()
     def vectors(self, inputs: dict[str, Tensor], pool: Pool) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from starbucks_retrieval import NestedEncoder, UserError
 from starbucks_retrieval.data import open_corpus, open_groups, open_pairs
 from starbucks_retrieval.train.arrow_shard import ArrowShard
-from starbucks_retrieval.train.collator import Collator
 from starbucks_retrieval.train.data import TrainingSet
+from starbucks_retrieval.train.examples import Collator
 from starbucks_retrieval.train.module import excluded_passages
 
 

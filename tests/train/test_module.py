@@ -13,8 +13,7 @@ from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.losses.batch import Batch
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
 from starbucks_retrieval.models.batching import pad
-from starbucks_retrieval.train.collator import Collator
-from starbucks_retrieval.train.data import Example
+from starbucks_retrieval.train.examples import Collator, Example
 from starbucks_retrieval.train.module import Chunks, TrainingModule, excluded_passages
 
 SIZES = Sizes.parse("1:8,4:32")

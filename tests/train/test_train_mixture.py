@@ -13,8 +13,8 @@ from starbucks_retrieval import UserError
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import open_groups
 from starbucks_retrieval.train.__main__ import main
-from starbucks_retrieval.train.collator import Collator
-from starbucks_retrieval.train.data import Example, TrainingSet
+from starbucks_retrieval.train.data import TrainingSet
+from starbucks_retrieval.train.examples import Collator, Example
 from starbucks_retrieval.train.mixture import DataSet, MixtureArguments
 
 STEPS = "--max_steps 2 --save_strategy no"
