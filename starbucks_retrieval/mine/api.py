@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import logging
+import os
 import time
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.dry_run import Preview, duration, free_bytes
@@ -18,7 +20,7 @@ from starbucks_retrieval.data.run_reader import read_tag
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.leftovers import remove
-from starbucks_retrieval.locks import OutputLock
+from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.bm25 import LUCENE, bm25_engine
 from starbucks_retrieval.mine.candidates import (
@@ -28,13 +30,9 @@ from starbucks_retrieval.mine.candidates import (
     load_candidates,
     save_candidates,
 )
-from starbucks_retrieval.mine.output import check_output, log_counts
 from starbucks_retrieval.mine.rows import write_rows
 from starbucks_retrieval.mine.topics import Docids, read_topics
 from starbucks_retrieval.sizes import Sizes
-
-if TYPE_CHECKING:
-    from starbucks_retrieval.mine.teacher import Teacher
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ def mine(arguments: MineArguments, seed: int = 42) -> dict[str, Any]:
         raise UserError(f"--seed {seed} is below 0", "give 0 or more")
     plan = plan_mining(arguments)
     with OutputLock(arguments.output) as lock:
-        check_output(arguments.output, arguments.overwrite)  # another process may have written it since
+        _check_output(arguments)  # another process may have written it since
         return _mine(plan, seed, lock)
 
 
@@ -78,7 +76,11 @@ def _mine(plan: MinePlan, seed: int, lock: OutputLock) -> dict[str, Any]:
         remove(left)
     # Missing models and packages are reported before the corpus is read, which can take an hour.
     source = plan.source()
-    teacher = plan.teacher()
+    teacher = None
+    if arguments.teacher_name_or_path:
+        from starbucks_retrieval.mine.teacher import load_teacher
+
+        teacher = load_teacher(arguments)
     run = read_run(arguments.run) if arguments.run else {}
     group_scan, corpus_scan = scan(plan.groups, "groups"), scan(plan.corpus)
     docids = Docids(plan.corpus, corpus_scan)
@@ -98,12 +100,14 @@ def _mine(plan: MinePlan, seed: int, lock: OutputLock) -> dict[str, Any]:
         reused = cached is not None
         candidates = cached or source.search(topics, plan.corpus, docids, depth)
         if not reused:
-            save_candidates(plan.cache_folder, candidates, identity, plan.settings())
+            flags = dataclasses.asdict(arguments).items()
+            settings = {name: value for name, value in flags if name not in ("output_path", "overwrite")}
+            save_candidates(plan.cache_folder, candidates, identity, settings)
     del source  # a teacher may need the memory of its model
     choosing = time.monotonic()
     rows = (plan.groups, plan.corpus, topics, candidates, len(docids), teacher)
     counts, dropped = write_rows(arguments, seed, *rows, before_rename=lock.announce)
-    log_counts(arguments, counts)
+    _log_counts(arguments, counts)
     done = time.monotonic()
     return {
         "output": str(arguments.output),
@@ -127,6 +131,24 @@ def _mine(plan: MinePlan, seed: int, lock: OutputLock) -> dict[str, Any]:
     }
 
 
+def _log_counts(arguments: MineArguments, counts: Counter[str]) -> None:
+    """Log the warnings that the counts of `write_rows` give reason for."""
+    if counts["left_out"]:
+        log.warning("%d groups are left out: no text is known for any of their positives", counts["left_out"])
+    if counts["other_text"]:
+        log.warning(
+            "%d positives have another text in the corpus than in their group: is it the right corpus?",
+            counts["other_text"],
+        )
+    if counts["without_positive_score"] and (arguments.margin is not None or arguments.ratio is not None):
+        log.warning(
+            "--margin or --ratio did not apply to %d queries: none of their positives has a score (above 0, for --ratio)",
+            counts["without_positive_score"],
+        )
+    if counts["without_negatives"]:
+        log.warning("%d queries end without negatives", counts["without_negatives"])
+
+
 @dataclasses.dataclass(frozen=True)
 class MinePlan:
     """Inputs and outputs of one call of `mine`, checked as far as opening the files tells.
@@ -143,10 +165,6 @@ class MinePlan:
     corpus: Records[Passage]
     cache_folder: Path
 
-    def settings(self) -> dict[str, Any]:
-        """Return the flags that the candidates can depend on, which the path of the output is not."""
-        return {k: v for k, v in dataclasses.asdict(self.arguments).items() if k not in ("output_path", "overwrite")}
-
     def source(self) -> CandidateSource | None:
         """Open the model or the BM25 index that ranks passages; None for `--run`, which holds a ranking already.
 
@@ -154,18 +172,10 @@ class MinePlan:
             UserError: The model cannot be read, or the BM25 package is missing.
         """
         if self.arguments.model_name_or_path:
-            from starbucks_retrieval.mine.dense import DenseEngine
+            from starbucks_retrieval.mine.dense import BiEncoder
 
-            return DenseEngine(self.arguments)
+            return BiEncoder(self.arguments.model_name_or_path, self.arguments.model_size, self.arguments)
         return bm25_engine(self.arguments) if self.arguments.bm25 else None
-
-    def teacher(self) -> Teacher | None:
-        """Load the teacher, None without one. Raises UserError if it cannot be read."""
-        if not self.arguments.teacher_name_or_path:
-            return None
-        from starbucks_retrieval.mine.teacher import load_teacher
-
-        return load_teacher(self.arguments)
 
     def preview(self) -> Preview:
         """Return the lines and figures of `--dry_run`; nothing is written and no weights are read.
@@ -274,5 +284,17 @@ def plan_mining(arguments: MineArguments) -> MinePlan:
         UserError: The output exists or cannot be written, a file has the name of the cache folder, or there is no
             corpus, or more than one.
     """
-    check_output(arguments.output, arguments.overwrite)
+    _check_output(arguments)
     return MinePlan(arguments, *arguments.open_data(), candidates_folder(arguments.output))
+
+
+def _check_output(arguments: MineArguments) -> None:
+    """Raise UserError unless the output may be written; one that a killed run left may exist."""
+    output = arguments.output
+    if output.is_dir():
+        raise UserError(f"{output} is a folder", "name a file with --output_path")
+    if output.exists() and not arguments.overwrite and not left_by_killed_run(output, lock_of(output)):
+        raise UserError(f"{output} exists", "add --overwrite, or name another --output_path")
+    parent = next(parent for parent in output.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{output} cannot be written: {parent} is not a writable folder", "name another --output_path")

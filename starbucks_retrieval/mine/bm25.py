@@ -8,8 +8,6 @@ import itertools
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +172,13 @@ def pyserini_works() -> bool:
 
 def _import_pyserini() -> tuple[Any, Any]:
     """Pyserini's indexer and searcher."""
+    key = os.environ.get("OPENAI_API_KEY")
+    os.environ["OPENAI_API_KEY"] = key or "unused"  # Pyserini's import asks for one, which BM25 never uses
     try:
-        with _placeholder("OPENAI_API_KEY"):  # Pyserini's import asks for one, which BM25 never uses
-            from pyserini.index.lucene import LuceneIndexer
-            from pyserini.pyclass import autoclass
-            from pyserini.search.lucene import LuceneSearcher
+        from pyserini.index.lucene import LuceneIndexer
+        from pyserini.pyclass import autoclass
+        from pyserini.search.lucene import LuceneSearcher
+
         # Java logs to standard output, which is for results.
         level = autoclass("org.apache.logging.log4j.Level").ERROR
         autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
@@ -190,17 +190,8 @@ def _import_pyserini() -> tuple[Any, Any]:
             f"pyserini is installed but its Java does not work: {reason}",
             "install Java 21 and point JAVA_HOME at it, or take --bm25_backend bm25s",
         ) from None
-    return LuceneIndexer, LuceneSearcher
-
-
-@contextmanager
-def _placeholder(name: str) -> Iterator[None]:
-    """Set an environment variable for a while, unless it is set."""
-    before = os.environ.get(name)
-    os.environ[name] = before or "unused"
-    try:
-        yield
     finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+        del os.environ["OPENAI_API_KEY"]
+        if key is not None:
+            os.environ["OPENAI_API_KEY"] = key
+    return LuceneIndexer, LuceneSearcher

@@ -25,7 +25,9 @@ _SCORES = 2**25  # scores in memory at once
 
 
 class BiEncoder:
-    """An encoder of queries and passages at one size; layers above that size are not loaded.
+    """A model at one size, as a source of candidates and as a teacher; layers above that size are not loaded.
+
+    A search keeps the embeddings of all queries, those of one window of passages, and the candidates in memory.
 
     Args:
         name_or_path: Model folder or hub name.
@@ -107,38 +109,14 @@ class BiEncoder:
             raise UserError(f"embeddings of {label} hold NaN or infinity", "check the model and --dtype")
         return vectors
 
-
-def _distinct(items: Iterable[T]) -> tuple[list[T], np.ndarray]:
-    """The distinct items in order of first appearance, and the index of each item among them."""
-    index: dict[T, int] = {}
-    positions = [index.setdefault(item, len(index)) for item in items]
-    return list(index), np.array(positions, np.int64)
-
-
-class DenseEngine:
-    """Candidates by the inner products of a model's embeddings at one size.
-
-    Memory: the embeddings of all queries, those of one window of passages, and the candidates.
-
-    Args:
-        arguments: Flags that name the model, its size, device and precision.
-
-    Raises:
-        UserError: The model cannot be read, or lacks the size.
-    """
-
-    def __init__(self, arguments: MineArguments) -> None:
-        self.model = BiEncoder(arguments.model_name_or_path or "", arguments.model_size, arguments)
-
     @property
     def identity(self) -> dict[str, Any]:
         """The model, its size and all settings that change an embedding."""
-        encoder, size = self.model.encoder, self.model.size
-        config = encoder.config
+        encoder, config = self.encoder, self.encoder.config
         return {
             "engine": "model",
-            "fingerprint": encoder.fingerprint(max(size.layer, self.model.passage_size.layer)),
-            "size": pair_name(size, self.model.passage_size),
+            "fingerprint": encoder.fingerprint(max(self.size.layer, self.passage_size.layer)),
+            "size": pair_name(self.size, self.passage_size),
             "pooling": config.pooling,
             "normalize": config.normalize,
             "query_prefix": config.query_prefix,
@@ -146,13 +124,13 @@ class DenseEngine:
             "passage_field_separator": config.passage_field_separator,
             "query_max_len": encoder.max_length(True),
             "passage_max_len": encoder.max_length(False),
-            "dtype": precision.dtype_name(self.model.dtype, encoder.autocast_dtype),
+            "dtype": precision.dtype_name(self.dtype, encoder.autocast_dtype),
         }
 
     def search(self, topics: Topics, corpus: Records[Passage], docids: Docids, depth: int) -> Candidates:
         """Return the `depth` best passages of each topic, and the score of every positive."""
         found = Candidates.empty(topics, depth)
-        queries = self.model.queries(topics.texts, "queries")  # [topics, dim]
+        queries = self.queries(topics.texts, "queries")  # [topics, dim]
         topic_of_pair = topics.topic_of_pair()
         by_row = np.argsort(topics.rows, kind="stable")
         pair_rows = topics.rows[by_row]
@@ -160,7 +138,7 @@ class DenseEngine:
         for window in _windows(itertools.chain(corpus, topics.out_of_corpus)):
             stop = start + len(window)
             label = f"passages {start + 1} to {stop} of {len(docids) + len(topics.out_of_corpus)}"
-            vectors = self.model.passages(window, label)
+            vectors = self.passages(window, label)
             first, last = np.searchsorted(pair_rows, (start, stop))
             for pairs in np.array_split(by_row[first:last], max(1, (last - first) // 8192)):
                 positives = vectors[topics.rows[pairs] - start]
@@ -177,7 +155,7 @@ class DenseEngine:
     ) -> None:
         """Merge the passages [window, dim] at rows from `start` into the candidates, not yet sorted."""
         depth = found.rows.shape[1]
-        device = self.model.encoder.device
+        device = self.encoder.device
         passages = torch.from_numpy(vectors).to(device).T  # [dim, window]
         height = max(1, _SCORES // (len(vectors) + depth))
         for top in range(0, len(queries), height):
@@ -196,6 +174,13 @@ class DenseEngine:
             old = np.take_along_axis(found.rows[block], np.minimum(positions, depth - 1), 1)
             found.rows[block] = np.where(positions < depth, old, positions - depth + start)
             found.scores[block] = torch.gather(scores, 1, torch.from_numpy(positions).to(device)).cpu().numpy()
+
+
+def _distinct(items: Iterable[T]) -> tuple[list[T], np.ndarray]:
+    """The distinct items in order of first appearance, and the index of each item among them."""
+    index: dict[T, int] = {}
+    positions = [index.setdefault(item, len(index)) for item in items]
+    return list(index), np.array(positions, np.int64)
 
 
 def _windows(passages: Iterator[Passage]) -> Iterator[list[Passage]]:

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,12 +50,7 @@ def choose_negatives(
     scores: np.ndarray,
     positives: np.ndarray,
     lowest: float | None,
-    *,
-    window: tuple[int, int],
-    margin: float | None,
-    ratio: float | None,
-    count: int,
-    sampling: Literal["random", "top"],
+    arguments: MineArguments,
     rng: np.random.Generator,
     is_duplicate: Callable[[int], bool],
 ) -> tuple[np.ndarray, Counter[str]]:
@@ -68,14 +63,11 @@ def choose_negatives(
         rows: [depth], corpus rows, best first, -1 after the last.
         scores: [depth].
         positives: Rows that are never chosen.
-        lowest: The lowest score of a positive; None if unknown, and then `margin` and `ratio` drop nothing.
-        window: First and last rank to choose from, counted from 1 after removing the positives.
-        margin: Keep scores up to `lowest - margin`.
-        ratio: Keep scores up to `ratio * lowest`; drops nothing unless `lowest` is above 0.
-        count: Number of negatives at most.
-        sampling: random draws among the remaining candidates; top takes the best.
+        lowest: The lowest score of a positive. If it is unknown, margin and ratio drop nothing; nor does a ratio of a
+            score that is not above 0.
+        arguments: The flags of the filters.
         rng: Generator of the random draws.
-        is_duplicate: Called with rows in the order of drawing, until `count` negatives are found.
+        is_duplicate: Called with rows in the order of drawing, until there are enough negatives.
 
     Returns:
         Ascending positions in `rows`, and how many candidates each filter dropped.
@@ -84,27 +76,26 @@ def choose_negatives(
     listed = np.flatnonzero(rows >= 0)
     ranked = listed[~np.isin(rows[listed], positives)]
     dropped["positives"] = len(listed) - len(ranked)
-    inside = ranked[window[0] - 1 : window[1]]
+    first, last = arguments.window
+    inside = ranked[first - 1 : last]
     dropped["range"] = len(ranked) - len(inside)
-    if margin is not None and lowest is not None:
-        inside = _up_to(lowest - margin, inside, scores, dropped, "margin")
-    if ratio is not None and lowest is not None and lowest > 0:
-        inside = _up_to(ratio * lowest, inside, scores, dropped, "ratio")
+    limits: dict[str, float] = {}
+    if arguments.margin is not None and lowest is not None:
+        limits["margin"] = lowest - arguments.margin
+    if arguments.ratio is not None and lowest is not None and lowest > 0:
+        limits["ratio"] = arguments.ratio * lowest
+    for name, limit in limits.items():
+        kept = inside[scores[inside] <= limit]
+        dropped[name], inside = len(inside) - len(kept), kept
     chosen: list[int] = []
-    for position in rng.permutation(inside) if sampling == "random" else inside:
-        if len(chosen) == count:
+    for position in rng.permutation(inside) if arguments.sampling == "random" else inside:
+        if len(chosen) == arguments.num_negatives:
             break
         if is_duplicate(int(rows[position])):
             dropped["duplicates"] += 1
         else:
             chosen.append(int(position))
     return np.array(sorted(chosen), np.int64), dropped
-
-
-def _up_to(limit: float, positions: np.ndarray, scores: np.ndarray, dropped: Counter[str], name: str) -> np.ndarray:
-    kept = positions[scores[positions] <= limit]
-    dropped[name] = len(positions) - len(kept)
-    return kept
 
 
 def word_set(passage: Passage) -> frozenset[str]:
@@ -208,19 +199,8 @@ class _RowMaker:
             found = word_set(self.passages[row])
             return any(near_duplicates(found, other, self.arguments.duplicate_threshold) for other in positive_words)
 
-        chosen, dropped = choose_negatives(
-            rows,
-            scores,
-            positive_rows,
-            self._lowest(positive_scores),
-            window=self.arguments.window,
-            margin=self.arguments.margin,
-            ratio=self.arguments.ratio,
-            count=self.arguments.num_negatives,
-            sampling=self.arguments.sampling,
-            rng=query_generator(self.seed, group.query_id),
-            is_duplicate=is_duplicate,
-        )
+        lowest, rng = self._lowest(positive_scores), query_generator(self.seed, group.query_id)
+        chosen, dropped = choose_negatives(rows, scores, positive_rows, lowest, self.arguments, rng, is_duplicate)
         self.dropped.update(dropped)
         self.counts.update(queries=1, negatives=len(chosen), without_negatives=int(not len(chosen)))
         row: dict[str, Any] = {

@@ -187,8 +187,6 @@ def load_teacher(arguments: MineArguments) -> Teacher:
 def _load_teacher(name: str, arguments: MineArguments) -> Teacher:
     from transformers import AutoConfig
 
-    from starbucks_retrieval.models.loading import explain_load_errors
-
     with explain_load_errors(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if any(architecture.endswith("ForSequenceClassification") for architecture in config.architectures or ()):

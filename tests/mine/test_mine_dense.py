@@ -16,7 +16,8 @@ from .conftest import id_row, opened, write_jsonl
 
 def engine(model, tmp_path, **changes):
     settings = {"dataset_path": "g", "output_path": str(tmp_path / "o.jsonl"), "dtype": "fp32", **changes}
-    return dense.DenseEngine(MineArguments(model_name_or_path=str(model), **settings))
+    arguments = MineArguments(model_name_or_path=str(model), **settings)
+    return BiEncoder(str(model), arguments.model_size, arguments)
 
 
 def reference(queries, passages, docids, depth):
@@ -94,10 +95,10 @@ def test_scores_are_those_of_the_python_api(tiny_bert, tmp_path, collection, mon
 
 def test_only_the_layers_asked_for_are_loaded(tiny_bert, tmp_path):
     miner = engine(tiny_bert, tmp_path, size="2:8")
-    assert miner.model.encoder.num_layers == 2
+    assert miner.encoder.num_layers == 2
     whole = engine(tiny_bert, tmp_path)
-    assert whole.model.size == Size(4, 32)
-    assert miner.identity["fingerprint"] == whole.model.encoder.fingerprint(2)
+    assert whole.size == Size(4, 32)
+    assert miner.identity["fingerprint"] == whole.encoder.fingerprint(2)
     assert miner.identity != engine(tiny_bert, tmp_path, size="2:16").identity
 
 
@@ -125,6 +126,6 @@ def test_a_size_out_of_reach_is_refused(tiny_bert, tmp_path, size, message):
 def test_embeddings_that_are_no_numbers_are_refused(tiny_bert, tmp_path, collection):
     (topics, corpus, docids), _ = collection
     miner = engine(tiny_bert, tmp_path)
-    next(miner.model.encoder.backbone.parameters()).data.fill_(float("nan"))
+    next(miner.encoder.backbone.parameters()).data.fill_(float("nan"))
     with pytest.raises(UserError, match="queries hold NaN"):
         miner.search(topics, corpus, docids, 3)

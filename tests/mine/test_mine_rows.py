@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.data import Passage
+from starbucks_retrieval.mine import MineArguments
 from starbucks_retrieval.mine.rows import choose_negatives, near_duplicates, query_generator, word_set
 
 ROWS = np.array([10, 11, 12, 13, 14, 15, -1, -1])
@@ -13,16 +14,10 @@ SCORES = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, -np.inf, -np.inf], np.float32)
 
 
 def chosen(positives=(), lowest=None, seed=1, duplicates=(), **changes):
-    settings = {"window": (1, 8), "margin": None, "ratio": None, "count": 8, "sampling": "top", **changes}
-    places, dropped = choose_negatives(
-        ROWS,
-        SCORES,
-        np.array(positives, int),
-        lowest,
-        rng=query_generator(seed, "q"),
-        is_duplicate=lambda row: row in duplicates,
-        **settings,
-    )
+    files = {"dataset_path": "groups", "run": "bm25.trec", "output_path": "rows.jsonl"}
+    arguments = MineArguments(**files, depth=8, **{"num_negatives": 8, "sampling": "top", **changes})
+    rng, is_duplicate = query_generator(seed, "q"), lambda row: row in duplicates
+    places, dropped = choose_negatives(ROWS, SCORES, np.array(positives, int), lowest, arguments, rng, is_duplicate)
     return ROWS[places].tolist(), {name: count for name, count in dropped.items() if count}
 
 
@@ -35,9 +30,9 @@ def test_a_positive_is_never_taken():
 
 
 def test_ranks_are_counted_from_1_without_the_positives():
-    assert chosen(window=(2, 3)) == ([11, 12], {"range": 4})
-    assert chosen(window=(2, 3), positives=[10, 12]) == ([13, 14], {"positives": 2, "range": 2})
-    assert chosen(window=(7, 8)) == ([], {"range": 6})
+    assert chosen(range="2:3") == ([11, 12], {"range": 4})
+    assert chosen(range="2:3", positives=[10, 12]) == ([13, 14], {"positives": 2, "range": 2})
+    assert chosen(range="7:8") == ([], {"range": 6})
 
 
 def test_margin_keeps_scores_up_to_the_positive_minus_it():
@@ -60,18 +55,18 @@ def test_both_limits_hold_together():
 
 
 def test_a_duplicate_gives_its_place_to_the_next():
-    assert chosen(count=3, duplicates=[10, 12]) == ([11, 13, 14], {"duplicates": 2})
-    taken, dropped = chosen(count=3, duplicates=[10, 12], sampling="random")
+    assert chosen(num_negatives=3, duplicates=[10, 12]) == ([11, 13, 14], {"duplicates": 2})
+    taken, dropped = chosen(num_negatives=3, duplicates=[10, 12], sampling="random")
     assert len(taken) == 3 and not {10, 12} & set(taken)
     assert dropped.get("duplicates", 0) <= 2
 
 
 def test_top_takes_the_best_and_random_any_in_the_order_of_rank():
-    assert chosen(count=2)[0] == [10, 11]
-    draws = [chosen(count=2, sampling="random", seed=seed)[0] for seed in range(40)]
+    assert chosen(num_negatives=2)[0] == [10, 11]
+    draws = [chosen(num_negatives=2, sampling="random", seed=seed)[0] for seed in range(40)]
     assert {row for draw in draws for row in draw} == {10, 11, 12, 13, 14, 15}
     assert all(draw == sorted(draw) for draw in draws)
-    assert draws == [chosen(count=2, sampling="random", seed=seed)[0] for seed in range(40)]
+    assert draws == [chosen(num_negatives=2, sampling="random", seed=seed)[0] for seed in range(40)]
 
 
 def test_random_choices_depend_on_seed_and_query():

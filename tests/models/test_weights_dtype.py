@@ -16,7 +16,7 @@ from starbucks_retrieval import NestedEncoder, Size, UserError
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main as encode_main
 from starbucks_retrieval.mine import MineArguments
-from starbucks_retrieval.mine.dense import DenseEngine
+from starbucks_retrieval.mine.dense import BiEncoder
 from starbucks_retrieval.models.backends.selection import open_backend
 from starbucks_retrieval.store import open_store
 from starbucks_retrieval.store.layout import read_manifest
@@ -119,7 +119,7 @@ def test_mine_uses_it(tiny_bert, tmp_path):
             device="cpu",
             **flags,
         )
-        return DenseEngine(arguments)
+        return BiEncoder(arguments.model_name_or_path, arguments.model_size, arguments)
 
     half, whole = engine(weights_dtype="bfloat16"), engine(dtype="bf16")
     assert (half.identity["dtype"], whole.identity["dtype"]) == ("bfloat16", "bf16")
