@@ -229,7 +229,8 @@ def main() -> None:
     settings = flags.parse_args()
 
     from starbucks_retrieval import NestedEncoder
-    from starbucks_retrieval.demo.pipeline import Backbone, minilm
+    from starbucks_retrieval.demo.api import minilm
+    from starbucks_retrieval.demo.pipeline import Backbone
 
     base = Backbone.open(minilm())
     encoder = NestedEncoder.from_pretrained(base.path, device="cpu")

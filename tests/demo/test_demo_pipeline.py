@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starbucks_retrieval.demo import LONG
-from starbucks_retrieval.demo.training import steps_for
+from starbucks_retrieval.demo.pipeline import steps_for
 
 
 def test_the_number_of_training_steps_follows_the_speed_within_bounds():
