@@ -7,14 +7,13 @@ import itertools
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from starbucks_retrieval.cli import format_number, log, progress
-from starbucks_retrieval.clock import now
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.data import Passage, Query
 from starbucks_retrieval.devices import default_batch_tokens
 from starbucks_retrieval.encode import EncodeArguments
@@ -58,47 +57,26 @@ def slowdown(repetitions: Sequence[Sequence[float]]) -> float:
     return statistics.median(statistics.median(times) / max(min(times), 1e-9) for times in repetitions)
 
 
-@dataclass(frozen=True)
-class Quiet:
-    """The state of the machine while times were measured.
+def busy_reason(slow: float, load: float | None, cores: int) -> str | None:
+    """Return why measured times are unreliable; None if nothing suggests that they are.
 
-    Attributes:
-        slowdown: The median ratio of a text's median time to its shortest.
+    Args:
+        slow: The `slowdown` of the measurement.
         load: The mean number of processes that want to run in the last minute; None where the system does not tell.
         cores: Cores that this process may use.
     """
-
-    slowdown: float
-    load: float | None
-    cores: int
-
-    @property
-    def busy(self) -> str | None:
-        """Why the times are unreliable; None if nothing suggests that they are."""
-        reasons = []
-        if self.slowdown > SLOWDOWN:
-            reasons.append(f"a repetition takes {self.slowdown:.1f} times the least one")
-        if self.load is not None and self.load > LOAD * self.cores:
-            reasons.append(f"{self.load:.1f} processes want to run on {self.cores} cores")
-        return ", and ".join(reasons) or None
+    reasons = []
+    if slow > SLOWDOWN:
+        reasons.append(f"a repetition takes {slow:.1f} times the least one")
+    if load is not None and load > LOAD * cores:
+        reasons.append(f"{load:.1f} processes want to run on {cores} cores")
+    return ", and ".join(reasons) or None
 
 
 def machine_load() -> tuple[float | None, int]:
     """Return the load average of the last minute, None if unknown, and the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return (os.getloadavg()[0] if hasattr(os, "getloadavg") else None), cores
-
-
-def time_left(query_seconds: Sequence[float], queries: int, passage_seconds: Sequence[float], rounds: int) -> float:
-    """Return the seconds that all measurements will take.
-
-    Args:
-        query_seconds: Seconds of one query at each layer.
-        queries: Number of queries.
-        passage_seconds: Seconds of one round over all passages at each layer.
-        rounds: How often everything is repeated.
-    """
-    return rounds * (queries * sum(query_seconds) + sum(passage_seconds))
 
 
 def bytes_of(sizes: Sequence[Size]) -> dict[str, dict[str, float]]:
@@ -186,7 +164,7 @@ def measure_costs(
         runtime.embed(encoder.tokenize([text], length), sizes[layer], max_tokens=max_tokens)
         return clock() - began
 
-    def passage_lap(layer: int) -> float:
+    def passage_lap(rows: list[list[int]], layer: int) -> float:
         began = clock()
         runtime.embed(rows, sizes[layer], max_tokens=max_tokens)
         return clock() - began
@@ -194,28 +172,21 @@ def measure_costs(
     log.info("timing %d queries and %d passages at %d layers", len(texts), len(rows), len(layers))
     for text in texts[:_WARM]:
         warm = [query_lap(text, layer) for layer in layers]
-    seconds = time_left(warm, len(texts), [passage_lap(layer) for layer in layers], _ROUNDS)
+    seconds = _ROUNDS * (len(texts) * sum(warm) + sum(passage_lap(rows, layer) for layer in layers))
     log.info("timing takes about %.0f s", max(1, seconds))
-    of_queries: dict[int, list[list[float]]] = {layer: [[] for _ in texts] for layer in layers}
-    turns = list(itertools.product(range(len(texts)), range(_ROUNDS), layers))
-    for number, _, layer in progress(turns, len(turns), "queries", "timing queries", every=10):
-        of_queries[layer][number].append(query_lap(texts[number], layer))
-    of_passages: dict[int, list[float]] = {layer: [] for layer in layers}
-    rounds = list(itertools.product(range(_ROUNDS), layers))
-    for _, layer in progress(rounds, len(rounds), "rounds", "timing passages", every=10):
-        of_passages[layer].append(passage_lap(layer) / len(rows))
+    of_queries = _take_turns(query_lap, texts, layers, "queries", "timing queries")
+    of_passages = _take_turns(passage_lap, [rows], layers, "rounds", "timing passages")
     costs = {
-        layer: {"query_ms": _ms(least(of_queries[layer])), "passage_ms": _ms(min(of_passages[layer]))}
+        layer: {"query_ms": _ms(least(of_queries[layer])), "passage_ms": _ms(min(of_passages[layer][0]) / len(rows))}
         for layer in layers
     }
     for layer, cost in costs.items():
         milliseconds = (format_number(value, 3) for value in cost.values())
         log.info("layer %d: %s ms a query alone, %s ms a passage in batches", layer, *milliseconds)
-    machine = Quiet(slowdown([times for laps in of_queries.values() for times in laps]), load, cores)
-    if machine.busy:
-        log.warning(
-            "the machine is busy: %s\n  try: measure again when it is quiet; the times are too long", machine.busy
-        )
+    slow = slowdown([times for laps in of_queries.values() for times in laps])
+    busy = busy_reason(slow, load, cores)
+    if busy:
+        log.warning("the machine is busy: %s\n  try: measure again when it is quiet; the times are too long", busy)
     return costs, {
         "runtime": runtime.name,
         "device": str(encoder.device),
@@ -224,11 +195,22 @@ def measure_costs(
         "passages": len(rows),
         "tokens_per_passage": round(statistics.mean(map(len, rows)), 1),
         "repetitions": _ROUNDS,
-        "slowdown": round(machine.slowdown, 2),
+        "slowdown": round(slow, 2),
         "load": None if load is None else round(load, 2),
         "cores": cores,
-        "busy": machine.busy,
+        "busy": busy,
     }
+
+
+def _take_turns(
+    lap: Callable[[Any, int], float], items: Sequence[Any], layers: Sequence[int], units: str, label: str
+) -> dict[int, list[list[float]]]:
+    """Return the times of every item at each layer, [items, repetitions]; layers take turns, so that all see one machine."""
+    times: dict[int, list[list[float]]] = {layer: [[] for _ in items] for layer in layers}
+    turns = list(itertools.product(range(len(items)), range(_ROUNDS), layers))
+    for number, _, layer in progress(turns, len(turns), units, label, every=10):
+        times[layer][number].append(lap(items[number], layer))
+    return times
 
 
 def search_costs(
@@ -239,7 +221,6 @@ def search_costs(
     *,
     max_memory: int,
     seed: int,
-    clock: Callable[[], float] = now,
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     """Measure how long exact search takes for a query alone at each dim, with the vectors in memory if they fit.
 
@@ -250,7 +231,6 @@ def search_costs(
         depth: Passages per query.
         max_memory: Bytes for vectors.
         seed: Draws the queries.
-        clock: Returns seconds.
 
     Returns:
         {size: {"search_ms": …, "search_ms_per_million": …}}: milliseconds over these passages, the median over queries
@@ -271,9 +251,9 @@ def search_costs(
         held.hold(max_memory // 2)
 
         def lap(query: np.ndarray, held: EmbeddingStore = held) -> float:
-            began = clock()
+            began = now()
             list(exact_search(query[None], held, depth, max_memory=max_memory))
-            return clock() - began
+            return seconds_since(began)
 
         lap(vectors[0, :dim])
         seconds = least([[lap(vector[:dim]) for _ in range(_ROUNDS)] for vector in vectors])
