@@ -22,7 +22,7 @@ from starbucks_retrieval.report.columns import (
     measure_key,
 )
 from starbucks_retrieval.report.findings import preflight_warnings, unlike_training
-from starbucks_retrieval.report.seeds import add_seed, average_seeds
+from starbucks_retrieval.report.merging import add_seed, average_seeds
 from starbucks_retrieval.sizes import Size, pair_name
 
 # Two stages may add the same numbers in another order. No table shows so small a difference.
