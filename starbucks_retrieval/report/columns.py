@@ -82,6 +82,7 @@ class MethodResults:
             the passages.
         seeds: Its cells of several seeds by column and size, where `cells` has their means.
         gold: The gold scores of sets of pairs, by set, where the cosines of its pairs are kept.
+        origins: The file of each cell; of several seeds, that of the first.
     """
 
     label: str
@@ -90,6 +91,7 @@ class MethodResults:
     pairs: dict[tuple[Column, Size, Size], float] = field(default_factory=dict)
     seeds: dict[tuple[Column, Size | None], list[Cell]] = field(default_factory=dict)
     gold: dict[str, dict[str, float]] = field(default_factory=dict)
+    origins: dict[tuple[Column, Size | None], str] = field(default_factory=dict)
 
     def add_pairs(self, cells: Iterable[Cell]) -> list[Cell]:
         """Add the scores of two layers at one dim, where a column has several of a dim, and return their cells."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -11,10 +10,9 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
-from starbucks_retrieval.metrics.results import Cell, Results, read_results, sets_of_parts
+from starbucks_retrieval.metrics.results import Cell, Results, read_results
 from starbucks_retrieval.report.columns import (
     Column,
-    Cost,
     MethodResults,
     ReportSizes,
     choose_report_sizes,
@@ -22,12 +20,8 @@ from starbucks_retrieval.report.columns import (
     measure_key,
 )
 from starbucks_retrieval.report.findings import preflight_warnings, unlike_training
-from starbucks_retrieval.report.merging import add_seed, average_seeds
+from starbucks_retrieval.report.merging import add_cell, add_costs, add_seed, average_parts, average_seeds
 from starbucks_retrieval.sizes import Size, pair_name
-
-# Two stages may add the same numbers in another order. No table shows so small a difference.
-_TOLERANCE = 1e-6
-_COSTS = ("query_ms", "passage_ms", "bytes_per_passage")
 
 
 @dataclass(frozen=True)
@@ -110,8 +104,8 @@ def read_inputs(
     """
     if not specs:
         raise UserError("no result file is given", "name files that evaluate, sts, transfer or grid wrote: --input")
-    methods, origins = dict[str, MethodResults](), dict[tuple[str, Column, Size | None], str]()
-    sources, left_out, listed, unknown = list[Source](), 0, set[Size](), dict[str, list[set[Size]]]()
+    methods, sources, left_out = dict[str, MethodResults](), list[Source](), 0
+    listed, unknown = set[Size](), dict[str, list[set[Size]]]()
     notes, warnings, training = list[str](), list[str](), list(models)
     for spec in specs:
         path, parts = _read_file(str(spec))
@@ -122,7 +116,7 @@ def read_inputs(
             left_out += sum(id(cell) not in kept for cell in part.cells)
             method.gold |= part.more.get("gold") or {}
             for cell in shown:
-                (add_seed if seeds else _add_cell)(method, cell, path, origins)
+                (add_seed if seeds else add_cell)(method, cell, path)
             notes += [note for note in _layer_notes(part.label, shown) if note not in notes]
             sizes = {cell.size for cell in shown if cell.size is not None}
             if part.layout == "list":
@@ -134,11 +128,11 @@ def read_inputs(
                 training.append((part.label, trained))
             sources.append(Source(part.label, part.kind, path, file_digest(path), part.more))
         if len(parts) == 1:
-            notes += _add_costs(methods[parts[0].label], parts[0].more, path)
+            notes += add_costs(methods[parts[0].label], parts[0].more, path)
     _check_measures(measures, methods.values())
     unlike, budgets = unlike_training(training)
     notes += [note for method in methods.values() for note in average_seeds(method)]
-    notes += [*_average_parts([*methods.values()]), *budgets]
+    notes += [*average_parts([*methods.values()]), *budgets]
     merged = [method for method in methods.values() if method.cells]
     if not merged:
         raise UserError("the result files hold no figure that a table could show", "measure something first")
@@ -173,30 +167,6 @@ def _guess_list(files: Sequence[set[Size]]) -> set[Size]:
     if min(len(layers), len(dims)) > 1 and len(together) == len(layers) * len(dims):
         return set()
     return set().union(*(sizes for sizes in files if not is_grid(sizes)))
-
-
-def _average_parts(methods: Sequence[MethodResults]) -> list[str]:
-    """Replace the parts of a data set (CQADupStack's forums) by their mean, and return a note about each.
-
-    The mean is missing where a method lacks a part that another method has.
-    """
-    notes = []
-    for name, parts in sets_of_parts(column.dataset for method in methods for column, _ in method.cells).items():
-        if len(parts) < 2:
-            continue
-        notes.append(f"{name} is the mean over {len(parts)} data sets: {', '.join(parts)}.")
-        for method in methods:
-            keys = [(column.measure, size) for column, size in method.cells if column.dataset in parts]
-            for measure, size in dict.fromkeys(keys):
-                cells = [method.cells.pop((Column(part, measure), size), None) for part in parts]
-                present = [cell for cell in cells if cell is not None]
-                for part in parts:
-                    method.seeds.pop((Column(part, measure), size), None)
-                complete = len(present) == len(cells)
-                value = sum(cell.value for cell in present) / len(parts) if complete else math.nan
-                count = sum(cell.count for cell in present)
-                method.cells[Column(name, measure), size] = Cell(name, measure, size, value, count)
-    return notes
 
 
 def _read_file(spec: str) -> tuple[str, list[Results]]:
@@ -237,65 +207,3 @@ def _layer_notes(label: str, cells: Iterable[Cell]) -> list[str]:
     listed = ", ".join(pair_name(*pair) for pair in sorted(pairs))
     text = f"{label}: sizes are those of the queries; their passages are of another depth (queries/passages): {listed}."
     return [text] if pairs else []
-
-
-def _add_cell(
-    method: MethodResults, cell: Cell, path: str, origins: dict[tuple[str, Column, Size | None], str]
-) -> None:
-    """Add a cell to a method. NaN gives way to a number, and a cell with values of single queries replaces its equal."""
-    column = Column(cell.dataset, cell.measure)
-    known = method.cells.get((column, cell.size))
-    origin = (method.label, column, cell.size)
-    if known is None or (math.isnan(known.value) and not math.isnan(cell.value)):
-        method.cells[column, cell.size] = cell
-        origins[origin] = path
-        return
-    if math.isnan(cell.value):
-        return
-    known_at, at = (pair_name(one.size, one.passage_size) if one.size else "" for one in (known, cell))
-    if abs(known.value - cell.value) > _TOLERANCE or known.count != cell.count or known_at != at:
-        raise UserError(
-            f"{method.label}: {cell.dataset} {cell.measure}{known_at and f' at {known_at}'} is {known.value:.6f} over "
-            f"{known.count} in {origins[origin]}, but {cell.value:.6f} over {cell.count}"
-            f"{(at and known_at != at and f' at {at}') or ''} in {path}",
-            "give the files different labels (LABEL=path), or leave one out",
-        )
-    if cell.values and not known.values:  # significance is tested over single queries
-        method.cells[column, cell.size] = cell
-        origins[origin] = path
-
-
-def _add_costs(method: MethodResults, more: Mapping[str, Any], path: str) -> list[str]:
-    """Add the costs of a file of one method. Timings differ from run to run, so those of the first file count."""
-    found = read_costs(more, path)
-    ignored = found.keys() & method.costs.keys()
-    method.costs = found | method.costs
-    return [f"Costs of {method.label} in {path} are ignored where an earlier file has them."] if ignored else []
-
-
-def read_costs(more: Mapping[str, Any], path: str) -> dict[Size, Cost]:
-    """Return the `costs` of a result file by size.
-
-    Args:
-        more: The keys of the file besides its cells.
-        path: The file, for messages.
-
-    Raises:
-        UserError: A size or a number cannot be read.
-
-    Example:
-        >>> read_costs({"costs": {"6:128": {"query_ms": 2}}}, "grid.json")
-        {Size(layer=6, dim=128): Cost(query_ms=2.0, passage_ms=None, bytes_per_passage=None)}
-    """
-    try:
-        return {
-            Size.parse(size): Cost(*(_positive_or_none(record.get(name)) for name in _COSTS))
-            for size, record in (more.get("costs") or {}).items()
-        }
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, UserError) as error:
-        raise UserError(f"{path}: damaged costs: {type(error).__name__}: {error}", "measure again") from None
-
-
-def _positive_or_none(value: Any) -> float | None:
-    number = math.nan if value is None else float(value)
-    return number if math.isfinite(number) and number > 0 else None
