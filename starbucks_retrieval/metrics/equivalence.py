@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.significance import QueryValues, adjust, paired_values
+from starbucks_retrieval.metrics.significance import QueryValues, adjust, are_equal, paired_values
 
 _HALVINGS = 60  # of the level of an interval, which find a p-value to 1e-16
 
@@ -39,13 +39,9 @@ class Equivalence(NamedTuple):
 
 
 class Difference(ABC):
-    """A difference of two systems that has confidence limits.
+    """A difference of two systems that has confidence limits."""
 
-    Attributes:
-        value: The first system less the second.
-    """
-
-    value: float
+    value: float  # the first system less the second
 
     @abstractmethod
     def limits(self, alpha: float) -> tuple[float, float]:
@@ -156,21 +152,17 @@ class CorrelationDifference(Difference):
         (low1, high1), (low2, high2) = (
             (math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)) for r in (self.first, self.second)
         )
-        shared, sign = 2 * self._shared(), math.copysign(1, reach)
+        shared, sign = 0.0, math.copysign(1, reach)  # twice the correlation of the two correlations
+        if (between := self.between) is not None:
+            r, s = self.first, self.second
+            covariance = (between - r * s / 2) * (1 - r**2 - s**2 - between**2) + between**3
+            shared = 2 * (covariance / ((1 - r**2) * (1 - s**2)))
 
         def width(one: float, other: float) -> float:
             return sign * math.sqrt(max(0.0, one**2 + other**2 - shared * one * other))
 
         below = width(self.first - low1, high2 - self.second)
         return self.value - below, self.value + width(high1 - self.first, self.second - low2)
-
-    def _shared(self) -> float:
-        """Return the correlation of the two correlations."""
-        r, s, between = self.first, self.second, self.between
-        if between is None:
-            return 0.0
-        covariance = (between - r * s / 2) * (1 - r**2 - s**2 - between**2) + between**3
-        return covariance / ((1 - r**2) * (1 - s**2))
 
 
 def mean_difference(
@@ -247,10 +239,7 @@ def _by_seed(values: QueryValues | Sequence[QueryValues]) -> Sequence[QueryValue
 
 
 def _error(differences: np.ndarray) -> float:
-    # Equal differences have no variance; what rounding leaves of it is none.
-    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
-        return 0.0
-    return float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    return 0.0 if are_equal(differences) else float(differences.std(ddof=1)) / math.sqrt(len(differences))
 
 
 def _crossed_error(differences: np.ndarray) -> tuple[float, float]:
@@ -305,6 +294,5 @@ def verdict(found: Equivalence, alpha: float = 0.05) -> str:
 def check_margin(margin: float) -> None:
     """Raise UserError unless a margin of equivalence is a positive number."""
     if not 0 < margin < math.inf:
-        raise UserError(
-            f"a margin of {margin:g} leaves no room for a difference", "name the largest one that does not matter: 0.01"
-        )
+        problem = f"a margin of {margin:g} leaves no room for a difference"
+        raise UserError(problem, "name the largest one that does not matter: 0.01")

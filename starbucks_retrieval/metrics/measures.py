@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -158,8 +158,11 @@ def score(qrels: Qrels, run: Run, measures: Iterable[Measure]) -> Scores:
                 # The reciprocal of a rank beyond the cutoff is below that of the cutoff itself.
                 found = cutoff is None or metric.value * (cutoff + 0.5) > 1
                 per_query[name][metric.query_id] = float(metric.value) if found else 0.0
-    for batch in _batches(qrels) if by_others else ():
-        ranked = {query_id: _by_rank(run[query_id]) for query_id in batch if run.get(query_id)}
+    query_ids = list(qrels) if by_others else []
+    for start in range(0, len(query_ids), _BATCH):
+        names = query_ids[start : start + _BATCH]
+        batch = {name: {docid: max(grade, 0) for docid, grade in qrels[name].items()} for name in names}
+        ranked = {name: _by_rank(run[name]) for name in names if run.get(name)}
         for metric in _compute(by_others, batch, ranked):
             per_query[str(metric.measure)][metric.query_id] = float(metric.value)
     return Scores({str(measure): mean(measure, per_query[str(measure)].values()) for measure in measures}, per_query)
@@ -211,25 +214,15 @@ def _split_by_tool(measures: list[Measure]) -> tuple[dict[Measure, list[tuple[st
 def _compute(measures: list[Measure], qrels: Qrels, run: Run) -> list[Metric]:
     import ir_measures
 
+    names = " ".join(map(str, measures))
     try:
         return list(ir_measures.iter_calc(measures, qrels, run))
     except ZeroDivisionError:
         # The measure Accuracy divides by the number of results that are not relevant.
-        names = " ".join(map(str, measures))
         raise UserError(f"ir-measures divides by zero in one of {names}", "leave out Accuracy") from None
     except subprocess.CalledProcessError:
         # gdeval, a Perl script, computes ERR and the exponential nDCG; it reads only numeric query ids.
-        names = " ".join(map(str, measures))
         raise UserError(f"the program behind {names} rejects this run", "leave out ERR and exp-log2 measures") from None
-
-
-def _batches(qrels: Qrels) -> Iterator[dict[str, dict[str, int]]]:
-    query_ids = list(qrels)
-    for start in range(0, len(query_ids), _BATCH):
-        yield {
-            query_id: {docid: max(grade, 0) for docid, grade in qrels[query_id].items()}
-            for query_id in query_ids[start : start + _BATCH]
-        }
 
 
 def _all_finite(ranking: Mapping[str, float]) -> dict[str, float]:

@@ -91,7 +91,11 @@ def paired_test(
     if not differences.any():
         return SignificanceResult(test, 0.0, 1.0, count, (0.0, 0.0) if test == "bootstrap" else None)
     if test == "t":
-        return SignificanceResult(test, mean, _t(first, second), count)
+        from scipy.stats import ttest_rel
+
+        # The t-value of equal differences is infinite.
+        p_value = 0.0 if are_equal(differences) else float(ttest_rel(first, second).pvalue)
+        return SignificanceResult(test, mean, p_value, count)
     rng, batch = np.random.default_rng(seed), max(1, _ELEMENTS // count)
     if test == "randomization":
         return SignificanceResult(test, mean, _sign_flips(differences, rng, batch, resamples), count)
@@ -258,14 +262,9 @@ def paired_values(ours: QueryValues, theirs: QueryValues) -> tuple[np.ndarray, n
     return first, second
 
 
-def _t(first: np.ndarray, second: np.ndarray) -> float:
-    from scipy.stats import ttest_rel
-
-    differences = first - second
-    # Equal differences have no variance, so the t-value is infinite. What rounding leaves of it is no evidence.
-    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
-        return 0.0
-    return float(ttest_rel(first, second).pvalue)
+def are_equal(differences: np.ndarray) -> bool:
+    """Return whether differences [queries] have no variance; what rounding leaves of it is no evidence."""
+    return bool(np.ptp(differences) <= 1e-12 * np.abs(differences).max())
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator, batch: int, resamples: int) -> float:
@@ -284,10 +283,9 @@ def _bootstrap(
 
     options = {"n_resamples": resamples, "batch": batch, "vectorized": True, "method": "percentile", "rng": rng}
     drawn = bootstrap(columns, statistic, paired=len(columns) > 1, **options)
-    below, above = (
-        int(np.sum(side)) for side in (drawn.bootstrap_distribution <= 0, drawn.bootstrap_distribution >= 0)
-    )
-    p_value = min(1.0, 2 * (1 + min(below, above)) / (1 + resamples))
+    found = drawn.bootstrap_distribution
+    tail = min(int(np.sum(found <= 0)), int(np.sum(found >= 0)))
+    p_value = min(1.0, 2 * (1 + tail) / (1 + resamples))
     return p_value, (float(drawn.confidence_interval.low), float(drawn.confidence_interval.high))
 
 
