@@ -124,7 +124,7 @@ def test_mine_uses_it(tiny_bert, tmp_path):
     half, whole = engine(weights_dtype="bfloat16"), engine(dtype="bf16")
     assert (half.identity["dtype"], whole.identity["dtype"]) == ("bfloat16", "bf16")
     assert half.identity["fingerprint"] == whole.identity["fingerprint"]
-    found, expected = (one.model.queries(["w1 w2", "w5"], "queries") for one in (half, whole))
+    found, expected = (one.queries(["w1 w2", "w5"], "queries") for one in (half, whole))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * np.abs(expected).max())
     with pytest.raises(UserError, match="not computed in fp32"):
         engine(weights_dtype="bfloat16", dtype="fp32")
