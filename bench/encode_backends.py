@@ -17,8 +17,9 @@ import common
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.demo import SHORT
+from starbucks_retrieval.demo.api import minilm
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
-from starbucks_retrieval.demo.pipeline import Backbone, Measurement, minilm
+from starbucks_retrieval.demo.pipeline import Backbone, Measurement
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.backends.base import Backend
 from starbucks_retrieval.models.backends.drift import drift
