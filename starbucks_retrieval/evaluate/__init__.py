@@ -94,14 +94,8 @@ def evaluate(arguments: EvaluateArguments, comparison: ComparisonArguments | Non
     for target in (arguments.per_query, arguments.output):
         _check_target(target)
     if arguments.answers is not None:
-        sets = [_answered(arguments, given_measures)]
         given_measures = given_measures or parse_measures(ANSWER_MEASURES)
-    elif arguments.corpus is not None:
-        raise UserError("--corpus belongs to --answers", "drop it, or name the answers")
-    elif not arguments.qrels:
-        raise UserError("--qrels is missing", "name the judgements, or --answers and --corpus; see --help")
-    else:
-        sets = open_sets(arguments.qrels, arguments.split, arguments.queries)
+    sets = _judgements(arguments, given_measures)
     paths = run_paths(arguments.run, sets)
     _check_names(paths, sets, arguments)
     judged_sets = [SetResult(one.name, one.source, len(one.qrels), preflight_qrels(one.qrels)) for one in sets]
@@ -140,20 +134,25 @@ def evaluate(arguments: EvaluateArguments, comparison: ComparisonArguments | Non
     return evaluation
 
 
-def _answered(arguments: EvaluateArguments, measures: Sequence[Any] | None) -> JudgedSet:
-    """Judge the results of the runs by the answers that the passages contain."""
+def _judgements(arguments: EvaluateArguments, measures: Sequence[Any] | None) -> list[JudgedSet]:
+    """Read the judgements, or judge the results of the runs by the answers that the passages contain."""
+    answers, corpus = arguments.answers, arguments.corpus
+    if answers is None:
+        if corpus is not None:
+            raise UserError("--corpus belongs to --answers", "drop it, or name the answers")
+        if not arguments.qrels:
+            raise UserError("--qrels is missing", "name the judgements, or --answers and --corpus; see --help")
+        return open_sets(arguments.qrels, arguments.split, arguments.queries)
     if arguments.qrels:
         raise UserError("--qrels and --answers both judge the passages", "give one of them")
-    answers, corpus = str(arguments.answers), arguments.corpus
     if corpus is None:
         raise UserError("--answers needs the texts of the passages", "name the collection that was searched: --corpus")
-    cutoffs = [measure.params.get("cutoff", math.inf) for measure in measures or parse_measures(ANSWER_MEASURES)]
-    depth = None if max(cutoffs) == math.inf else int(max(cutoffs))
     known = read_answers(answers)
-    found = judge_by_answers(
-        (open_run(path.path).results for path in run_paths(arguments.run, [])), known, corpus, depth
-    )
-    return JudgedSet(set_name(answers), answers, found, None)
+    deepest = max(measure.params.get("cutoff", math.inf) for measure in measures or ())
+    runs = (open_run(path.path).results for path in run_paths(arguments.run, []))
+    depth = None if deepest == math.inf else int(deepest)
+    found = judge_by_answers(runs, known, corpus, depth)
+    return [JudgedSet(set_name(answers), answers, found, None)]
 
 
 def _check_names(paths: Sequence[RunPath], sets: Sequence[JudgedSet], arguments: EvaluateArguments) -> None:

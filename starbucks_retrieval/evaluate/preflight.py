@@ -152,11 +152,9 @@ def _cut_off(run: Run, qrels: Qrels, missing: set[str], query_order: Sequence[st
 
 def _unjudged(run: Run, qrels: Qrels) -> Finding | None:
     unjudged = [query_id for query_id in run if query_id not in qrels]
-    if not unjudged:
-        return None
     what = f"{len(unjudged)} of {len(run)} queries in the run are not judged and count for nothing: {_list(unjudged)}"
     remedy = "nothing to do if the qrels judge a part of the topics; otherwise check the qrels and --split"
-    return Finding("unjudged_queries", what, remedy, len(unjudged), _sample(unjudged), False)
+    return _finding("unjudged_queries", what, remedy, unjudged)
 
 
 def _non_finite(run: Run) -> Finding | None:
@@ -166,50 +164,42 @@ def _non_finite(run: Run) -> Finding | None:
         if not np.isfinite(sum(ranking.values()))  # any NaN or infinity survives a sum
     }
     bad = {query_id: count for query_id, count in bad.items() if count}
-    if not bad:
-        return None
     total = sum(bad.values())
     what = f"{total} scores in {len(bad)} queries are NaN or infinite and rank below every other: {_list(bad)}"
     remedy = "encode again: a vector overflowed; try --dtype fp32 or --store_dtype float32"
-    return Finding("non_finite_scores", what, remedy, total, _sample(bad), True)
+    return _finding("non_finite_scores", what, remedy, bad, True, total)
 
 
 def _tied(tops: Tops) -> Finding | None:
     # NaN and infinite scores are equal to trec_eval, and another finding.
     scores = {query_id: [score for score, _ in top if np.isfinite(score)] for query_id, top in tops.items()}
     tied = [query_id for query_id, top in scores.items() if len(set(top)) < len(top)]
-    if not tied:
-        return None
     # Half-precision scores tie often and shift a measure by thousandths; without distinct scores there is no ranking.
     flat = sum(len(top) > 1 and top[0] == top[-1] for top in scores.values())
     what = f"{len(tied)} of {len(tops)} queries have tied scores in the top {TOP}, ordered by docid: {_list(tied)}"
     remedy = "write scores with more digits; tools that break ties differently give other figures"
     if 2 * flat > len(tops):
         what += f"; in {flat} of them all scores are equal"
-    return Finding("tied_scores", what, remedy, len(tied), _sample(tied), 2 * flat > len(tops))
+    return _finding("tied_scores", what, remedy, tied, 2 * flat > len(tops))
 
 
 def _misranked(run: Run, misranked: Sequence[str]) -> Finding | None:
-    if not misranked:
-        return None
     what = (
         f"in {len(misranked)} of {len(run)} queries the rank column contradicts the scores, which count here as in "
         f"trec_eval: {_list(misranked)}"
     )
     remedy = "if the ranks are right, write scores that fall with the rank; tools that read ranks give other figures"
     serious = len(misranked) >= COMMON * len(run)
-    return Finding("misranked_queries", what, remedy, len(misranked), _sample(misranked), serious)
+    return _finding("misranked_queries", what, remedy, misranked, serious)
 
 
 def _scattered(run: Run, scattered: Sequence[str]) -> Finding | None:
-    if not scattered:
-        return None
     what = (
         f"the results of {len(scattered)} of {len(run)} queries are in more than one place of the file and are "
         f"merged: {_list(scattered)}"
     )
     remedy = "nothing to do if parts of one corpus were searched separately; otherwise two runs were joined by mistake"
-    return Finding("scattered_queries", what, remedy, len(scattered), _sample(scattered), False)
+    return _finding("scattered_queries", what, remedy, scattered)
 
 
 def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
@@ -246,13 +236,11 @@ def _hubs(tops: Tops, qrels: Qrels, documents: int) -> Finding | None:
     remedy = "read them: text without content (drop them from the corpus), or a size that was not trained"
     if any(score > 1.01 for top in tops.values() for score, _ in top[:1]):  # not cosines
         remedy = "read them: text without content, or a vector of huge norm; drop them, or train with --normalize"
-    return Finding("hub_documents", what, remedy, len(hubs), _sample(hubs), True)
+    return _finding("hub_documents", what, remedy, hubs, True)
 
 
 def _identical(run: Run, tops: Tops) -> Finding | None:
     same = [query_id for query_id, ranking in run.items() if query_id in ranking]
-    if not same:
-        return None
     what = f"{len(same)} of {len(run)} queries retrieve a document of their own id: {_list(same)}"
     # A query that is a document finds itself first. Where both are only numbered from 1, that document may have any rank.
     found_first = sum(any(docid == query_id for _, docid in tops[query_id][:SELF_RANK]) for query_id in same)
@@ -260,7 +248,7 @@ def _identical(run: Run, tops: Tops) -> Finding | None:
     remedy = "use --remove_identical_ids if queries are documents of the corpus (ArguAna, Quora)"
     if not serious:
         remedy += "; else nothing to do: the ids only coincide"
-    return Finding("identical_ids", what, remedy, len(same), _sample(same), serious)
+    return _finding("identical_ids", what, remedy, same, serious)
 
 
 def _other_corpus(run: Run, qrels: Qrels) -> Finding | None:
@@ -275,21 +263,24 @@ def _other_corpus(run: Run, qrels: Qrels) -> Finding | None:
 
 def _negative(qrels: Qrels) -> Finding | None:
     below = [query_id for query_id, grades in qrels.items() if min(grades.values(), default=0) < 0]
-    if not below:
-        return None
     count = sum(grade < 0 for query_id in below for grade in qrels[query_id].values())
     what = f"{count} grades in {len(below)} of {len(qrels)} judged queries are negative and count as not relevant"
     remedy = "nothing to do: trec_eval does the same, and treats them as not judged in Bpref and infAP"
-    return Finding("negative_grades", what, remedy, count, _sample(below), False)
+    return _finding("negative_grades", what, remedy, below, count=count)
 
 
 def _nothing_relevant(qrels: Qrels) -> Finding | None:
     without = [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) <= 0]
-    if not without:
-        return None
     what = f"{len(without)} of {len(qrels)} judged queries have no relevant document and score 0: {_list(without)}"
     remedy = "nothing to do to compare runs; the means of trec_eval include them too"
-    return Finding("nothing_relevant", what, remedy, len(without), _sample(without), False)
+    return _finding("nothing_relevant", what, remedy, without)
+
+
+def _finding(
+    kind: str, what: str, remedy: str, ids: Collection[str], serious: bool = False, count: int | None = None
+) -> Finding | None:
+    """Return a finding about some queries or documents, None if there are none; `count` if it is not their number."""
+    return Finding(kind, what, remedy, len(ids) if count is None else count, _sample(ids), serious) if ids else None
 
 
 def _sample(ids: Iterable[str]) -> tuple[str, ...]:
