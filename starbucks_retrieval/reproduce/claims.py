@@ -9,17 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starbucks_retrieval.metrics.equivalence import (
-    CorrelationDifference,
-    Difference,
-    MeanDifference,
-    adjust_equivalence,
-    correlation_difference,
-    mean_difference,
-    verdict,
-)
-from starbucks_retrieval.metrics.results import Cell
-from starbucks_retrieval.metrics.significance import adjust, fisher_z, williams_t
+from starbucks_retrieval.metrics.equivalence import Difference, adjust_equivalence, mean_difference, verdict
+from starbucks_retrieval.metrics.significance import adjust
+from starbucks_retrieval.reproduce.comparisons import Pair, make_pair, seed_values
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import Key, RowScores, SeedScore
 from starbucks_retrieval.reproduce.schema import Claim, rescale
@@ -29,7 +21,6 @@ CONFIRMED: Literal["confirmed"] = "confirmed"
 NOT_CONFIRMED: Literal["not confirmed"] = "not confirmed"
 NOT_TESTABLE: Literal["not testable here"] = "not testable here"
 _ALPHA = 0.05
-_CORRELATIONS = ("spearman", "pearson")
 
 
 @dataclass(frozen=True)
@@ -51,56 +42,10 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """The scores of two rows on a set at a size, with those of each seed."""
-
-    one: Cell
-    other: Cell
-    ours: list[SeedScore]
-    theirs: list[SeedScore]
-
-    @property
-    def is_correlation(self) -> bool:
-        return self.one.measure in _CORRELATIONS
-
-    def difference(self) -> Difference | None:
-        """Return the difference over queries or pairs and seeds; None if the values of queries are missing."""
-        from scipy.stats import pearsonr, spearmanr
-
-        ours, theirs = _values(self.ours), _values(self.theirs)
-        if not self.is_correlation:
-            return mean_difference(ours, theirs) if ours and theirs else None
-        between = None
-        if ours and theirs:
-            cosines = np.mean(ours, axis=0), np.mean(theirs, axis=0)
-            between = float((spearmanr if self.one.measure == "spearman" else pearsonr)(*cosines).statistic)
-        mine, other = ([score.value for score in side] for side in (self.ours, self.theirs))
-        return correlation_difference(mine, other, self.one.count, between)
-
-    @property
-    def p_value(self) -> float:
-        """The two-tailed p-value of no difference."""
-        found = self.difference()
-        if isinstance(found, MeanDifference):
-            return found.p_value
-        if not isinstance(found, CorrelationDifference):
-            return math.nan
-        if found.between is None:
-            return fisher_z(found.first, found.count, found.second, found.count)[1]
-        return williams_t(found.first, found.second, found.between, found.count)[1]
-
-
-def _values(scores: Sequence[SeedScore]) -> list[np.ndarray]:
-    """Return the values of each seed; nothing if one has none."""
-    found = [score.values for score in scores if score.values is not None]
-    return found if len(found) == len(scores) else []
-
-
-@dataclass(frozen=True)
 class _Differences:
     """The scores that two rows have in common, and their p-values after Holm's correction."""
 
-    pairs: list[_Pair]
+    pairs: list[Pair]
     p_values: list[float]
 
     @property
@@ -160,11 +105,11 @@ def _judge(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Seq
 
 
 def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
-    by_set: dict[str, list[_Pair]] = {}
+    by_set: dict[str, list[Pair]] = {}
     tests: list[tuple[str, Difference]] = []
     for pair in found.pairs:
         name = f"{pair.one.dataset} {pair.one.size if pair.is_correlation else pair.one.measure}"
-        if (difference := pair.difference()) is not None:
+        if (difference := pair.difference) is not None:
             by_set.setdefault(name, []).append(pair)
             if pair.is_correlation:
                 tests.append((name, difference))
@@ -189,7 +134,7 @@ def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
 
 def _query_means(sides: Sequence[Sequence[SeedScore]]) -> list[np.ndarray]:
     """Return the mean of each query's values over the sizes, for each seed."""
-    return [np.mean(values, axis=0) for values in zip(*map(_values, sides))]
+    return [np.mean(values, axis=0) for values in zip(*map(seed_values, sides))]
 
 
 def _judge_gain(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str, str]]) -> Verdict:
@@ -229,23 +174,11 @@ def _differences(
     keys: list[Key] = [
         (name, measure, size, deep and Size(deep.layer, size.dim)) for name, measure in wanted for size in chosen
     ]
-    pairs = [_pair(claim, plan, scores, key) for key in keys if key in ours and key in theirs]
+    pairs = [make_pair(plan.table, claim.row, claim.than, scores, key) for key in keys if key in ours and key in theirs]
     pairs = [pair for pair in pairs if math.isfinite(pair.one.value) and math.isfinite(pair.other.value)]
     if not pairs:
         return f"{claim.row} and {claim.than} have no score in common at {_name({'sets': sets, 'sizes': sizes})}."
     return _Differences(pairs, adjust([pair.p_value for pair in pairs], "holm"))
-
-
-def _pair(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], key: Key) -> _Pair:
-    """Return two scores with those of as many seeds of both rows; one without training is the same for all seeds."""
-    sides = [
-        scores[name].by_seed.get(key) or [SeedScore.of(scores[name].cells[key])] for name in (claim.row, claim.than)
-    ]
-    trained = {row.name for row in plan.table.rows if row.train}
-    counts = [len(side) for side, name in zip(sides, (claim.row, claim.than)) if name in trained]
-    seeds = min(counts, default=1)
-    ours, theirs = ((side * seeds)[:seeds] for side in sides)
-    return _Pair(scores[claim.row].cells[key], scores[claim.than].cells[key], ours, theirs)
 
 
 def _name(part: Mapping[Any, Sequence[str]]) -> str:

@@ -8,9 +8,9 @@ from starbucks_retrieval.cli.tables import escape_markdown
 from starbucks_retrieval.metrics.measures import measure_of
 from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import AVERAGE, Column, MethodResults, mean_or_none, measure_name
-from starbucks_retrieval.report.comparisons import SignificanceMarks
 from starbucks_retrieval.report.layouts import mark_best
-from starbucks_retrieval.report.tables import Block, Heading, Table, TableCell, TableRow
+from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Table, TableCell, TableRow
+from starbucks_retrieval.reproduce.comparisons import compare_rows
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import RowScores
 from starbucks_retrieval.reproduce.schema import MEAN, Row, Score, rescale
@@ -46,8 +46,7 @@ class _Maker:
         self.columns = shown_columns(plan)
         self.rows = plan.table.rows
         self.methods = {row.name: _method(row, scores.get(row.name)) for row in self.rows}
-        self.marks = SignificanceMarks(self.methods.get(plan.table.baseline), "none")
-        self.tests = self.marks.compare([*self.methods.values()], self.columns, [*plan.sizes])
+        self.tests = compare_rows(plan.table, scores, self.columns, [*plan.sizes])
         self.published = {
             (score.row, score.set, measure_of(score.measure), _scaled(score, plan)): score
             for score in plan.table.published
@@ -130,7 +129,7 @@ class _Maker:
             cells = []
             for column in self._with_average():
                 value = mean_or_none([self._value(row, column, size) for size in sizes])
-                cells.append(TableCell(value, comparison=self.tests.get((column, only), {}).get(row.label or row.name)))
+                cells.append(TableCell(value, comparison=self._comparison(row, column, only)))
             published = [self._published(row, column, at) for column in self._with_average()]
             rows += self._rows(row, cells, published)
         return Block(title, mark_best(rows))
@@ -140,7 +139,7 @@ class _Maker:
         rows = []
         for row in self.rows:
             values = [self._value(row, column, size) for size in sizes]
-            tests = [self.tests.get((column, size), {}).get(row.label or row.name) for size in sizes]
+            tests = [self._comparison(row, column, size) for size in sizes]
             cells = [TableCell(value, comparison=test) for value, test in zip(values, tests)]
             cells.append(TableCell(mean_or_none(values)))
             published = [self._published(row, column, at) for at in (*map(str, sizes), MEAN)]
@@ -163,6 +162,10 @@ class _Maker:
             return method.value(column, size)
         return mean_or_none([method.value(one, size) for one in self.columns if one.measure == column.measure])
 
+    def _comparison(self, row: Row, column: Column, size: Size | None) -> CellComparison | None:
+        """Return the test of a score against the baseline's; None for a mean over sizes or sets, and without a test."""
+        return self.tests.found.get((column, size), {}).get(row.label or row.name) if size else None
+
     def _published(self, row: Row, column: Column, at: str) -> Score | None:
         return self.published.get((row.name, column.dataset, column.measure, at))
 
@@ -176,7 +179,7 @@ class _Maker:
                 f"{self.plan.scale.full}, stands for the same part of the paper's {full}."
             )
         if self.plan.table.baseline and not averages:
-            notes += self.marks.notes()
+            notes += self.tests.notes
         seeds = {count for row in self.scores.values() for count in row.seeds.values()}
         if max(seeds, default=1) > 1:
             spread = max((value for row in self.scores.values() for value in row.spread.values()), default=0.0)

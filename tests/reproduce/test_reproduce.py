@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.metrics.equivalence import mean_difference
 from starbucks_retrieval.metrics.results import Cell, read_results
+from starbucks_retrieval.metrics.significance import paired_test
 from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run, sentence_transformers
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.claims import judge
+from starbucks_retrieval.reproduce.comparisons import compare_rows
 from starbucks_retrieval.reproduce.jobs import LIBRARY
-from starbucks_retrieval.reproduce.layout import make_table
+from starbucks_retrieval.reproduce.layout import make_table, shown_columns
 from starbucks_retrieval.reproduce.made import make_data
 from starbucks_retrieval.reproduce.results import RowScores, SeedScore, check_queries, collect
 from starbucks_retrieval.sizes import Size
@@ -309,7 +314,7 @@ def test_verdicts_come_from_declared_comparisons(tmp_path, kind, ours, theirs, v
 
 
 @pytest.mark.parametrize(("noise", "verdict"), [(0.001, "confirmed"), (0.1, "not confirmed")])
-def test_claims_are_tested_over_seeds_too(tmp_path, noise, verdict):
+def test_claims_and_asterisks_are_tested_over_seeds_too(tmp_path, noise, verdict):
     path = tmp_path / "claim.yaml"
     path.write_text(TABLE.replace("bare}\n", "bare, train: {retrieval: {preset: full-msmarco}}}\n", 1))
     plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
@@ -321,6 +326,46 @@ def test_claims_are_tested_over_seeds_too(tmp_path, noise, verdict):
             shifts = (noise * (seed + number) % (3 * noise) for seed in range(3))
             one.by_seed[key] = [SeedScore(mean.value + shift, mean.values + shift) for shift in shifts]
     assert judge(plan, scores, [("MS MARCO", "RR@10")])[0].verdict == verdict
+    table = make_table(plan, "t", scores, {})
+    marks = [line.cells[0].sign for block in table.blocks for line in block.rows if line.name == "SRL"]
+    assert marks == ["*" if verdict == "confirmed" else ""] * 2
+    (note,) = [note for note in table.notes if "differs from bare" in note]
+    assert "t-test over queries and 3 seeds (2 comparisons), as for the verdicts about claims" in note
+    found = compare_rows(plan.table, scores, shown_columns(plan), [*plan.sizes]).found
+    for (column, size), by_row in found.items():
+        key = (column.dataset, column.measure, size, None)
+        ours, theirs = ([seed.values for seed in scores[name].by_seed[key]] for name in ("SRL", "bare"))
+        expected = mean_difference(ours, theirs)
+        assert (by_row["SRL"].p, by_row["SRL"].interval) == (expected.p_value, expected.interval())
+        means = [np.mean(side, axis=0) for side in (ours, theirs)]
+        assert paired_test(*means).p_value < by_row["SRL"].p  # over queries alone, more would be significant
+
+
+def test_a_table_of_one_seed_is_marked_by_the_paired_t_test_over_queries(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text(TABLE)
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    scores = {"SRL": row("SRL", {"1:2": 0.6, "6:48": 0.5}), "bare": row("bare", {"1:2": 0.5, "6:48": 0.5})}
+    noisy = scores["bare"].cells["MS MARCO", "RR@10", Size(6, 48), None].values
+    noisy.update({query: value + 0.1 * (-1) ** number for number, (query, value) in enumerate(noisy.items())})
+    table = make_table(plan, "t", scores, {})
+    lines = [line for block in table.blocks for line in block.rows if line.name == "SRL"]
+    assert [line.cells[0].sign for line in lines] == ["*", ""]
+    ours, theirs = (scores[name].cells["MS MARCO", "RR@10", Size(6, 48), None].values for name in ("bare", "SRL"))
+    assert lines[1].cells[0].comparison.p == pytest.approx(paired_test(ours, theirs).p_value)
+    assert "paired t-test over queries (2 comparisons)" in " ".join(table.notes)
+
+
+def test_scores_without_those_of_queries_have_no_mark_and_a_note(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text(TABLE)
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    scores = {"SRL": row("SRL", {"1:2": 0.6}), "bare": row("bare", {"1:2": 0.5})}
+    cells = scores["bare"].cells
+    cells.update({key: dataclasses.replace(cell, values=None) for key, cell in cells.items()})
+    notes = " ".join(make_table(plan, "t", scores, {}).notes)
+    assert "Not tested, and so without a mark: 1 comparisons, because a figure comes without" in notes
+    assert "differs from" not in notes
 
 
 def test_correlations_over_the_same_pairs_are_compared_as_dependent(tmp_path):
@@ -338,6 +383,8 @@ def test_correlations_over_the_same_pairs_are_compared_as_dependent(tmp_path):
         scores = {name: correlated(name, value, keep) for name, value in (("SRL", 0.7), ("bare", 0.705))}
         found = judge(plan, scores, [("STS-B", "spearman")])[0]
         assert found.verdict == expected, found
+        name = "Williams' test" if keep else "Fisher's z"
+        assert name in " ".join(make_table(plan, "t", scores, {}).notes)
 
 
 def test_a_gain_compares_two_parts_of_a_table(tmp_path):
