@@ -211,13 +211,13 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
 
 def test_tables_of_the_study_measure_the_models_of_its_first_one():
     trained = {}
-    for name in ("cpu", "zero-shot", "sts", "same-time"):
+    for name in ("cpu", "sts", "same-time"):  # not zero-shot, whose models are trained in fp32
         path = find_table(f"study/{name}")
         table = read_table(path)
         scale = dataclasses.replace(read_scale("cpu", table, path), child=False)
         jobs = make_plan(table, scale, 2, Path("nowhere")).jobs()
         trained[name] = {job.id: job.flags for job in jobs if job.stage in ("fit", "train")}
-    assert trained["zero-shot"].keys() | trained["same-time"].keys() <= trained["cpu"].keys()
+    assert trained["same-time"].keys() <= trained["cpu"].keys()
     added = [flags["preset"] for job, flags in trained["sts"].items() if job not in trained["cpu"]]
     assert added == ["separate-sts"] * 12  # six sizes, two seeds
 
