@@ -22,6 +22,7 @@ from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
 from starbucks_retrieval.models.backends import drift as drift_module
 from starbucks_retrieval.models.backends import graph as graphs
 from starbucks_retrieval.models.backends import graph_cache, onnx, openvino, selection
+from starbucks_retrieval.models.backends.base import GraphBackend
 from starbucks_retrieval.models.backends.drift import drift, kept_drift
 from starbucks_retrieval.models.backends.graph import CONVERTIBLE, EmbeddingGraph, PooledLayersGraph
 from starbucks_retrieval.models.backends.onnx import write_onnx
@@ -121,7 +122,7 @@ def test_fewer_sizes_and_no_rows_are_accepted_and_an_unknown_layer_is_refused(op
 
 
 def test_a_layer_left_out_of_the_conversion_is_refused(encoder):
-    runtime = onnx.OnnxBackend(encoder, Sizes.parse("2:8"), session=None)
+    runtime = GraphBackend("onnx-fp32", encoder, Sizes.parse("2:8"), runner=None)
     with pytest.raises(UserError, match="onnx-fp32 was opened for layers 2, not for layer 1"):
         runtime.embed(token_rows(5), Sizes.parse("1:8"), max_tokens=100)
 

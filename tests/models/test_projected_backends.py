@@ -58,17 +58,19 @@ def assert_equals_torch(runtime, encoder, sizes=SIZES):
         np.testing.assert_allclose(found[size], expected, atol=1e-5)
 
 
-class TorchGraph(GraphBackend):
-    """The graph that other back ends convert, run by torch."""
+def torch_graph(encoder):
+    """Return the graph that other back ends convert, run by torch."""
+    graph = PooledLayersGraph(encoder, graph_layers(SIZES))
 
-    def runner(self):
-        graph = PooledLayersGraph(self._encoder, graph_layers(SIZES))
-        return lambda *inputs: [pooled.detach().numpy() for pooled in graph(*map(torch.from_numpy, inputs))]
+    def run(*inputs):
+        return [pooled.detach().numpy() for pooled in graph(*map(torch.from_numpy, inputs))]
+
+    return GraphBackend("torch", encoder, SIZES, lambda: run)
 
 
 def test_the_graph_projects_every_layer(encoder):
-    assert_equals_torch(TorchGraph("torch", encoder, SIZES), encoder)
-    assert_equals_torch(TorchGraph("torch", encoder, SIZES), encoder, Sizes.parse("0:4,2:8"))
+    assert_equals_torch(torch_graph(encoder), encoder)
+    assert_equals_torch(torch_graph(encoder), encoder, Sizes.parse("0:4,2:8"))
 
 
 @pytest.mark.slow  # converting takes seconds
@@ -146,7 +148,7 @@ def test_layer_0_alone_is_looked_up_without_a_conversion(encoder, monkeypatch, n
 
 
 def test_layer_0_beside_others_runs_the_graph_only_where_it_is_needed(encoder):
-    runtime = onnx.OnnxBackend(encoder, SIZES, session=None)
+    runtime = GraphBackend("onnx-fp32", encoder, SIZES, runner=None)
     assert_equals_torch(runtime, encoder, Sizes.parse("0:8"))
     assert graph_layers(SIZES) == (1, 2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -62,7 +61,7 @@ class FigureCache(Protocol):
         ...
 
 
-class GraphBackend(ABC):
+class GraphBackend:
     """A back end whose static graph returns the pooled outputs of the layers it was made for.
 
     Pooling and projections are part of the graph; cutting to the dim and normalising are done here. Layer 0 is not part
@@ -72,18 +71,24 @@ class GraphBackend(ABC):
         name: See `Backend`.
         encoder: The encoder whose graph it is.
         sizes: The sizes that can be embedded. The graph returns their `graph_layers`.
+        runner: Returns the graph as a function for one thread: int64 ids and mask [batch, tokens] → pooled outputs
+            [batch, hidden].
         kept: Keeps figures that are measured on the graph, for the next start; None: nothing does.
     """
 
-    def __init__(self, name: str, encoder: NestedEncoder, sizes: Sizes, kept: FigureCache | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        encoder: NestedEncoder,
+        sizes: Sizes,
+        runner: Callable[[], GraphFunction],
+        kept: FigureCache | None = None,
+    ) -> None:
         self.name = name
+        self.runner = runner
         self.kept = kept
         self._encoder = encoder
         self._sizes = sizes
-
-    @abstractmethod
-    def runner(self) -> GraphFunction:
-        """Return a function for one thread: int64 ids and mask [batch, tokens] → pooled outputs [batch, hidden]."""
 
     @torch.no_grad()
     def embed(
@@ -105,16 +110,17 @@ class GraphBackend(ABC):
         run = self.runner()
         normalize = self._encoder.config.normalize
         for batch in progress(batches, len(batches), "batches", label) if label else batches:
-            pooled = self._run_graph(run, [rows[i] for i in batch])
+            outputs = run_on(run, pad([rows[i] for i in batch], self._encoder.pad_id))
+            pooled = {layer: torch.from_numpy(found) for layer, found in zip(graph_layers(self._sizes), outputs)}
             for size in sizes:
                 if size.layer:
                     results[size][batch] = embedding(pooled[size.layer], size.dim, normalize).numpy()
         return results
 
-    def _run_graph(self, run: GraphFunction, rows: TokenRows) -> dict[int, torch.Tensor]:
-        padded = pad(rows, self._encoder.pad_id)
-        outputs = run(padded["input_ids"].numpy(), padded["attention_mask"].numpy())
-        return {layer: torch.from_numpy(output) for layer, output in zip(graph_layers(self._sizes), outputs)}
+
+def run_on(run: GraphFunction, batch: dict[str, torch.Tensor]) -> Sequence[np.ndarray]:
+    """Return the outputs of a graph for a padded batch, as `pad` returns it on the CPU."""
+    return run(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
 
 
 def graph_layers(sizes: Sizes) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import truncated_view
-from starbucks_retrieval.models.backends.base import GraphFunction, TokenRows
+from starbucks_retrieval.models.backends.base import GraphFunction, TokenRows, run_on
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.models.cutting import cut_projections, with_projections
 from starbucks_retrieval.models.encoder import NestedEncoder
@@ -227,20 +227,6 @@ def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: TokenRow
             f"{backend} gives embeddings whose mean cosine with torch's is {mean:.2f}",
             "stay with fp32, or give more calibration texts of the kind that are encoded",
         )
-
-
-def run_on(run: GraphFunction, batch: dict[str, Tensor]) -> Sequence[np.ndarray]:
-    """Return the outputs of a converted graph for a padded batch.
-
-    Args:
-        run: The converted graph.
-        batch: `input_ids` and `attention_mask`, int64 [batch, tokens] on the CPU, as `pad` returns them.
-
-    Returns:
-        One float32 array for each of the graph's `outputs`, in their order: [batch, hidden], or [batch, dim] of an
-        `EmbeddingGraph`.
-    """
-    return run(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
 
 
 def _random_batches(encoder: NestedEncoder) -> list[dict[str, Tensor]]:

@@ -64,25 +64,7 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
         (folder / _FILE).write_bytes(content)
 
     session = KeptGraph("onnx", graph, None).open(lambda: onnx_bytes(graph), save, open_saved)
-    return OnnxBackend(encoder, sizes, session)
-
-
-class OnnxBackend(GraphBackend):
-    """A session of ONNX Runtime, which any number of threads can use at once.
-
-    Args:
-        encoder: The encoder, on the CPU.
-        sizes: The sizes that the session was opened for.
-        session: An onnxruntime.InferenceSession of the `PooledLayersGraph` of the sizes' `graph_layers`.
-    """
-
-    def __init__(self, encoder: NestedEncoder, sizes: Sizes, session: Any) -> None:
-        super().__init__("onnx-fp32", encoder, sizes)
-        self._session = session
-
-    def runner(self) -> GraphFunction:
-        """Return the session as a function of token ids and mask."""
-        return runner(self._session)
+    return GraphBackend("onnx-fp32", encoder, sizes, lambda: runner(session))
 
 
 def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:

@@ -83,29 +83,8 @@ def open_openvino(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration:
 
     kept = KeptGraph("openvino", graph, rows)
     compiled = kept.open(make, lambda model, to: save(model, to / f"{_FILE}.xml"), open_saved)
-    return OpenVinoBackend(f"openvino-{dtype}", encoder, sizes, compiled, kept)
-
-
-class OpenVinoBackend(GraphBackend):
-    """A compiled model; each call of `embed` makes its own inference request, so several threads may call.
-
-    Args:
-        name: As in `Backend`, such as "openvino-bf16".
-        encoder: The encoder, on the CPU.
-        sizes: The sizes that the model was compiled for.
-        compiled: The result of `compile_model` for the `PooledLayersGraph` of the sizes' `graph_layers`.
-        kept: As in `GraphBackend`.
-    """
-
-    def __init__(
-        self, name: str, encoder: NestedEncoder, sizes: Sizes, compiled: Any, kept: KeptGraph | None = None
-    ) -> None:
-        super().__init__(name, encoder, sizes, kept)
-        self._compiled = compiled
-
-    def runner(self) -> GraphFunction:
-        """Return a new inference request as a function of token ids and mask, for one thread."""
-        return runner(self._compiled)
+    # Each call of `embed` makes its own inference request, so several threads may call.
+    return GraphBackend(f"openvino-{dtype}", encoder, sizes, lambda: runner(compiled), kept)
 
 
 def write_openvino(encoder: NestedEncoder, size: Size, folder: Path, calibration: TokenRows | None = None) -> None:
