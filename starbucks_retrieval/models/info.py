@@ -6,7 +6,6 @@ Weights are counted, never read, and layers are timed with random weights.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,18 +13,19 @@ from typing import Any
 
 from starbucks_retrieval.clock import LEAST, now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.architectures import (
-    check_numbers,
-    check_settings,
-    cut_config,
-    layers_of,
-    layout_of,
-    token_limit,
+from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
+from starbucks_retrieval.models.config import EncoderConfig
+from starbucks_retrieval.models.loading import (
+    NO_POOLER,
+    explain_load_errors,
+    projections_file,
+    quiet_transformers,
+    read_configs,
 )
-from starbucks_retrieval.models.config import EncoderConfig, find_config
-from starbucks_retrieval.models.loading import NO_POOLER, explain_load_errors, map_inputs, map_shape, quiet_transformers
 from starbucks_retrieval.models.modules_json import HeadModule, read_head
-from starbucks_retrieval.models.projections import TokenTable
+from starbucks_retrieval.models.projections import TABLE, TokenTable
+from starbucks_retrieval.models.weight_files import explain_damage
+from starbucks_retrieval.parsing import Count, parse_json
 from starbucks_retrieval.provenance import training_settings
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -96,12 +96,25 @@ class ModelInfo:
         return token_limit(self.hf_config, self.tokenizer)
 
     def map_shape(self, layer: int) -> tuple[int, int]:
-        """Return the shape of the map of a layer of a fitted model; see `loading.map_shape`."""
-        return map_shape(self.name, layer)
+        """Return the shape of the map of a layer of a fitted model, without reading the map.
+
+        Returns:
+            For layer 0 (vocabulary, hidden) of the token table; otherwise (hidden, inputs), the bias counting as an input.
+        """
+        from safetensors import safe_open
+
+        path, name = projections_file(self.name), f"layer_{layer}" if layer else TABLE
+        with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
+            rows, width = file.get_slice(f"{name}.weight" if layer else name).get_shape()
+            return rows, width + (f"{name}.bias" in set(file.keys()))
 
     def map_inputs(self, layer: int) -> tuple[int, ...]:
-        """Return the layers that the map of a layer of a fitted model takes; see `loading.map_inputs`."""
-        return map_inputs(self.name, layer)
+        """Return the layers whose outputs the map of a layer of a fitted model takes; 0 is the token table."""
+        from safetensors import safe_open
+
+        path = projections_file(self.name)
+        with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
+            return tuple(parse_json(file.metadata()["inputs"], dict[str, list[Count]], path)[str(layer)])
 
     def parameters(self, layers: int, dim: int | None = None) -> int:
         """Count the parameters that embeddings after `layers` layers need.
@@ -220,17 +233,7 @@ def model_info(name_or_path: str) -> ModelInfo:
     Raises:
         UserError: The model cannot be used.
     """
-    from transformers import AutoConfig
-
-    with explain_load_errors(name_or_path):
-        hf_config = AutoConfig.from_pretrained(name_or_path)
-        check_numbers(hf_config, name_or_path)
-    layout = layout_of(hf_config)
-    check_settings(hf_config, name_or_path)
-    config = find_config(name_or_path, int(hf_config.num_hidden_layers), int(hf_config.hidden_size))
-    if layout.causal and not config.source:
-        config = dataclasses.replace(config, pooling="last")
-    return ModelInfo(name_or_path, hf_config, config)
+    return ModelInfo(name_or_path, *read_configs(name_or_path))
 
 
 def check_length(length: int, limit: int) -> int:

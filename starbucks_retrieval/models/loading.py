@@ -14,8 +14,7 @@ from starbucks_retrieval.models.architectures import check_numbers, check_settin
 from starbucks_retrieval.models.config import EncoderConfig, find_config
 from starbucks_retrieval.models.modules_json import check_hub, model_file
 from starbucks_retrieval.models.projections import Projections
-from starbucks_retrieval.models.weight_files import explain_damage, weight_files
-from starbucks_retrieval.parsing import Count, parse_json
+from starbucks_retrieval.models.weight_files import weight_files
 from starbucks_retrieval.sizes import Size, Sizes
 
 # Architectures with a pooler above the last layer, which retrieval does not use; a checkpoint may lack it.
@@ -57,18 +56,11 @@ def load_backbone(
     Raises:
         UserError: The model cannot be found, is not supported or is incomplete, or has fewer layers.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    with explain_load_errors(name_or_path):
-        hf_config = AutoConfig.from_pretrained(name_or_path, **options)
-        check_numbers(hf_config, name_or_path)
-    layout = layout_of(hf_config)
-    check_settings(hf_config, name_or_path)
+    hf_config, config = read_configs(name_or_path, trust_remote_code)
     depth = int(hf_config.num_hidden_layers)
-    config = find_config(name_or_path, depth, int(hf_config.hidden_size))
-    if layout.causal and not config.source:
-        config = dataclasses.replace(config, pooling="last")
     if layers is not None:
         if passage_layers:
             layers = max(layers, config.passage_size(Size(layers, 1)).layer)
@@ -106,6 +98,32 @@ def load_backbone(
         raise UserError(f"{name_or_path} has no vocabulary", "copy the tokenizer's files into the model folder")
     backbone.config.use_cache = False
     return backbone, tokenizer, config
+
+
+def read_configs(name_or_path: str, trust_remote_code: bool = False) -> tuple[Any, EncoderConfig]:
+    """Read the Hugging Face configuration of a model and the configuration of its encoder.
+
+    Args:
+        name_or_path: A folder or hub name.
+        trust_remote_code: Run code from the model's repository.
+
+    Returns:
+        Both; a causal backbone without a stored pooling takes that of the last token.
+
+    Raises:
+        UserError: The model cannot be found or is not supported, or a configuration is malformed.
+    """
+    from transformers import AutoConfig
+
+    with explain_load_errors(name_or_path):
+        hf_config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+        check_numbers(hf_config, name_or_path)
+    layout = layout_of(hf_config)
+    check_settings(hf_config, name_or_path)
+    config = find_config(name_or_path, int(hf_config.num_hidden_layers), int(hf_config.hidden_size))
+    if layout.causal and not config.source:
+        config = dataclasses.replace(config, pooling="last")
+    return hf_config, config
 
 
 def _load_model(name_or_path: str, config: Any, weights_dtype: Any, options: dict[str, Any]) -> Any:
@@ -148,7 +166,7 @@ def load_projections(name_or_path: str, config: EncoderConfig, layers: int | Non
     """
     if not config.projected_layers:
         return None
-    path = _projections_file(name_or_path)
+    path = projections_file(name_or_path)
     found = Projections.load(path, layers)
     expected = tuple(layer for layer in config.projected_layers if layers is None or layer <= layers)
     if found.layers != expected:
@@ -156,46 +174,8 @@ def load_projections(name_or_path: str, config: EncoderConfig, layers: int | Non
     return found
 
 
-def map_shape(name_or_path: str, layer: int) -> tuple[int, int]:
-    """Return the shape of the map of a layer of a fitted model, without reading it.
-
-    Args:
-        name_or_path: A folder or hub name.
-        layer: The layer; 0 for the token table.
-
-    Returns:
-        For layer 0 (vocabulary, hidden); otherwise (hidden, inputs), the bias counting as an input.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
-    from safetensors import safe_open
-
-    path = _projections_file(name_or_path)
-    name = f"layer_{layer}" if layer else projections.TABLE
-    with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
-        rows, width = file.get_slice(f"{name}.weight" if layer else name).get_shape()
-        return rows, width + (f"{name}.bias" in set(file.keys()))
-
-
-def map_inputs(name_or_path: str, layer: int) -> tuple[int, ...]:
-    """Return the layers whose outputs the map of a layer of a fitted model takes, without reading it.
-
-    Args:
-        name_or_path: A folder or hub name.
-        layer: The layer, from 1. An input of 0 is the token table.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
-    from safetensors import safe_open
-
-    path = _projections_file(name_or_path)
-    with explain_damage(path, "run starbucks fit again"), safe_open(path, framework="pt") as file:
-        return tuple(parse_json(file.metadata()["inputs"], dict[str, list[Count]], path)[str(layer)])
-
-
-def _projections_file(name_or_path: str) -> str:
+def projections_file(name_or_path: str) -> str:
+    """Return the path of the projections of a fitted model. Raises UserError where the model lacks the file."""
     path = model_file(name_or_path, projections.FILE)
     if path is None:
         raise UserError(f"{name_or_path} lacks {projections.FILE}", "copy the whole folder, or run starbucks fit again")
