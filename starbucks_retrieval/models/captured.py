@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -54,6 +55,13 @@ class CapturedLayers(threading.local):
             yield self.states
         finally:
             self.layers, self.states, self.finish = set(), {}, _unchanged
+
+    def add(self, layer: int, hidden: Tensor) -> None:
+        """Take the token states of a layer that has just run, if it is one of those to capture."""
+        if layer in self.layers:
+            # In training the state is kept unchanged: an operation here would be part of a checkpointed layer, and would
+            # be missing when that layer is recomputed. Otherwise it is pooled at once, so that its memory can be freed.
+            self.states[layer] = hidden if torch.is_grad_enabled() else self.finish(hidden)
 
     def __reduce__(self) -> Any:
         return (CapturedLayers, ())  # a copied model starts with nothing captured

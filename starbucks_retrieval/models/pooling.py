@@ -271,18 +271,10 @@ class PooledBackbone(nn.Module):
         return {layer: pooled_layers[layer] for layer in sorted(set(layers))}
 
     def _before_layers(self, module: nn.Module, inputs: Any, keywords: Any) -> None:
-        if 0 in self._captured.layers:
-            hidden = inputs[0] if inputs else keywords["hidden_states"]
-            self._captured.states[0] = hidden if torch.is_grad_enabled() else self._captured.finish(hidden)
+        self._captured.add(0, inputs[0] if inputs else keywords["hidden_states"])
 
     def _after_layer(self, number: int, module: nn.Module, inputs: Any, output: Any) -> None:
-        captured = self._captured
-        if number not in captured.layers:
-            return
-        hidden = output[0] if isinstance(output, tuple) else output
-        # In training the state is kept unchanged: an operation here would be part of a checkpointed layer, and would be
-        # missing when that layer is recomputed. Otherwise it is pooled at once, so that its memory can be freed.
-        captured.states[number] = hidden if torch.is_grad_enabled() else captured.finish(hidden)
+        self._captured.add(number, output[0] if isinstance(output, tuple) else output)
 
     def _finish(self, pooled: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         if self.layout.final_norm is not None:
