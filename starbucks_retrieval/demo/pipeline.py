@@ -158,7 +158,7 @@ def measure_speed(base: Backbone, data: Path, settings: Settings) -> dict[str, A
         size: `parameters`, `texts_per_second` and `tokens_per_second`.
     """
     from starbucks_retrieval.models import NestedEncoder, precision
-    from starbucks_retrieval.models.cutting import count_parameters
+    from starbucks_retrieval.models.architectures import count_parameters
 
     # The collection is sorted by module: take passages spread evenly over it.
     texts = [passage.text for passage in open_corpus(str(data))]

@@ -12,11 +12,11 @@ import numpy as np
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.export import ExportTarget
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.cutting import cut_projections
 from starbucks_retrieval.models.info import ModelInfo
 from starbucks_retrieval.models.projections import TokenTable
 from starbucks_retrieval.models.saving import plain_tokenizer, save_backbone
-from starbucks_retrieval.models.sentence_modules import write_layer_modules, write_modules, write_weights
+from starbucks_retrieval.models.sentence_modules import write_layer_modules, write_modules
+from starbucks_retrieval.models.weight_files import write_weights
 from starbucks_retrieval.sizes import Size, Sizes
 
 _TRANSFORMERS_USAGE = """\
@@ -120,7 +120,7 @@ def write_sentence_transformers(
     write_transformers(encoder, size, folder)
     found = None
     if encoder.projections is not None:
-        found = cut_projections(encoder.projections, size).map(size.layer)
+        found = encoder.projections.cut(size).map(size.layer)
     write_layer_modules(folder, encoder, size, encoder.max_length(False), found)
 
 
@@ -132,7 +132,7 @@ def _write_table(encoder: NestedEncoder, size: Size, folder: Path) -> None:
     does.
     """
     assert encoder.projections is not None
-    table = cut_projections(encoder.projections, size).token_table
+    table = encoder.projections.cut(size).token_table
     tokenizer = plain_tokenizer(encoder.tokenizer).backend_tokenizer
     length = encoder.max_length(False) - encoder.tokenizer.num_special_tokens_to_add()
     tokenizer.enable_truncation(length, direction=encoder.tokenizer.truncation_side)

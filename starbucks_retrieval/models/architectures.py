@@ -1,4 +1,4 @@
-"""The layer lists of the supported architectures, views of a model with fewer layers, and input limits."""
+"""The layer lists of the supported architectures, views of a model with fewer layers, their weights and input limits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import shown
+from starbucks_retrieval.sizes import Size
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -206,6 +207,29 @@ def truncated_view(backbone: nn.Module, layout: ArchitectureLayout, layers: int)
     stack = layers_of(backbone, layout)
     owner._modules[name] = nn.ModuleList(list(stack)[:layers])
     return view
+
+
+def count_parameters(encoder: Any, size: Size) -> int:
+    """Return the number of weights that an embedding at `size` needs: all but those of the layers above it.
+
+    Layer 0 needs its token table only, another layer of a model with projections its map too, and the modules after
+    pooling if there are any.
+
+    Args:
+        encoder: A `NestedEncoder`. Adapters are not counted; weights that ZeRO 3 shards are counted in full.
+        size: The size, of which only the layer matters.
+    """
+    weights = [
+        weight
+        for name, weight in encoder.backbone.named_parameters()
+        if encoder.layout.layer_of(name) <= size.layer and ".lora_" not in name
+    ]
+    if encoder.head is not None:
+        weights += encoder.head.parameters()
+    if encoder.projections is not None:
+        parts = encoder.projections.parts([size.layer])
+        weights = [*(weights if size.layer else ()), *(weight for part in parts for weight in part.parameters())]
+    return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)  # ZeRO 3 shards weights
 
 
 def token_limit(config: Any, tokenizer: Any) -> int:

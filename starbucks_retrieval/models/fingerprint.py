@@ -14,90 +14,55 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.models.architectures import ArchitectureLayout, cut_config
 from starbucks_retrieval.models.head import Head
+from starbucks_retrieval.models.weight_files import hash_weights
 
 # Keys of config.json that do not change the embeddings: names and versions, number formats and implementations,
 # training, heads, generation, and the number of layers, as a fingerprint is that of one layer. All other keys count.
 _IGNORED = frozenset(
-    [
-        "_name_or_path",
-        "architectures",
-        "auto_map",
-        "transformers_version",
-        "dtype",
-        "torch_dtype",
-        "num_hidden_layers",
-        "n_layers",
-        "num_layers",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "use_cache",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "chunk_size_feed_forward",
-        "gradient_checkpointing",
-        "reference_compile",
-        "deterministic_flash_attn",
-        "repad_logits_with_grad",
-        "torchscript",
-        "use_bfloat16",
-        "tf_legacy_loss",
-        "pretraining_tp",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "dropout",
-        "attention_dropout",
-        "embedding_dropout",
-        "mlp_dropout",
-        "hidden_dropout",
-        "classifier_dropout",
-        "seq_classif_dropout",
-        "qa_dropout",
-        "summary_last_dropout",
-        "layerdrop",
-        "initializer_range",
-        "initializer_factor",
-        "initializer_cutoff_factor",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "finetuning_task",
-        "task_specific_params",
-        "tie_word_embeddings",
-        "sliding_window_pattern",  # layer_types say the same
-        "_sliding_window_pattern",
-        "matryoshka_dimensions",
-        "is_matryoshka",
-        "classifier_pooling",
-        "classifier_bias",
-        "classifier_activation",
-        "decoder_bias",
-        "sparse_prediction",
-        "sparse_pred_ignore_index",
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-        "bos_token_id",
-        "eos_token_id",
-        "cls_token_id",
-        "sep_token_id",
-        "mask_token_id",
-        "decoder_start_token_id",
+    (
+        *(
+            "_name_or_path",
+            "architectures",
+            "auto_map",
+            "transformers_version",
+            "num_hidden_layers",
+            "n_layers",
+            "num_layers",
+        ),
+        *("dtype", "torch_dtype", "torchscript", "use_bfloat16", "reference_compile", "deterministic_flash_attn"),
+        *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "repad_logits_with_grad"),
+        *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "chunk_size_feed_forward"),
+        *("gradient_checkpointing", "tf_legacy_loss", "pretraining_tp", "layerdrop"),
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout"),
+        *(
+            "mlp_dropout",
+            "hidden_dropout",
+            "classifier_dropout",
+            "seq_classif_dropout",
+            "qa_dropout",
+            "summary_last_dropout",
+        ),
+        *("initializer_range", "initializer_factor", "initializer_cutoff_factor"),
+        *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params"),
+        *("tie_word_embeddings", "decoder_bias", "sparse_prediction", "sparse_pred_ignore_index"),
+        *("sliding_window_pattern", "_sliding_window_pattern"),  # layer_types say the same
+        *("matryoshka_dimensions", "is_matryoshka"),
+        *("classifier_pooling", "classifier_bias", "classifier_activation"),
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+        *(
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        ),
+        *("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "decoder_start_token_id"),
         "is_encoder_decoder",
-    ]
+    )
 )
 
 
@@ -128,13 +93,11 @@ def layer_digests(
     for name in sorted(found):
         if name.startswith("pooler."):
             continue
-        tensor = found[name]
-        hasher = shared
         if name.startswith(stack):
-            index, name = name[len(stack) :].split(".", 1)
-            hasher = layers.setdefault(int(index), _hasher(b""))
-        hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-        hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+            index, inside = name[len(stack) :].split(".", 1)
+            hash_weights(layers.setdefault(int(index), _hasher(b"")), {inside: found[name]})
+        else:
+            hash_weights(shared, {name: found[name]})
     digests = []
     chain = shared
     for depth in range(len(layers) + 1):

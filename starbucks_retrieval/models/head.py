@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer, write_json
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.modules_json import HeadModule, model_file, read_head
-from starbucks_retrieval.models.weight_files import explain_damage
+from starbucks_retrieval.models.weight_files import explain_damage, hash_weights, write_weights
 
 _WEIGHTS = "model.safetensors"
 
@@ -70,6 +69,7 @@ class Head(nn.Sequential):
         modules: Their settings; the weights are random.
 
     Example:
+        >>> import torch
         >>> head = Head([HeadModule("2_Dense", {"in_features": 4, "out_features": 8})])
         >>> head(torch.ones(1, 4)).shape, head.width
         (torch.Size([1, 8]), 8)
@@ -93,9 +93,7 @@ class Head(nn.Sequential):
         """Return a digest of the weights and of the settings that change the output."""
         described = [(module.kind, module.activation, module.use_residual) for module in self.settings]
         hasher = hashlib.blake2b(json.dumps(described).encode(), digest_size=16)
-        for name, tensor in sorted(self.state_dict().items()):
-            hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-            hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        hash_weights(hasher, self.state_dict())
         return hasher.digest()
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> Head:
@@ -124,14 +122,10 @@ class Head(nn.Sequential):
         Returns:
             The files, relative to the model folder.
         """
-        from safetensors.torch import save
-
         files = []
         for name, module, written in zip(self.folders, self.settings, self):
-            content = {key: t.detach().float().cpu().contiguous() for key, t in written.state_dict().items()}
             write_json(Path(folder) / name / "config.json", module.settings)
-            with atomic_writer(Path(folder) / name / _WEIGHTS) as file:
-                file.write(save(content, metadata={"format": "pt"}))
+            write_weights(Path(folder) / name / _WEIGHTS, written.state_dict())
             files += [f"{name}/config.json", f"{name}/{_WEIGHTS}"]
         return files
 

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.models.layer_maps import LayerMap, TokenTable
+from starbucks_retrieval.models.weight_files import hash_weights
+from starbucks_retrieval.sizes import Size
 
 FILE = "projections.safetensors"
 FORMAT = "starbucks_retrieval.projections"
@@ -40,6 +41,7 @@ class Projections(nn.Module):
         table_is_input: The table is an input of maps only: there is no layer 0.
 
     Example:
+        >>> import torch
         >>> rotation = LayerMap(torch.eye(2), None, (2,), normalize=False)
         >>> Projections({2: rotation}, None, {2: "…"}, "…").layers
         (2,)
@@ -101,14 +103,34 @@ class Projections(nn.Module):
         absent = {layer: found for layer, found in self._digests().items() if layer not in kept}
         return Projections(maps, table, self.fingerprints, self.space, absent, table_is_input=0 not in kept)
 
+    def cut(self, size: Size) -> Projections:
+        """Return a copy that holds what one size needs, in the same space.
+
+        That is the first rows of the map of its layer, and the token table if that is an input of the map; for layer 0
+        the first columns of the token table. Raises UserError if the layer has no map.
+
+        Example:
+            >>> import torch
+            >>> whole = Projections({1: LayerMap(torch.eye(3), torch.ones(3), (1,), normalize=True)}, None, {}, "")
+            >>> tuple(whole.cut(Size(1, 2)).map(1).weight.shape)
+            (2, 3)
+        """
+        maps, table = {}, self.table
+        if size.layer == 0:
+            whole = self.token_table
+            table = TokenTable(whole.rows.detach()[:, : size.dim].clone(), whole.counted)
+        else:
+            found = self.map(size.layer)
+            bias = None if found.bias is None else found.bias.detach()[: size.dim].clone()
+            maps[size.layer] = LayerMap(found.weight.detach()[: size.dim].clone(), bias, found.inputs, found.normalize)
+            table = table if 0 in found.inputs else None  # whole: it is an input
+        return Projections(maps, table, self.fingerprints, self.space, None, table_is_input=size.layer > 0)
+
     def digest(self, layer: int) -> bytes:
         """Return a digest of the map of a layer and, if that is an input, of the token table; for layer 0 of the table."""
-        modules = self.parts([layer])
         hasher = hashlib.blake2b(digest_size=16)
-        for module in modules:
-            for name, tensor in sorted(module.state_dict().items()):
-                hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-                hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        for module in self.parts([layer]):
+            hash_weights(hasher, module.state_dict())
         return hasher.digest()
 
     def check(self, fingerprints: Sequence[str], name: str) -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_writer, write_json
+from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.layer_maps import LayerMap
 from starbucks_retrieval.models.pooling import PooledBackbone
+from starbucks_retrieval.models.weight_files import write_weights
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.sizes import Size
 
@@ -219,18 +219,6 @@ def _write_linear(folder: Path, found: LayerMap) -> None:
     )
     weights = {"linear.weight": found.weight} | ({} if found.bias is None else {"linear.bias": found.bias})
     write_weights(folder / "model.safetensors", weights)
-
-
-def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write the weights of a module, by name, in float32.
-
-    Args:
-        path: The safetensors file, which is written atomically.
-        weights: {name: weight}, on any device.
-    """
-    content = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
-    with atomic_writer(path) as file:
-        file.write(save(content, metadata={"format": "pt"}))
 
 
 def module_files(folder: Path) -> list[str]:

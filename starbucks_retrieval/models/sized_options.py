@@ -11,7 +11,7 @@ import torch
 
 from starbucks_retrieval.data import Passage, join_text
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.cutting import count_parameters
+from starbucks_retrieval.models.architectures import count_parameters
 from starbucks_retrieval.models.token_encoder import TokenEncoder
 from starbucks_retrieval.sizes import Size
 

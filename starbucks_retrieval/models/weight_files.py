@@ -1,14 +1,18 @@
-"""The safetensors files of a model, and damaged ones."""
+"""The safetensors files of a model: find, copy and write them, name damaged ones, and digests of weights."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from starbucks_retrieval.errors import NO_SPACE, UserError, as_os_error
-from starbucks_retrieval.files import atomic_path
+from starbucks_retrieval.files import atomic_path, atomic_writer
 from starbucks_retrieval.models.modules_json import listed_files, model_file
 
 
@@ -55,6 +59,33 @@ def weight_files(name_or_path: str) -> list[str]:
     if index is None:
         raise UserError(f"{name_or_path} has no safetensors weights", "save it again with transformers")
     return listed_files(index)
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights of a module, by name, in float32.
+
+    Args:
+        path: The safetensors file, which is written atomically.
+        weights: {name: weight}, on any device.
+    """
+    from safetensors.torch import save
+
+    content = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
+    with atomic_writer(path) as file:
+        file.write(save(content, metadata={"format": "pt"}))
+
+
+def hash_weights(hasher: Any, weights: Mapping[str, Tensor]) -> None:
+    """Update a hash with weights in the order of their names: each name, its shape, and its numbers in float32.
+
+    Args:
+        hasher: An object of hashlib.
+        weights: {name: weight}, on any device.
+    """
+    for name in sorted(weights):
+        tensor = weights[name]
+        hasher.update(f"{name}{tuple(tensor.shape)}".encode())
+        hasher.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import umask_permissions
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models.architectures import count_parameters
 from starbucks_retrieval.models.card import CardScore, embedding_model, usage
-from starbucks_retrieval.models.cutting import count_parameters
 from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.models.sentence_modules import module_size, modules_note
 from starbucks_retrieval.sizes import Sizes, pair_name

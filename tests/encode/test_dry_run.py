@@ -12,7 +12,7 @@ from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.encode.__main__ import main
 from starbucks_retrieval.models import info
-from starbucks_retrieval.models.cutting import count_parameters
+from starbucks_retrieval.models.architectures import count_parameters
 from starbucks_retrieval.store import open_store
 
 

@@ -10,7 +10,7 @@ from made_tasks import made_collection, made_pairs, ndcg, retrieval_task, sts_ta
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError
 from starbucks_retrieval.integrations import CONSUMERS, BeirModel, MtebModel, SizedModel
 from starbucks_retrieval.models import EncoderConfig
-from starbucks_retrieval.models.cutting import count_parameters
+from starbucks_retrieval.models.architectures import count_parameters
 from starbucks_retrieval.sts import StsArguments, sts
 
 SIZES = ["2:8", "4:32"]

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.models.architectures import truncated_view
+from starbucks_retrieval.models.architectures import shallow_copy, truncated_view
 from starbucks_retrieval.models.backends.base import GraphFunction, TokenRows, run_on
 from starbucks_retrieval.models.batching import pad
-from starbucks_retrieval.models.cutting import cut_projections, with_projections
 from starbucks_retrieval.models.encoder import NestedEncoder
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.sizes import Size, Sizes
@@ -101,7 +100,8 @@ class EmbeddingGraph(nn.Module):
         super().__init__()
         encoder.check(Sizes([size]))
         if encoder.projections is not None:
-            encoder = with_projections(encoder, cut_projections(encoder.projections, size))
+            whole, encoder = encoder.projections, shallow_copy(encoder)
+            encoder.projections = whole.cut(size)
         self.size = size
         self.outputs = [OUTPUT]
         self.pooled_layers = PooledLayersGraph(encoder, [size.layer])

@@ -19,6 +19,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_folder, cache_folder, file_digest, json_bytes, write_json
 from starbucks_retrieval.models.backends.base import Figures, TokenRows
 from starbucks_retrieval.models.backends.graph import PooledLayersGraph
+from starbucks_retrieval.models.weight_files import hash_weights
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.provenance import describe, digest_matches, with_digest
 
@@ -155,10 +156,12 @@ def _name(circumstances: dict[str, Any]) -> str:
 def _circumstances(backend: str, graph: PooledLayersGraph, calibration: TokenRows | None) -> dict[str, Any]:
     encoder = graph.encoder
     rows = None if calibration is None else json_bytes([list(row) for row in calibration])
+    weights = hashlib.blake2b(digest_size=16)  # as they are now: fingerprints are those of the first call
+    hash_weights(weights, graph.state_dict())
     return {
         "backend": backend,
         "layers": {str(layer): encoder.fingerprint(layer) for layer in graph.layers},  # each has a map of its own
-        "weights": _digest(graph),
+        "weights": weights.hexdigest(),
         "pooling": encoder.config.pooling,
         "attention": str(encoder.backbone.config._attn_implementation),
         "token_limit": encoder.token_limit,
@@ -166,15 +169,6 @@ def _circumstances(backend: str, graph: PooledLayersGraph, calibration: TokenRow
         "processor": {name: str(value) for name, value in torch.cpu.get_capabilities().items()},
         "made_by": describe(packages=("onnx", "onnxscript")),
     }
-
-
-def _digest(graph: PooledLayersGraph) -> str:
-    """Return the digest of the weights as they are now: fingerprints are those of the first call."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(graph.state_dict().items()):
-        hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-        hasher.update(tensor.to(torch.float32).contiguous().numpy().data)
-    return hasher.hexdigest()
 
 
 def _check(folder: Path, made_for: dict[str, Any]) -> dict[str, str]:
