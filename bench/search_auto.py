@@ -23,13 +23,12 @@ import search_common
 import torch
 
 from starbucks_retrieval.data.collection import read_qrels
-from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import import_faiss
 from starbucks_retrieval.search.funnel import CODES, INDEX, Funnel
 from starbucks_retrieval.search.funnel_auto import DIMS
+from starbucks_retrieval.search.funnel_candidates import JudgedQuality
 from starbucks_retrieval.search.funnel_choice import choose_funnel
-from starbucks_retrieval.search.funnel_indexes import IndexStep, index_steps
-from starbucks_retrieval.search.funnel_quality import JudgedQuality
+from starbucks_retrieval.search.funnel_first_steps import IndexStep, code_shortlister, index_steps
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.indexes import build_index
 from starbucks_retrieval.search.indexes.manifest import read_manifest

@@ -20,10 +20,10 @@ import search_common
 import torch
 
 from starbucks_retrieval.data.collection import read_qrels
-from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.funnel_quality import Agreement, JudgedQuality
+from starbucks_retrieval.search.funnel_candidates import Agreement, JudgedQuality
+from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.indexes import build_index, open_index, sample_rows
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes

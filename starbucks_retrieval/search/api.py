@@ -23,7 +23,6 @@ from starbucks_retrieval.search import (
     check_parameters,
     parse_parameters,
 )
-from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines import (
     ENGINES,
     RetrievedRows,
@@ -34,6 +33,7 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
+from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.indexes import (
     RESCORE,

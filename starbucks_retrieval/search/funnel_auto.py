@@ -13,7 +13,7 @@ from starbucks_retrieval.search import FunnelArguments, IndexArguments, SearchAr
 from starbucks_retrieval.search.engines import EngineOptions, choose_engine, make_candidate_generator
 from starbucks_retrieval.search.funnel import CODES
 from starbucks_retrieval.search.funnel_choice import FunnelChoice, choose_funnel
-from starbucks_retrieval.search.funnel_indexes import find_indexes, index_steps, indexed_sizes
+from starbucks_retrieval.search.funnel_first_steps import find_indexes, index_steps, indexed_sizes
 from starbucks_retrieval.search.funnel_trials import TIMED
 from starbucks_retrieval.search.indexes.manifest import read_manifest
 from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pairs

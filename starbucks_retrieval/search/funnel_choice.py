@@ -18,18 +18,21 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import FunnelArguments, IndexArguments
 from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator
 from starbucks_retrieval.search.funnel import CODES, INDEX, Funnel, FunnelStep, check_depth
-from starbucks_retrieval.search.funnel_candidates import Measured, Timer, cost, stopwatch
-from starbucks_retrieval.search.funnel_indexes import IndexStep, index_flags
-from starbucks_retrieval.search.funnel_quality import (
+from starbucks_retrieval.search.funnel_candidates import (
     CUTOFF,
     MARGIN,
     Agreement,
     JudgedQuality,
+    Measured,
     Qrels,
     Quality,
+    Timer,
+    cost,
     example,
     lower_share,
+    stopwatch,
 )
+from starbucks_retrieval.search.funnel_first_steps import IndexStep, index_flags
 from starbucks_retrieval.search.funnel_trials import Trials, first_steps, measure, with_index
 from starbucks_retrieval.search.indexes.build import sample_rows
 from starbucks_retrieval.search.stores import SlicedStore, check_together

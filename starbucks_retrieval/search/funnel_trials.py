@@ -11,11 +11,9 @@ import numpy as np
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.funnel import CODES, NUMBERS, Funnel, FunnelStep
-from starbucks_retrieval.search.funnel_candidates import Measured, Timer, first_step, line_of
-from starbucks_retrieval.search.funnel_indexes import IndexStep, index_flags
-from starbucks_retrieval.search.funnel_quality import CUTOFF
+from starbucks_retrieval.search.funnel_candidates import CUTOFF, Measured, Timer, first_step, line_of
+from starbucks_retrieval.search.funnel_first_steps import IndexStep, code_shortlister, index_flags
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore

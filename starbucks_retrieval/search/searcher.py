@@ -15,12 +15,19 @@ from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_search import funnel_search
-from starbucks_retrieval.search.hits import Hit, PassageTexts, SearchResult
+from starbucks_retrieval.search.hits import Hit, PassageTexts, SearchResult, TextList, sizes_to_encode
 from starbucks_retrieval.search.pairs import only_passage_size
-from starbucks_retrieval.search.query_encoder import QueryEncoder, check_names, sizes_and_settings, stored_config
-from starbucks_retrieval.search.search_setup import as_funnel, check_query, find_stores, set_up
+from starbucks_retrieval.search.search_setup import (
+    QueryEncoder,
+    as_funnel,
+    check_names,
+    check_query,
+    find_stores,
+    set_up,
+    sizes_and_settings,
+    stored_config,
+)
 from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes
-from starbucks_retrieval.search.text_list import TextList, sizes_to_encode
 from starbucks_retrieval.sizes import Size, Sizes, as_size, as_sizes
 from starbucks_retrieval.store import EmbeddingStore, MemoryStore
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.codes import code_shortlister
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.stores import open_sizes
 from starbucks_retrieval.sizes import Size
@@ -41,7 +41,9 @@ def test_codes_that_are_stored_beside_the_vectors_are_scanned(open_written, code
     vectors = (rng.standard_normal((300, dim)) * spread + 0.5).astype(np.float32)
     store = open_written([f"d{i}" for i in range(300)], vectors, f"passages/L6-D{dim}", size=Size(6, dim))
     quantise_stores(store.folders, code)
-    monkeypatch.setattr("starbucks_retrieval.search.codes.make_index", lambda *_: pytest.fail("codes were made anew"))
+    monkeypatch.setattr(
+        "starbucks_retrieval.search.funnel_first_steps.make_index", lambda *_: pytest.fail("codes were made anew")
+    )
     queries = {Size(6, dim): rng.standard_normal((5, dim)).astype(np.float32)}
     funnel = Funnel.parse(f"6:{dim}/{code}@{keep},6:{dim}@5")
     first = code_shortlister(funnel.steps[0], store)

@@ -11,9 +11,8 @@ from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.search import FunnelArguments, SearchArguments
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
-from starbucks_retrieval.search.funnel_candidates import cost
+from starbucks_retrieval.search.funnel_candidates import Agreement, cost, lower_share
 from starbucks_retrieval.search.funnel_choice import choose_funnel
-from starbucks_retrieval.search.funnel_quality import Agreement, lower_share
 from starbucks_retrieval.search.funnel_search import funnel_search
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.sizes import Size

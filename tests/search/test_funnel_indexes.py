@@ -11,7 +11,7 @@ from starbucks_retrieval.search import FunnelArguments, IndexArguments, SearchAr
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.funnel_choice import choose_funnel
-from starbucks_retrieval.search.funnel_indexes import find_indexes
+from starbucks_retrieval.search.funnel_first_steps import find_indexes
 from starbucks_retrieval.search.indexes import build_index
 from starbucks_retrieval.search.search_setup import as_funnel
 from starbucks_retrieval.sizes import Size
