@@ -29,7 +29,7 @@ from starbucks_retrieval.search.indexes import build_index, open_index, sample_r
 from starbucks_retrieval.search.stores import open_sizes, stored_sizes
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.quantise import QUANTISED, row_bytes
+from starbucks_retrieval.store.dtypes import QUANTISED, row_bytes
 
 _DEPTH = 10
 

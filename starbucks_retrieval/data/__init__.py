@@ -9,9 +9,9 @@ from starbucks_retrieval.data.formats import FORMATS
 from starbucks_retrieval.data.groups import open_groups
 from starbucks_retrieval.data.pairs import open_pairs
 from starbucks_retrieval.data.records import Group, Passage, Query, Records, Scan, ScoredPair, join_text, scan
-from starbucks_retrieval.data.rows import as_path
 from starbucks_retrieval.data.run_reader import open_run, read_run
 from starbucks_retrieval.data.run_writer import write_run
+from starbucks_retrieval.data.sources import as_path
 from starbucks_retrieval.lazy import public_names
 
 __all__ = [

@@ -17,8 +17,7 @@ from starbucks_retrieval.data.fields import BadRow, as_id, as_text, identifier, 
 from starbucks_retrieval.data.formats import NumberedRows, decode, file_endings, find_reader, raw_lines, tsv
 from starbucks_retrieval.data.hub import HubData
 from starbucks_retrieval.data.records import Passage, Query, Read, Records
-from starbucks_retrieval.data.rows import Collection, as_path
-from starbucks_retrieval.data.sources import beir_folder, find_ir, find_path, find_rows
+from starbucks_retrieval.data.sources import Collection, as_path, beir_folder, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import shown
 

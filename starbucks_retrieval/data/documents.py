@@ -17,8 +17,7 @@ from starbucks_retrieval.data import Passage, Records, join_text
 from starbucks_retrieval.data.fields import TEXT, TITLE, BadRow, as_text, string
 from starbucks_retrieval.data.formats import decode, raw_lines
 from starbucks_retrieval.data.groups import group_from
-from starbucks_retrieval.data.rows import Collection, as_path
-from starbucks_retrieval.data.sources import find_path, find_rows
+from starbucks_retrieval.data.sources import Collection, as_path, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)

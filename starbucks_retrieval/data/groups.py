@@ -14,8 +14,7 @@ from starbucks_retrieval.data.collection import Qrels, check_qrels, open_queries
 from starbucks_retrieval.data.fields import BadRow, as_id, as_list, as_number, as_text, identifier, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows
 from starbucks_retrieval.data.records import Group, Passage, Query, Records, scan
-from starbucks_retrieval.data.rows import Collection, as_path
-from starbucks_retrieval.data.sources import beir_folder, find_ir, find_rows
+from starbucks_retrieval.data.sources import Collection, as_path, beir_folder, find_ir, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)

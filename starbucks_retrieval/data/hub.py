@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from starbucks_retrieval.data.formats import NumberedRows, jsonl, parquet, raw_lines
+from starbucks_retrieval.data.formats import NumberedRows, arrow, jsonl, raw_lines
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import cache_folder, write_json
 from starbucks_retrieval.parsing import read_json
@@ -126,7 +126,7 @@ class Stream:
 
 
 _READERS: dict[str, tuple[Callable[..., NumberedRows], Callable[[Path], int]]] = {
-    "parquet": (parquet.rows, parquet.count_rows),
+    "parquet": (arrow.parquet_rows, arrow.count_parquet_rows),
     "jsonl": (jsonl.rows, lambda path: sum(1 for _ in raw_lines(path))),
 }
 

@@ -11,8 +11,7 @@ from starbucks_retrieval.data import fields
 from starbucks_retrieval.data.fields import BadRow, as_number, as_text, kind, string, value
 from starbucks_retrieval.data.formats import NumberedRows, arrow
 from starbucks_retrieval.data.records import Records, ScoredPair
-from starbucks_retrieval.data.rows import Collection, as_path
-from starbucks_retrieval.data.sources import SourceRows, find_ir, find_path, find_rows
+from starbucks_retrieval.data.sources import Collection, SourceRows, as_path, find_ir, find_path, find_rows
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)

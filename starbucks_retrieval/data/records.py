@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starbucks_retrieval.data.fields import BadRow
-from starbucks_retrieval.data.formats import NumberedRows, arrow, find_reader, parquet
+from starbucks_retrieval.data.formats import NumberedRows, arrow, find_reader
 from starbucks_retrieval.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -222,9 +222,10 @@ def count_records(records: Records[Any]) -> RecordCount:
     path = Path(records.source)
     if not path.is_file():
         return RecordCount(None, False)
-    for table in (parquet, arrow):
-        if find_reader(path) is table.rows:
-            return RecordCount(table.count_rows(path), True)
+    reader = find_reader(path)
+    for rows, count in ((arrow.rows, arrow.count_rows), (arrow.parquet_rows, arrow.count_parquet_rows)):
+        if reader is rows:
+            return RecordCount(count(path), True)
     size, packed = path.stat().st_size, path.suffix == ".gz"
     if size <= (SMALL_FILE // 4 if packed else SMALL_FILE):
         return RecordCount(sum(1 for _ in records), True)

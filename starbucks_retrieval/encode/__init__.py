@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Records, open_corpus, open_queries
-from starbucks_retrieval.data.rows import store_collections
+from starbucks_retrieval.data.sources import store_collections
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.config import SettingFlags
 from starbucks_retrieval.sizes import ALIASES_HELP, Size, Sizes
-from starbucks_retrieval.store.quantise import row_bytes
+from starbucks_retrieval.store.dtypes import row_bytes
 
 if TYPE_CHECKING:
     from starbucks_retrieval.encode.api import encode

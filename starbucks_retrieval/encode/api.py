@@ -25,8 +25,8 @@ from starbucks_retrieval.models.backends.selection import Choices, open_backend
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter
+from starbucks_retrieval.store.dtypes import QUANTISED, calibration_rows
 from starbucks_retrieval.store.layout import read_manifest
-from starbucks_retrieval.store.quantise import QUANTISED, calibration_rows
 
 log = logging.getLogger(__name__)
 

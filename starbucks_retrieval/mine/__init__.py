@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import as_flag_values, flag
 from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups
-from starbucks_retrieval.data.rows import store_collections
-from starbucks_retrieval.data.sources import beir_folder, find_ir
+from starbucks_retrieval.data.sources import beir_folder, find_ir, store_collections
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports

@@ -28,7 +28,6 @@ from starbucks_retrieval.search.engines import (
     RetrievedRows,
     Retriever,
     RetrieverEngine,
-    SearchRequest,
     make_candidate_generator,
 )
 from starbucks_retrieval.search.engines.exact import exact_search
@@ -36,7 +35,6 @@ from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
 from starbucks_retrieval.search.indexes import (
-    RESCORE,
     IndexSummary,
     SavedIndex,
     build_index,
@@ -153,7 +151,7 @@ def run_search(plan: SearchPlan) -> SearchSummary:
         index, built = _open_or_build_index(plan, Path(temporary)) if plan.index.approximate else (None, None)
         began = now()
         request, options = plan.request, plan.request.options
-        retriever = make_retriever(plan.engine, request, index, plan.index.rescore, plan.seed)
+        retriever = _make_retriever(plan, index)
         try:
             unchecked = "unchecked-" if plan.arguments.skip_checksum else ""
             tag = f"starbucks-{unchecked}{request.funnel or plan.size_name}"  # evaluate reads the size from it
@@ -225,22 +223,13 @@ def _results(
             done += len(rows)
 
 
-def make_retriever(
-    engine: str, request: SearchRequest, index: SavedIndex | None = None, rescore: int = RESCORE, seed: int = 42
-) -> Retriever:
-    """Return the retriever of a search; its owner closes it.
+def _make_retriever(plan: SearchPlan, index: SavedIndex | None) -> Retriever:
+    """Return the retriever of a search, which its owner closes; `index` is over the passages of `request.first`.
 
-    Args:
-        engine: A name of `ENGINES`. One that only generates candidates serves exact search, an approximate index or a
-            funnel; a `RetrieverEngine` retrieves by itself.
-        request: Stores, depth, funnel and options.
-        index: An approximate index over the passages of `request.first`.
-        rescore: Rows of the index to score again, as a multiple of the depth.
-        seed: Draws the passages that a quantised first step learns from.
-
-    Raises:
-        UserError: The engine cannot meet the options.
+    An engine that only generates candidates serves exact search, an approximate index or a funnel; a `RetrieverEngine`
+    retrieves by itself.
     """
+    engine, request = plan.engine, plan.request
     made = ENGINES[engine]()
     if isinstance(made, RetrieverEngine):
         return made.retriever(request)
@@ -250,11 +239,11 @@ def make_retriever(
         find: Any = partial(index.search, parameters=options.index_search, **options.limits)
         if funnel is None:
             return Retriever(
-                (last,), first, lambda queries, label: [find(queries[last], request.depth, rescore=rescore)]
+                (last,), first, lambda queries, label: [find(queries[last], request.depth, rescore=plan.index.rescore)]
             )
         shortlister = partial(find, rescore=0)  # the next steps score again
     elif funnel is not None and funnel.steps[0].code:
-        shortlister = code_shortlister(funnel.steps[0], first, seed=seed, **options.limits)
+        shortlister = code_shortlister(funnel.steps[0], first, seed=plan.seed, **options.limits)
     elif funnel is not None and 0 < options.batch_size < request.queries[last].count:
         first.hold(options.max_memory // 2)  # scanned for every batch; a narrow view would be cut again each time
     limits = options.limits | {"batch_size": options.batch_size}

@@ -166,16 +166,7 @@ def choose_funnel(
         UserError: Queries, judgements and passages have no ids in common, there is only one size, or the target is
             outside (0, 1].
     """
-    if not 0 < target <= 1:
-        raise UserError(f"--target {target:g} is not a share of the full size's nDCG@10", "give a share such as 0.99")
-    check_depth(depth)
-    sizes = sorted(stores)
-    if len(sizes) < 2:
-        raise UserError(
-            f"a funnel is chosen among several sizes, stored: {', '.join(map(str, sizes)) or 'none'}",
-            "encode queries and passages at --sizes",
-        )
-    check_together(stores, sizes)
+    sizes = _checked_sizes(stores, target, depth)
     full = sizes[-1]
     used = _used(query_ids, qrels, seed)
     limits: dict[str, Any] = {"max_memory": max_memory, "threads": threads}
@@ -211,11 +202,7 @@ def choose_funnel(
             scores = quality.scores(search.rows(funnel)[:, :CUTOFF])
             if share(scores) >= target:
                 finalists[funnel] = scores
-    laps: dict[Funnel, list[float]] = {funnel: [] for funnel in finalists}
-    for _ in range(_ROUNDS):
-        for funnel, seconds in laps.items():
-            seconds.append(search.seconds(funnel, timer))
-    times = {funnel: 1000 * float(np.median(seconds)) for funnel, seconds in laps.items()}
+    times = _median_times(search, finalists, timer)
     # Times this close are equal in the next search; other queries keep most by the funnel that keeps most here.
     fastest = min(times, key=lambda funnel: (times[funnel], cost(funnel, stores[full].count), str(funnel)))
     near = [funnel for funnel in times if times[funnel] <= (1 + tolerance) * times[fastest] and funnel != alone]
@@ -243,6 +230,30 @@ def choose_funnel(
         load_index=asked.folder if asked else None,
         index_search=(asked.parameters or None) if asked else None,
     )
+
+
+def _checked_sizes(stores: Mapping[Size, EmbeddingStore], target: float, depth: int) -> list[Size]:
+    """Return the sizes, ascending. Raises UserError unless a funnel can be chosen among them."""
+    if not 0 < target <= 1:
+        raise UserError(f"--target {target:g} is not a share of the full size's nDCG@10", "give a share such as 0.99")
+    check_depth(depth)
+    sizes = sorted(stores)
+    if len(sizes) < 2:
+        raise UserError(
+            f"a funnel is chosen among several sizes, stored: {', '.join(map(str, sizes)) or 'none'}",
+            "encode queries and passages at --sizes",
+        )
+    check_together(stores, sizes)
+    return sizes
+
+
+def _median_times(search: Trials, funnels: Iterable[Funnel], timer: Timer) -> dict[Funnel, float]:
+    """Return the milliseconds per query of funnels, which are timed in turns."""
+    laps: dict[Funnel, list[float]] = {funnel: [] for funnel in funnels}
+    for _ in range(_ROUNDS):
+        for funnel, seconds in laps.items():
+            seconds.append(search.seconds(funnel, timer))
+    return {funnel: 1000 * float(np.median(seconds)) for funnel, seconds in laps.items()}
 
 
 def _used(query_ids: Sequence[str], qrels: Qrels | None, seed: int) -> np.ndarray:

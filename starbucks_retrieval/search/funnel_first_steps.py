@@ -25,8 +25,8 @@ from starbucks_retrieval.search.indexes.manifest import MANIFEST, IndexManifest,
 from starbucks_retrieval.search.indexes.vectors import make_index
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, output_folder
+from starbucks_retrieval.store.dtypes import QUANTISED
 from starbucks_retrieval.store.layout import MANIFEST as STORE_MANIFEST
-from starbucks_retrieval.store.quantise import QUANTISED
 from starbucks_retrieval.store.spec import SCALES, job_difference
 from starbucks_retrieval.store.storage import entries
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from starbucks_retrieval.data import Passage, Records, open_corpus, scan
 from starbucks_retrieval.data.records import Scan
-from starbucks_retrieval.data.rows import Collection
+from starbucks_retrieval.data.sources import Collection
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.provenance import describe
@@ -106,12 +106,6 @@ class PassageTexts:
                 "give the corpus that was encoded",
             )
 
-    def __getitem__(self, row: int) -> Passage:
-        with self._lock:
-            self._file.seek(self._ends[row])
-            raw = self._file.read(self._ends[row + 1] - self._ends[row])
-        return Passage(*json.loads(raw))
-
     def lookup(self, row: int, docid: str) -> tuple[str, str]:
         """Return the title and the text of a stored passage.
 
@@ -122,13 +116,16 @@ class PassageTexts:
         Raises:
             UserError: The corpus has another passage there.
         """
-        passage = self[row]
-        if passage.docid != docid:
+        with self._lock:
+            self._file.seek(self._ends[row])
+            raw = self._file.read(self._ends[row + 1] - self._ends[row])
+        found, title, text = json.loads(raw)
+        if found != docid:
             raise UserError(
-                f"passage {row} of the corpus is {passage.docid!r}, in the store it is {docid!r}",
+                f"passage {row} of the corpus is {found!r}, in the store it is {docid!r}",
                 "give the corpus that was encoded",
             )
-        return passage.title, passage.text
+        return title, text
 
 
 CORPUS = "corpus.jsonl"
@@ -206,24 +203,10 @@ class TextList:
         bodies = [f"{each.title}{separator}{each.text}" if each.title else each.text for each in self.passages]
         vectors = encoder.encode(bodies, wanted, show_progress_bar=show_progress_bar)
         ids = [passage.docid for passage in self.passages]
-        compute_dtype = dtype_name(encoder.autocast_dtype)
-        return {
-            size: MemoryStore(
-                StoreSpec(
-                    kind="passages",
-                    size=size,
-                    **encoder.store_fields(size, is_query=False),
-                    compute_dtype=compute_dtype,
-                    store_dtype="float32",
-                    data_digest=self.scan.digest,
-                    data_count=self.scan.count,
-                    data_name="a list of texts",
-                ),
-                ids,
-                vectors[size],
-            )
-            for size in wanted
-        }
+        about: dict[str, Any] = {"compute_dtype": dtype_name(encoder.autocast_dtype), "store_dtype": "float32"}
+        about |= {"data_digest": self.scan.digest, "data_count": self.scan.count, "data_name": "a list of texts"}
+        specs = [StoreSpec("passages", size, **encoder.store_fields(size, is_query=False), **about) for size in wanted]
+        return {spec.size: MemoryStore(spec, ids, vectors[spec.size]) for spec in specs}
 
     def save(
         self, folder: Path, stores: Iterable[MemoryStore], store_dtype: str = "float32", overwrite: bool = False

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from starbucks_retrieval.store.floats import check_finite
+from starbucks_retrieval.store.dtypes import check_finite
 
 _CACHE = 2**19  # bytes of vectors, in double precision, that stay in the cache while they are scored
 

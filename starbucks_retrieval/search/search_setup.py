@@ -87,14 +87,17 @@ def _check_fingerprint(spec: StoreSpec, encoder: QueryEncoder, layer: int) -> No
         )
 
 
-def check_model_type(model: Any) -> None:
-    """Check that a model is a name or an encoder.
+def check_names(model: Any, corpus: Any = None, passage_reps: Any = None) -> None:
+    """Check the types and names of a model, a corpus and stored passages, without reading any.
 
     Args:
         model: A model folder, a hub name, or an encoder.
+        corpus: A corpus; only a string is checked.
+        passage_reps: Where passages are stored; only a list is refused.
 
     Raises:
-        UserError: The model is of another type or an encoder at one size, or names a folder that does not exist.
+        UserError: The model is of another type or an encoder at one size, or a name is that of a local path
+            without a file.
     """
     if hasattr(model, "size_name"):
         raise UserError(
@@ -107,22 +110,10 @@ def check_model_type(model: Any) -> None:
         raise UserError(
             f"a model is a folder, a hub name or an encoder, not a {type(model).__name__}", "name the model"
         )
-
-
-def check_names(model: Any, corpus: Any = None) -> None:
-    """Check the types and names of a model and a corpus, without reading either.
-
-    Args:
-        model: A model folder, a hub name, or an encoder.
-        corpus: A corpus; only a string is checked.
-
-    Raises:
-        UserError: The model is of another type or an encoder at one size, or a name is that of a local path
-            without a file.
-    """
-    check_model_type(model)
     if isinstance(corpus, str):
         check_collection(corpus)
+    if isinstance(passage_reps, list | tuple):
+        raise UserError("passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)")
 
 
 def stored_config(model: str | Path | QueryEncoder) -> Any:
@@ -141,20 +132,6 @@ def stored_config(model: str | Path | QueryEncoder) -> Any:
 
     path = model_file(str(model), FILE)
     return EncoderConfig.load(path) if path else EncoderConfig()
-
-
-def sizes_and_settings(model: Any) -> Any:
-    """Return the sizes and the settings of a model, from its folder or from an encoder.
-
-    Args:
-        model: A model folder, a hub name, or an encoder.
-
-    Returns:
-        A `ModelInfo` for a name, else the encoder; both have `sizes` and `config`.
-    """
-    from starbucks_retrieval.models.info import model_info
-
-    return model_info(str(model)) if isinstance(model, str | Path) else model
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from starbucks_retrieval.data.rows import Collection
+from starbucks_retrieval.data.sources import Collection
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MAX_MEMORY
@@ -24,7 +24,6 @@ from starbucks_retrieval.search.search_setup import (
     check_query,
     find_stores,
     set_up,
-    sizes_and_settings,
     stored_config,
 )
 from starbucks_retrieval.search.stores import PassageReps, shown, stored_sizes
@@ -88,11 +87,7 @@ class Searcher:
         checksum: bool = True,
         encode_only: bool = False,
     ) -> None:
-        check_names(model, corpus)
-        if isinstance(passage_reps, list | tuple):
-            raise UserError(
-                "passage_reps is a list", "of texts, make a searcher with Searcher.from_texts(model, texts)"
-            )
+        check_names(model, corpus, passage_reps)
         self.max_memory = parse_bytes(max_memory)
         self._model, self._reps, self._device, self._checksum = model, passage_reps, device, checksum
         self._load_options = {"encode_only": True} if encode_only else {}
@@ -145,18 +140,19 @@ class Searcher:
             searcher.use("4:128")
             ```
         """
+        from starbucks_retrieval.models.info import model_info  # imports torch
+
         check_names(model)
         listed = TextList.of(texts, ids, titles)
-        info = sizes_and_settings(model)
+        info = model_info(str(model)) if isinstance(model, str | Path) else model
         wanted = None if sizes is None else as_sizes(sizes, info.sizes)
         if size is None and funnel is None:
             wanted = wanted or info.sizes
             size = wanted[-1]
         steps = as_funnel(size, funnel, query_size)
         queries, stored = sizes_to_encode(steps, wanted, info.config)
-        encoder: Any = model
-        if isinstance(model, str | Path):
-            encoder = _load(model, max(one.layer for one in (*queries, *stored)), device)
+        deepest = max(one.layer for one in (*queries, *stored))
+        encoder: Any = _load(model, deepest, device) if isinstance(model, str | Path) else model
         stores = listed.embed(encoder, stored, show_progress_bar)
         searcher = cls(encoder, stores, funnel=steps, max_memory=max_memory)
         searcher._texts = listed
@@ -252,8 +248,7 @@ class Searcher:
             k: Passages to return; fewer when the store or the last step of the funnel has fewer.
 
         Raises:
-            UserError: `text` is not one string, `k` is not a number of 1 or more, or the corpus is not the one that was
-                encoded.
+            UserError: `text` is not one string, `k` is not a number of 1 or more, or the corpus is not the encoded one.
         """
         return self.answer(text, k).hits
 

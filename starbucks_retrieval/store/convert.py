@@ -16,9 +16,9 @@ from starbucks_retrieval.files import BeforeRename, atomic_writer, temporaries
 from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store.dtypes import calibration_rows, row_bytes
 from starbucks_retrieval.store.locate import open_each_size, open_store, output_folder
 from starbucks_retrieval.store.operations import copy_store, refuse_quantised
-from starbucks_retrieval.store.quantise import calibration_rows, row_bytes
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.storage import PathLike, as_path, is_remote
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from starbucks_retrieval.store.dtypes import calibration_rows
 from starbucks_retrieval.store.layout import largest_norm
-from starbucks_retrieval.store.quantise import calibration_rows
 from starbucks_retrieval.store.reader import EmbeddingStore
 from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.writer import StoreWriter

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
-from starbucks_retrieval.store.floats import to_float32
+from starbucks_retrieval.store.dtypes import to_float32
 from starbucks_retrieval.store.layout import MANIFEST, read_manifest, shards_there
 from starbucks_retrieval.store.shards import QuantisedArray, Shard
 from starbucks_retrieval.store.spec import StoreSpec, job_difference

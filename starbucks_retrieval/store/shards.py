@@ -13,9 +13,8 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import checksums
-from starbucks_retrieval.store.floats import check_finite
+from starbucks_retrieval.store.dtypes import Quantiser, check_finite, stored_form
 from starbucks_retrieval.store.layout import FileRecord, ShardRecord
-from starbucks_retrieval.store.quantise import Quantiser, stored_form
 from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.storage import is_remote, local_file
 

@@ -14,7 +14,7 @@ import numpy as np
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import Count, check_value
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store.quantise import QUANTISED, STORE_DTYPES, Quantiser
+from starbucks_retrieval.store.dtypes import QUANTISED, STORE_DTYPES, Quantiser
 
 FORMAT = "starbucks_retrieval.store"
 VERSION = 3

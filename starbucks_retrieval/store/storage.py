@@ -10,19 +10,22 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from starbucks_retrieval import files
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import MAX_BYTES
-from starbucks_retrieval.store.urls import file_system, open_url, unreachable
 
 if TYPE_CHECKING:
     from upath import UPath
 
 PathLike: TypeAlias = "str | os.PathLike[str] | UPath"
+
+# The package that each kind of URL needs; fsspec's own message serves for all others.
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+_SECONDS = 15  # that a server of ftp may take to answer
 
 
 def as_path(path: PathLike) -> Path:
@@ -40,10 +43,10 @@ def as_path(path: PathLike) -> Path:
     """
     name = path
     if isinstance(path, str) and "://" in path:
-        path = open_url(path)
+        path = _open_url(path)
     if isinstance(path, (str, os.PathLike)):
         return Path(path)
-    file_system(path, name)
+    _file_system(path, name)
     return cast(Path, path)
 
 
@@ -61,31 +64,19 @@ def is_remote(path: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file or folder. Raises UserError if a URL cannot be reached.
-
-    Args:
-        path: A path from `as_path`.
-    """
+    """Return whether there is a file or folder. Raises UserError if a URL cannot be reached."""
     with _remote_errors(path):
         return path.exists()
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder. Raises UserError if a URL cannot be reached.
-
-    Args:
-        path: A path from `as_path`.
-    """
+    """Return whether there is a folder. Raises UserError if a URL cannot be reached."""
     with _remote_errors(path):
         return path.is_dir()
 
 
 def matching(pattern: Path) -> list[Path]:
-    """Return the files and folders that match a glob pattern, sorted by name. Raises as `exists` does.
-
-    Args:
-        pattern: A pattern from `as_path`.
-    """
+    """Return the files and folders that match a glob pattern, sorted by name. Raises as `exists` does."""
     if not is_remote(pattern):
         return [Path(match) for match in sorted(glob.glob(str(pattern)))]
     found = cast(Any, pattern)
@@ -233,17 +224,7 @@ def write_file(folder: Path, name: str, content: Sequence[bytes | memoryview]) -
 
 
 def write_json(folder: Path, name: str, content: Any) -> None:
-    """Write JSON as files.write_json does, to the same bytes.
-
-    Args:
-        folder: The folder of the store, which exists if it is local.
-        name: The name of the file.
-        content: What json.dumps accepts.
-
-    Raises:
-        OSError: A local file cannot be written; the error names it.
-        UserError: A URL cannot be reached.
-    """
+    """Write what json.dumps accepts as files.write_json does, to the same bytes; raises what `write_file` does."""
     write_file(folder, name, [files.json_bytes(content)])
 
 
@@ -254,11 +235,8 @@ def remove(folder: Path, name: str) -> None:
             path.unlink(missing_ok=True)
         return
     target = cast(Any, folder / name)
-    with _remote_errors(folder):
-        try:
-            target.fs.rm_file(target.path)
-        except FileNotFoundError:
-            return
+    with _remote_errors(folder), suppress(FileNotFoundError):
+        target.fs.rm_file(target.path)
 
 
 def remove_temporaries(folder: Path, is_ours: Callable[[str], bool]) -> None:
@@ -276,11 +254,47 @@ def _remote_errors(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        file_system(path).invalidate_cache()  # other processes write there too
+        _file_system(path).invalidate_cache()  # other processes write there too
         yield
     except (UserError, FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename:
             raise  # the local disk, during a copy
-        raise unreachable(path, error) from error
+        raise _unreachable(path, error) from error
+
+
+def _open_url(text: str) -> Any:
+    """Return a URL as a UPath. Raises UserError if the package is missing, or the URL is malformed."""
+    try:
+        from upath import UPath
+    except ImportError:
+        raise UserError(f"{text} is a URL, which needs another package", "pip install universal_pathlib") from None
+    options: dict[str, Any] = {"timeout": _SECONDS} if text.startswith("ftp://") else {}
+    try:
+        return UPath(text, **options)
+    except ValueError as error:
+        raise UserError(f"{text}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
+
+
+def _file_system(path: Any, name: Any = None) -> Any:
+    """Return the file system of a UPath; `name` is the URL as the user wrote it. Raises UserError if that fails."""
+    try:
+        return path.fs
+    except AttributeError:
+        raise UserError(f"a path is needed, not something of type {type(path).__name__}", "name a folder") from None
+    except ImportError as error:
+        package = _PACKAGES.get(path.protocol)
+        hint = f"pip install {package}" if package else f"install the missing package: {error}"
+        raise UserError(f"{path} cannot be opened without another package", hint) from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}", "use a local path, or a URL such as s3://bucket/folder") from None
+    except Exception as error:  # some file systems connect here, and each library has its own exceptions
+        raise _unreachable(name or path, error) from error
+
+
+def _unreachable(path: Any, error: Exception) -> UserError:
+    return UserError(
+        f"{path} cannot be reached: {type(error).__name__}: {' '.join(str(error).split())}",
+        "check the address, the network and your credentials, then run the same command again",
+    )

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from starbucks_retrieval.cli import as_flag_values, flag
-from starbucks_retrieval.data.rows import store_collections
+from starbucks_retrieval.data.sources import store_collections
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.sizes import Size, Sizes

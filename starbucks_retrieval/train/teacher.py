@@ -18,7 +18,7 @@ from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.models.texts import token_rows
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, check_same
-from starbucks_retrieval.store.floats import to_float32
+from starbucks_retrieval.store.dtypes import to_float32
 from starbucks_retrieval.store.locate import open_each_size
 from starbucks_retrieval.train.examples import Text, flat
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starbucks_retrieval.data import Passage, join_text, open_corpus
+from starbucks_retrieval.data.formats import arrow
 from starbucks_retrieval.errors import UserError
 
 PASSAGES = [
@@ -128,11 +129,9 @@ def test_bom_crlf_blank_lines_and_no_last_line_end(tmp_path):
 
 
 def test_vectors_beside_the_text_are_not_read(tmp_path):
-    from starbucks_retrieval.data.formats import parquet
-
     path = tmp_path / "c.parquet"
     write_parquet(path, [{"id": "1", "text": "a", "emb": [0.5, 0.25], "tags": ["x"]}])
-    assert list(parquet.rows(path)) == [(1, {"id": "1", "text": "a", "tags": ["x"]})]
+    assert list(arrow.parquet_rows(path)) == [(1, {"id": "1", "text": "a", "tags": ["x"]})]
 
 
 GOOD = b'{"docid": "1", "text": "fine"}\n'

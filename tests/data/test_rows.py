@@ -9,7 +9,7 @@ from starbucks_retrieval.data import open_corpus, open_groups, open_pairs, open_
 from starbucks_retrieval.data.documents import open_documents
 from starbucks_retrieval.data.pairs import open_labelled
 from starbucks_retrieval.data.records import count_records
-from starbucks_retrieval.data.rows import as_path
+from starbucks_retrieval.data.sources import as_path
 from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.fit import FitArguments

@@ -209,7 +209,7 @@ def test_a_full_disk_is_told_in_one_line_and_resumed(tiny_bert, corpus, tmp_path
 
 
 def test_quantised_stores_have_scales_of_spread_texts_and_resume(tiny_bert, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("starbucks_retrieval.store.quantise.CALIBRATED_ON", 40)
+    monkeypatch.setattr("starbucks_retrieval.store.dtypes.CALIBRATED_ON", 40)
     few = ["--sizes", "1:4,2:8", "--shard_size", "64"]
     encode(tiny_bert, corpus, tmp_path / "floats", *few)
     for store_dtype in ("int8", "binary"):
@@ -219,7 +219,7 @@ def test_quantised_stores_have_scales_of_spread_texts_and_resume(tiny_bert, corp
         monkeypatch.setattr("starbucks_retrieval.store.spec.Quantiser.calibrate", lambda *_: pytest.fail("again"))
         encode(tiny_bert, corpus, tmp_path / store_dtype, *few, "--store_dtype", store_dtype)
         monkeypatch.undo()
-        monkeypatch.setattr("starbucks_retrieval.store.quantise.CALIBRATED_ON", 40)
+        monkeypatch.setattr("starbucks_retrieval.store.dtypes.CALIBRATED_ON", 40)
         assert contents(tmp_path / store_dtype) == before
     coded, floats = open_store(tmp_path / "int8", "2:8"), open_store(tmp_path / "floats", "2:8")
     rows = np.arange(floats.count)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.floats import check_finite, to_float32
+from starbucks_retrieval.store.dtypes import check_finite, to_float32
 
 
 def test_every_finite_half_as_a_single():

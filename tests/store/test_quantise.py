@@ -12,9 +12,9 @@ from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, open_store, output_folder
 from starbucks_retrieval.store.__main__ import main
 from starbucks_retrieval.store.convert import quantise_stores
+from starbucks_retrieval.store.dtypes import QUANTISED, Quantiser, calibration_rows
 from starbucks_retrieval.store.layout import read_manifest
 from starbucks_retrieval.store.operations import merge_stores, slice_store
-from starbucks_retrieval.store.quantise import QUANTISED, Quantiser, calibration_rows
 from starbucks_retrieval.store.writer import StoreWriter
 
 LEVELS = {"scale": (0.5,) * 8, "offset": (0.25,) * 8}

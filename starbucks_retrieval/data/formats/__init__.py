@@ -27,7 +27,7 @@ FORMATS: Registry[RowReader] = Registry(
         ".jsonl": (f"{_MODULE}.jsonl:rows", "one JSON object per line"),
         ".tsv": (f"{_MODULE}.tsv:rows", "tab-separated, with or without a header"),
         ".csv": (f"{_MODULE}.csv:rows", "comma-separated, with a header"),
-        ".parquet": (f"{_MODULE}.parquet:rows", "Parquet"),
+        ".parquet": (f"{_MODULE}.arrow:parquet_rows", "Parquet"),
         ".json": (f"{_MODULE}.jsonl:rows", "one JSON object per line"),
         ".txt": (f"{_MODULE}.tsv:rows", "tab-separated, with or without a header"),
         ".arrow": (f"{_MODULE}.arrow:rows", "Arrow stream"),

@@ -1,4 +1,4 @@
-"""Arrow streams, memory-mapped: single files, and the folders that `datasets.save_to_disk` writes."""
+"""Arrow streams and Parquet files, read by pyarrow: single files, and the folders that `datasets.save_to_disk` writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts |
         UserError: The file's name ends in .gz. While iterating: the file is missing or damaged, or a value cannot be
             read.
     """
-    check_not_gzip(path, "Arrow")
+    _check_not_gzip(path, "Arrow")
     return _stream_rows([path], start, stop, path)
 
 
@@ -149,16 +149,51 @@ def batch_rows(batch: Any, first: int, start: int, stop: int | None, source: Pat
         yield from enumerate(found, first + offset + 1)
 
 
-def check_not_gzip(path: Path, name: str) -> None:
-    """Refuse a compressed file of a format that is read at random positions.
+def parquet_rows(path: Path, start: int = 0, stop: int | None = None, layouts: Layouts | None = None) -> NumberedRows:
+    """Yield (row number from 1, column → value) of each row of a Parquet file; row groups before `start` are not decompressed.
 
     Args:
-        path: The file; only its name is looked at.
-        name: The name of the format, for the message.
+        path: The file.
+        start: The position of the first row to yield, from 0.
+        stop: The position after the last one; None for the end of the file.
+        layouts: Ignored: the file names the columns.
 
     Raises:
-        UserError: The name ends in .gz.
+        UserError: While iterating: the file is missing, compressed with gzip or damaged, or a value cannot be read.
     """
+    import pyarrow
+    import pyarrow.parquet
+
+    _check_not_gzip(path, "Parquet")
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            columns = text_columns(table.schema_arrow)
+            first = 0
+            for group in range(table.num_row_groups):
+                size = table.metadata.row_group(group).num_rows
+                if first + size <= start:
+                    first += size
+                    continue
+                for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
+                    yield from batch_rows(batch, first, start, stop, path)
+                    first += batch.num_rows
+                    if stop is not None and first >= stop:
+                        return
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}", "check the path") from None
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
+        raise UserError(f"{path}: not a readable Parquet file ({error})", "fetch or make the file again") from None
+
+
+def count_parquet_rows(path: Path) -> int:
+    """Return the number of rows that the metadata of a Parquet file states."""
+    import pyarrow.parquet
+
+    return int(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+
+
+def _check_not_gzip(path: Path, name: str) -> None:
+    """Refuse a compressed file of a format that is read at random positions, by its name."""
     if path.suffix == ".gz":
         raise UserError(f"{path}: {name} files are not read through gzip", f"unpack it: gunzip {path}")
 

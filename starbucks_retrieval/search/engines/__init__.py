@@ -83,13 +83,8 @@ def plan_memory(memory: int, batch_size: int, depth: int, count: int, dim: int) 
     if batch_size > 0:
         batch = min(batch, batch_size)
     block = min(max(256, memory // 2 // (dim * 4)), count)
-    return MemoryPlan(
-        candidates=candidates,
-        batch=batch,
-        block=block,
-        gathered=max(256, memory // 4 // (dim * 6)),
-        rescanned=max(1, memory // 4 // (block * 4)),
-    )
+    gathered, rescanned = max(256, memory // 4 // (dim * 6)), max(1, memory // 4 // (block * 4))
+    return MemoryPlan(candidates, batch, block, gathered, rescanned)
 
 
 @dataclass(frozen=True)
