@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from starbucks_retrieval.cli.words import flag_chunks
 from starbucks_retrieval.errors import UserError
@@ -129,21 +128,6 @@ CHECKS: Mapping[str, Callable[[str, str], None]] = {
     **dict.fromkeys(("sizes", "size", "query_size", "teacher_size"), check_sizes),
     "device": check_device,
 }
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Check the value of a flag that was given.
-
-    Args:
-        name: The name of the flag; flags that are not in `CHECKS` are not checked.
-        value: Its value, or a list of them.
-
-    Raises:
-        UserError: A value names a local path that does not exist, or is no size or device.
-    """
-    for one in value if isinstance(value, list) else [value]:
-        if name in CHECKS and isinstance(one, str):
-            CHECKS[name](one, name)
 
 
 @cache

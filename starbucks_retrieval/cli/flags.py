@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
-from starbucks_retrieval.cli.checks import check_flag
+from starbucks_retrieval.cli.checks import CHECKS
 from starbucks_retrieval.cli.config import convert, load_config, scalar_type
 from starbucks_retrieval.cli.help import RARE, FlagParser
 from starbucks_retrieval.cli.tevatron import hint_for, replace_flags
@@ -231,7 +231,9 @@ def build(cls: type[T], values: Mapping[str, Any], prog: str) -> T:
     given = {field.name: values[field.name] for field in fields if field.name in values}
     built = cls(**given)
     for name, value in given.items():
-        check_flag(name, value)
+        for one in value if isinstance(value, list) else [value]:
+            if name in CHECKS and isinstance(one, str):
+                CHECKS[name](one, name)
     return built
 
 

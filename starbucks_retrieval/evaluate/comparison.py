@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,7 +142,7 @@ class BaselineComparisons:
         family = len(self.comparisons)
         over = f"over all {family} comparisons"
         if self.family == "measure":
-            family = max((sum(one.measure == m for one in self.comparisons) for m in self._measures()), default=0)
+            family = max(Counter(one.measure for one in self.comparisons).values(), default=0)
             over = f"over the {family} comparisons of each measure"
         names = {"holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
         corrected = f"{names[self.correction]} {over}" if self.correction in names else "no correction"
@@ -193,9 +194,6 @@ class BaselineComparisons:
             "alpha": self.alpha,
             "comparisons": comparisons,
         }
-
-    def _measures(self) -> list[str]:
-        return list(dict.fromkeys(one.measure for one in self.comparisons))
 
 
 def compare(

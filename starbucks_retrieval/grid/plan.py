@@ -83,22 +83,10 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
         asymmetric=arguments.asymmetric,
         remove_identical_ids=arguments.remove_identical_ids,
         max_memory=arguments.max_memory,
-        device=scoring_device(device),
+        device=str(device) if device.type in ("cpu", "cuda") else "cpu",
     )
     qrels = {dataset: read_qrels(arguments.qrels or dataset, split=arguments.split) for dataset in names}
     return GridPlan(base, names, qrels, layers, scoring)
-
-
-def scoring_device(model: torch.device) -> str:
-    """Return the device that scores passages.
-
-    Args:
-        model: The device of the encoder.
-
-    Returns:
-        The name of that device if it is a CPU or a CUDA GPU, such as `cuda:1`; else `cpu`.
-    """
-    return str(model) if model.type in ("cpu", "cuda") else "cpu"
 
 
 def _dataset_names(arguments: GridArguments) -> dict[str, str]:

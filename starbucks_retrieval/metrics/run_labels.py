@@ -142,10 +142,7 @@ def _make_distinct(labels: Sequence[str], runs: Sequence[RunIdentity]) -> list[s
 
 
 def names_of_set(name: str) -> Iterable[str]:
-    """Return the words that name a set in file names.
-
-    Returns:
-        The name, and its last part if that is shorter.
+    """Return the words that name a set in file names: its name, and the last part of it if that is shorter.
 
     Example:
         >>> list(names_of_set("beir/scifact")), list(names_of_set("scifact"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -134,8 +134,8 @@ class BiEncoder:
         topic_of_pair = topics.topic_of_pair()
         by_row = np.argsort(topics.rows, kind="stable")
         pair_rows = topics.rows[by_row]
-        start = 0
-        for window in _windows(itertools.chain(corpus, topics.out_of_corpus)):
+        start, passages = 0, itertools.chain(corpus, topics.out_of_corpus)
+        while window := list(itertools.islice(passages, _WINDOW)):
             stop = start + len(window)
             label = f"passages {start + 1} to {stop} of {len(docids) + len(topics.out_of_corpus)}"
             vectors = self.passages(window, label)
@@ -181,8 +181,3 @@ def _distinct(items: Iterable[T]) -> tuple[list[T], np.ndarray]:
     index: dict[T, int] = {}
     positions = [index.setdefault(item, len(index)) for item in items]
     return list(index), np.array(positions, np.int64)
-
-
-def _windows(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
-    while window := list(itertools.islice(passages, _WINDOW)):
-        yield window

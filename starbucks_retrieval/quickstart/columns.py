@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def _text_column(free: Sequence[str], rows: Sequence[Mapping[str, Any]], source:
         listed = " and ".join(f"{name} ({words[name]:.0f} words)" for name in found)
         raise UserError(
             f"{source}: {len(found)} columns could be the text: {listed}",
-            f"name one: --text_column {_quoted(found[0])}, or join them: --text_column {' '.join(map(_quoted, found))}",
+            f"name one: --text_column {shlex.quote(found[0])}, or join them: --text_column {' '.join(map(shlex.quote, found))}",
         )
     return found[0] if found else next(iter(words)) if len(words) == 1 else None
 
@@ -160,12 +161,6 @@ def _first(names: Sequence[str], known: Sequence[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
-
-
-def _quoted(name: str) -> str:
-    import shlex
-
-    return shlex.quote(name)
 
 
 def read_table(path: Path, encoding: str = "utf-8") -> NumberedRows:

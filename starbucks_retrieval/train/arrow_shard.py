@@ -267,15 +267,12 @@ def check_inline(name: str, group: Group) -> dict[str, Passage]:
 
 
 def unknown_document(group: Group, docid: str, corpus: Records[Passage] | None) -> UserError:
-    """Return the error for an id that is not in the corpus.
+    """Return the error for an id that is not in the corpus, which the caller raises.
 
     Args:
         group: The group that names the document.
         docid: The document's id.
         corpus: The corpus, whose name is in the message.
-
-    Returns:
-        The error, which the caller raises.
     """
     problem = f"query {group.query_id} names the document {docid}, which {corpus.name if corpus else ''} lacks"
     return UserError(problem, "give the corpus that the training groups or qrels were made for")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 from collections.abc import Iterator
@@ -133,7 +134,6 @@ def load_anchor(plan: TrainPlan, encoder: NestedEncoder, start: Projections | No
         start: The projections of the start model.
     """
     from starbucks_retrieval.models import NestedEncoder
-    from starbucks_retrieval.train.projections import frozen_copy
 
     if plan.labelled and not plan.anchor_weight > 0:
         return None
@@ -142,7 +142,7 @@ def load_anchor(plan: TrainPlan, encoder: NestedEncoder, start: Projections | No
     if plan.projections == "kept" and anchor.projections is not None and not plan.labelled:
         anchor.projections.requires_grad_(False)  # the model's own, with the last layer's whatever the sizes are
     else:
-        anchor.projections = frozen_copy(start)
+        anchor.projections = None if start is None else copy.deepcopy(start).requires_grad_(False)
     anchor.config = encoder.config
     if anchor.projections is not None:
         anchor.config = dataclasses.replace(encoder.config, projected_layers=anchor.projections.layers)

@@ -91,11 +91,6 @@ class DataSet:
             raise UserError(f"{found['name']}: train_group_size {size} leaves no positive", "use at least 1")
         return cls(**found)
 
-    @property
-    def has_options(self) -> bool:
-        """Whether it is more than a name."""
-        return self != DataSet(self.name)
-
 
 def _positive(weight: float) -> float:
     if not (weight > 0 and math.isfinite(weight)):
@@ -163,7 +158,7 @@ class MixtureArguments:
             )
         if labelled:
             return
-        optional = [one.name for one in data_sets if one.has_options]
+        optional = [one.name for one in data_sets if one != DataSet(one.name)]
         if optional or self.sampling != "proportional" or self.same_source_batches:
             raise UserError(
                 "weights, options and sampling of data sets belong to training with labels",

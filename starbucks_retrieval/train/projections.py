@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -111,11 +110,6 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
     found = Projections(maps, table, fingerprints, "")
     found.space = found.identity()
     return found
-
-
-def frozen_copy(projections: Projections | None) -> Projections | None:
-    """Return a copy that is not trained, for the frozen start model."""
-    return None if projections is None else copy.deepcopy(projections).requires_grad_(False)
 
 
 def touch_unused(projections: Projections | None, used: Iterable[int]) -> Tensor | None:

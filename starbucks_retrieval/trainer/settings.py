@@ -180,11 +180,7 @@ def _print_config(parsed: ParsedTraining[Any], settings: TrainingArguments, defa
 
 
 def rows_per_step(settings: TrainingArguments) -> int:
-    """Return the training rows of a step of all processes.
-
-    Returns:
-        The batch of one process, times the batches that gradients are accumulated over, times the processes.
-    """
+    """Return the training rows of a step: batch of a process x batches of which gradients are accumulated x processes."""
     return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
 
 
@@ -284,11 +280,7 @@ def _output_state(settings: TrainingArguments, overwrite: bool) -> str:
 
 
 def recipe_of(settings: TrainingArguments) -> dict[str, Any]:
-    """Return the settings that a model card lists.
-
-    Returns:
-        Heading in the card → value: learning rate, schedule, weight decay, precision, processes and seed.
-    """
+    """Return the settings that a model card lists: heading in the card → value."""
     return {
         "learning rate": settings.learning_rate,
         "schedule": f"{settings.lr_scheduler_type.value}, warm-up {format_number(settings.warmup_steps)}",
