@@ -78,15 +78,15 @@ def grid(arguments: GridArguments, encoding: EncodingArguments | None = None, se
     with contextlib.ExitStack() as locks:
         for name in plan.names.values():  # a second run would read embeddings that the first one deletes
             locks.enter_context(OutputLock(arguments.work_folder / name))
-        measured = _grid(plan, arguments, encoding, seed)
+        measured = _grid(plan, seed)
     if not arguments.keeps_work:
         with contextlib.suppress(OSError):  # it holds something else
             arguments.work_folder.rmdir()
     return measured
 
 
-def _grid(plan: GridPlan, arguments: GridArguments, encoding: EncodingArguments, seed: int) -> GridMeasurement:
-    layers, dims, depth = plan.layers, plan.scoring.dims, plan.scoring.depth
+def _grid(plan: GridPlan, seed: int) -> GridMeasurement:
+    arguments, layers, dims, depth = plan.arguments, plan.layers, plan.scoring.dims, plan.scoring.depth
     log.info("%d layers x %d dims, %d passages a query, from one pass a data set", len(layers), len(dims), depth)
     seconds = {"encode": 0.0, "score": 0.0}
     cells: list[Cell] = []
@@ -94,7 +94,7 @@ def _grid(plan: GridPlan, arguments: GridArguments, encoding: EncodingArguments,
     stores: list[LayerStores] = []
     for dataset, name in plan.names.items():
         lap = time.perf_counter()
-        pooled_layers = encode_layers(plan.base, arguments, dataset, arguments.work_folder / name, layers, dims[-1])
+        pooled_layers = encode_layers(*plan.jobs(dataset))
         stores += pooled_layers.values()
         seconds["encode"] += -lap + (lap := time.perf_counter())
         rows = _judged_rows(pooled_layers[layers[0]], plan.qrels[dataset], name)
@@ -104,9 +104,9 @@ def _grid(plan: GridPlan, arguments: GridArguments, encoding: EncodingArguments,
                 findings.setdefault(name, {})[_size_text(size_cells[0])] = serious
         seconds["score"] += time.perf_counter() - lap
     _warn_of_findings(findings, len(cells) // len(plan.scoring.measures) // len(plan.names))
-    more = _description(arguments, encoding, stores, layers, dims, depth) | ({"findings": findings} if findings else {})
+    more = _description(plan, stores) | ({"findings": findings} if findings else {})
     lap = time.perf_counter()
-    more |= _costs(plan, arguments, stores[0], [Size(layer, dim) for layer in layers for dim in dims], seed)
+    more |= _costs(plan, stores[0], [Size(layer, dim) for layer in layers for dim in dims], seed)
     seconds["time"] = time.perf_counter() - lap
     results = Results("grid", arguments.label or Path(arguments.model_name_or_path).name, cells, more, "grid")
     if not arguments.keep_values:
@@ -184,24 +184,17 @@ def _warn_of_findings(findings: Mapping[str, Mapping[str, Sequence[str]]], cells
             )
 
 
-def _description(
-    arguments: GridArguments,
-    encoding: EncodingArguments,
-    stores: Sequence[LayerStores],
-    layers: Sequence[int],
-    dims: Sequence[int],
-    depth: int,
-) -> dict[str, Any]:
+def _description(plan: GridPlan, stores: Sequence[LayerStores]) -> dict[str, Any]:
     """The settings that the result file records."""
-    spec = stores[0].passages.spec
-    settings = dataclasses.asdict(arguments) | dataclasses.asdict(encoding)
+    arguments, spec = plan.arguments, stores[0].passages.spec
+    settings = dataclasses.asdict(arguments) | dataclasses.asdict(plan.encoding)
     return {
         "model": arguments.model_name_or_path,
         "fingerprint": stores[-1].passages.spec.fingerprint,
         **model_info(arguments.model_name_or_path).made_for(),
-        "layers": list(layers),
-        "dims": list(dims),
-        "depth": depth,
+        "layers": list(plan.layers),
+        "dims": list(plan.scoring.dims),
+        "depth": plan.scoring.depth,
         **({"shared_space": spec.shared_space} if spec.shared_space else {}),
         "compute_dtype": spec.compute_dtype,
         "store_dtype": spec.store_dtype,
@@ -209,15 +202,15 @@ def _description(
     }
 
 
-def _costs(
-    plan: GridPlan, arguments: GridArguments, stores: LayerStores, sizes: Sequence[Size], seed: int
-) -> dict[str, Any]:
+def _costs(plan: GridPlan, stores: LayerStores, sizes: Sequence[Size], seed: int) -> dict[str, Any]:
     """Return the `costs` of each size, and how milliseconds were measured, if they were. `stores`: of the first set."""
+    arguments = plan.arguments
     if not arguments.measure_cost:
         return {"costs": bytes_of(sizes)}
     dataset = arguments.dataset_path[0]
     queries = list(open_queries(arguments.queries or dataset, split=arguments.query_split))
-    more = costs_of(plan.base, sizes, queries, list(itertools.islice(open_corpus(dataset), _SAMPLED)), seed)
+    base = encode_arguments(arguments, plan.encoding)
+    more = costs_of(base, sizes, queries, list(itertools.islice(open_corpus(dataset), _SAMPLED)), seed)
     if find_spec("faiss") is None:
         log.warning("search is not timed, FAISS is not installed\n  try: pip install 'starbucks-retrieval[cpu]'")
         return more

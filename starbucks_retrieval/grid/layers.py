@@ -47,59 +47,18 @@ def encode_arguments(arguments: GridArguments, encoding: EncodingArguments) -> E
     )
 
 
-def encode_layers(
-    base: EncodeArguments, arguments: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
-) -> dict[int, LayerStores]:
-    """Encode the queries and passages of a data set at `dim` of each layer, or resume doing so.
-
-    Stored vectors are not normalised, so that truncating one gives exactly the embedding of a smaller size.
+def encode_layers(queries: EncodeArguments, passages: EncodeArguments) -> dict[int, LayerStores]:
+    """Encode the queries and passages of a data set, or resume doing so, and return their stores by layer.
 
     Args:
-        base: Flags of `encode` without data, sizes and output.
-        arguments: Says where the queries are and which split is read.
-        dataset: A BEIR folder or a short name.
-        folder: Where the stores go, in `passages`, and in `queries` or `queries-<split>`.
-        layers: The layers whose pooled output is stored.
-        dim: The width of the stored vectors; the widest dim of the grid.
-
-    Returns:
-        The stores of queries and passages by layer.
+        queries: The flags of `encode` for the queries; its sizes are the layers at the widest dim of the grid.
+        passages: The flags for the passages, with the same sizes.
     """
-    queries, passages = layer_jobs(base, arguments, dataset, folder, layers, dim)
     encode(queries)
     encode(passages)
     folders = queries.encode_output_path, passages.encode_output_path
-    return {layer: LayerStores(*(open_store(path, Size(layer, dim)) for path in folders)) for layer in layers}
-
-
-def layer_jobs(
-    base: EncodeArguments, arguments: GridArguments, dataset: str, folder: Path, layers: Sequence[int], dim: int
-) -> tuple[EncodeArguments, EncodeArguments]:
-    """Return the flags of `encode` for the queries and for the passages of a data set.
-
-    Args:
-        base: Flags of `encode` without data, sizes and output.
-        arguments: Says where the queries are and which split is read.
-        dataset: A BEIR folder or a short name.
-        folder: Where the stores go.
-        layers: The layers to store.
-        dim: The width of the stored vectors.
-
-    Returns:
-        The flags for the queries, and those for the passages. Neither normalises the vectors.
-    """
-    sizes = Sizes(Size(layer, dim) for layer in layers)
-    pooled_layers = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
-    split = arguments.query_split
-    queries, passages = folder / (f"queries-{split}" if split else "queries"), folder / "passages"
-    of_queries = dataclasses.replace(
-        pooled_layers,
-        dataset_path=arguments.queries or dataset,
-        dataset_split=split,
-        encode_is_query=True,
-        encode_output_path=str(queries),
-    )
-    return of_queries, dataclasses.replace(pooled_layers, dataset_path=dataset, encode_output_path=str(passages))
+    sizes = Sizes.parse(queries.sizes or "")
+    return {size.layer: LayerStores(*(open_store(path, size) for path in folders)) for size in sizes}
 
 
 def remove_layers(stores: Sequence[LayerStores], root: Path) -> None:

@@ -18,7 +18,7 @@ from starbucks_retrieval.encode import EncodeArguments
 from starbucks_retrieval.encode.plan import plan_encoding
 from starbucks_retrieval.errors import UserError, refuse_folder
 from starbucks_retrieval.grid import EncodingArguments, GridArguments
-from starbucks_retrieval.grid.layers import Scoring, encode_arguments, layer_jobs
+from starbucks_retrieval.grid.layers import Scoring, encode_arguments
 from starbucks_retrieval.metrics.measures import Qrels, parse_measures
 from starbucks_retrieval.metrics.results import dataset_name
 from starbucks_retrieval.models.info import check_length, model_info
@@ -26,6 +26,7 @@ from starbucks_retrieval.models.precision import autocast_dtype
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.sentences import grid_axes
 from starbucks_retrieval.sentences.tasks import open_pair_sets
+from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.sts import StsArguments
 
 _RETRIEVAL = ("dataset_path", "queries", "qrels", "depth", "asymmetric", "remove_identical_ids")
@@ -38,18 +39,40 @@ class GridPlan:
     """Everything that is known before anything is encoded.
 
     Attributes:
-        base: Flags of `encode`, without data and sizes.
+        arguments: What is measured, and where the results go.
+        encoding: Flags of the encoding.
         names: {data set: its name in cells}.
         qrels: {data set: its relevance judgements}.
         layers: Ascending.
         scoring: Dims, measures and depth, and how cells are scored.
     """
 
-    base: EncodeArguments
+    arguments: GridArguments
+    encoding: EncodingArguments
     names: dict[str, str]
     qrels: Mapping[str, Qrels]
     layers: list[int]
     scoring: Scoring
+
+    def jobs(self, dataset: str) -> tuple[EncodeArguments, EncodeArguments]:
+        """Return the flags of `encode` for the queries and for the passages of a data set, at the widest dim.
+
+        Stored vectors are not normalised, so that truncating one gives exactly the embedding of a smaller size.
+        """
+        arguments, folder = self.arguments, self.arguments.work_folder / self.names[dataset]
+        sizes = Sizes(Size(layer, self.scoring.dims[-1]) for layer in self.layers)
+        base = encode_arguments(arguments, self.encoding)
+        pooled_layers = dataclasses.replace(base, sizes=str(sizes), normalize=False, override=True)
+        split = arguments.query_split
+        queries, passages = folder / (f"queries-{split}" if split else "queries"), folder / "passages"
+        of_queries = dataclasses.replace(
+            pooled_layers,
+            dataset_path=arguments.queries or dataset,
+            dataset_split=split,
+            encode_is_query=True,
+            encode_output_path=str(queries),
+        )
+        return of_queries, dataclasses.replace(pooled_layers, dataset_path=dataset, encode_output_path=str(passages))
 
 
 def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan:
@@ -86,7 +109,7 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
         device=str(device) if device.type in ("cpu", "cuda") else "cpu",
     )
     qrels = {dataset: read_qrels(arguments.qrels or dataset, split=arguments.split) for dataset in names}
-    return GridPlan(base, names, qrels, layers, scoring)
+    return GridPlan(arguments, encoding, names, qrels, layers, scoring)
 
 
 def _dataset_names(arguments: GridArguments) -> dict[str, str]:
@@ -167,10 +190,7 @@ def _of_retrieval(arguments: GridArguments, encoding: EncodingArguments) -> Prev
     texts: list[dict[str, Any]] = []
     lines = [("model", f"{arguments.model_name_or_path}: layers {_list(plan.layers)}; dims {_list(plan.scoring.dims)}")]
     for dataset, name in plan.names.items():
-        jobs = layer_jobs(
-            plan.base, arguments, dataset, arguments.work_folder / name, plan.layers, plan.scoring.dims[-1]
-        )
-        for kind, job in zip(("queries", "passages"), jobs):
+        for kind, job in zip(("queries", "passages"), plan.jobs(dataset)):
             found = plan_encoding(job).preview().figures
             complete = all(store["state"].startswith("complete") for store in found["stores"])
             counts = {key: found[key] for key in ("texts", "texts_exact", "mean_tokens", "bytes")}
