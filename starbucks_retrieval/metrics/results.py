@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -64,11 +63,6 @@ class Cell:
             "label": self.label,
         }
         return content | {name: value for name, value in optional.items() if value}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Cell:
-        """Read what `to_json` returned. Raises UserError for anything else."""
-        return _cell(parse_json(json.dumps(content), _WrittenCell, "the cell"))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from starbucks_retrieval.cli import CommonArguments
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.train.arguments import TrainArguments
-from starbucks_retrieval.train.plan import TrainPlan, open_dev_set, plan_training
+from starbucks_retrieval.train.plan import TrainPlan, plan_training
 from starbucks_retrieval.trainer import CACHE, check_resume_config, locked_output_dir
 from starbucks_retrieval.trainer.distributed import first_process
 from starbucks_retrieval.trainer.settings import fixed_settings, parse_settings, recipe_of, rows_per_step
@@ -108,7 +108,7 @@ def _train(plan: TrainPlan, resume: str | None, cache: Path) -> dict[str, Any]:
     from starbucks_retrieval.train import build
     from starbucks_retrieval.train.distil import record_of
     from starbucks_retrieval.train.teacher import Teacher
-    from starbucks_retrieval.train.trainer import StarbucksTrainer
+    from starbucks_retrieval.train.trainer import StarbucksTrainer, open_dev_set
     from starbucks_retrieval.trainer.trainer import train_and_save
 
     arguments, settings = plan.arguments, plan.settings
@@ -181,7 +181,7 @@ def _write_card(plan: TrainPlan, trainer: StarbucksTrainer, rows: int, shares: s
     if done:
         history = [entry for entry in history if entry.get("step", 0) <= _kept_step(state, plan.settings)]
     recipe = _recipe(plan, rows, state.global_step, shares)
-    write_card(plan.output, plan.arguments, plan.lengths, trainer.model, recipe, history)
+    write_card(plan, trainer.model, recipe, history)
 
 
 def _check_resumed(plan: TrainPlan, rows: int, models: Mapping[str, Teacher | None], resumes: bool) -> None:

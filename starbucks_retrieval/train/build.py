@@ -94,25 +94,16 @@ def load_encoder(
     depth = None if plan.objective.depth == plan.model.num_layers else max(1, plan.objective.depth)
     if depth is not None:
         log.info("layers above %d are not loaded: no size uses them", depth)
-    arguments, settings = plan.arguments, plan.settings
-    name = arguments.model_name_or_path
-    encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=arguments.dropout)
+    name, dropout = plan.arguments.model_name_or_path, plan.arguments.dropout
+    encoder = NestedEncoder.from_pretrained(name, layers=depth, device="cpu", dropout=dropout)
     layers, found = plan.config.projected_layers, encoder.projections
     encoder.projections = start = None
     if plan.projections == "kept":
         assert found is not None
         encoder.projections = start = found.subset(layers)
     elif plan.projections != "none":
-
-        def whole() -> NestedEncoder:
-            loaded = NestedEncoder.from_pretrained(name, device=settings.device)
-            loaded.config = plan.config
-            return loaded
-
         fitted = layers if plan.labelled else tuple(sorted({*layers, plan.model.num_layers}))
-        start = new_projections(
-            plan.projections, whole, fitted, data.sample_texts, plan.lengths, plan.output, resume, settings.seed
-        )
+        start = new_projections(plan, fitted, data.sample_texts, resume)
         encoder.projections = start.subset(layers)
     if set(model_layers := plan.model.config.projected_layers) - set(layers) and plan.projections == "kept":
         left = ", ".join(str(layer) for layer in model_layers if layer not in layers)

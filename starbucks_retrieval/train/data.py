@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from starbucks_retrieval.data import Group, Passage, Records, ScoredPair, join_text
 from starbucks_retrieval.errors import UserError
@@ -256,3 +257,26 @@ def _window(negatives: range, wanted: int, epoch: int, rng: np.random.Generator)
     shuffled = rng.permutation(np.asarray(negatives))
     start = epoch * wanted % len(shuffled)
     return [int(i) for i in np.concatenate([shuffled, shuffled])[start : start + wanted]]
+
+
+@dataclass(eq=False)
+class MixtureSampler(torch.utils.data.Sampler):
+    """Yields (pass, row) pairs in an order that depends on the seed and the epoch only.
+
+    Args:
+        mixture: The data sets.
+        seed: The seed.
+        epoch: Called at the start of an epoch, returns its number.
+    """
+
+    mixture: Mixture
+    seed: int
+    epoch: Callable[[], int]
+
+    def __len__(self) -> int:
+        return len(self.mixture)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        # Read here instead of set by set_epoch, which the data loader of a resumed run does not forward.
+        passes, rows = self.mixture.order(self.seed, self.epoch())
+        return ((int(one), int(row)) for one, row in zip(passes, rows))

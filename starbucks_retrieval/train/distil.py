@@ -14,7 +14,7 @@ from torch import Tensor
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_writer
-from starbucks_retrieval.losses.batch import Batch, Loss
+from starbucks_retrieval.losses.batch import Batch
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.fit_report import is_held_out
 from starbucks_retrieval.models.fitter import chunks
@@ -24,7 +24,6 @@ from starbucks_retrieval.parsing import Finite, check_value, parse_json
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.examples import Text
 from starbucks_retrieval.train.module import TrainingModule
-from starbucks_retrieval.train.projections import touch_unused
 from starbucks_retrieval.train.teacher import Teacher, too_few_texts
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, rank, world
@@ -184,11 +183,7 @@ class DistilModule(TrainingModule):
         frozen = self._frozen(rows, ids.device)
         vectors = None if self._teacher is None else self._teacher[0].vectors(taught, self.pooled_layers)
         with torch.autocast(ids.device.type, enabled=False):
-            loss = self.objective(self._text_batch(pooled, frozen, vectors), drawn)
-            untouched = touch_unused(self.encoder.projections, pooled)
-            if untouched is not None:
-                loss = Loss(loss.total + untouched, loss.parts)
-        return {"loss": loss.total, "parts": loss.parts}
+            return self._outputs(self.objective(self._text_batch(pooled, frozen, vectors), drawn), pooled)
 
     @torch.no_grad()
     def _frozen(self, rows: list[list[int]], device: torch.device) -> Tensor:

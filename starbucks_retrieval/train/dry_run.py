@@ -24,7 +24,6 @@ from starbucks_retrieval.train.plan import (
     TrainPlan,
     count_texts,
     open_collection,
-    open_dev_set,
     open_texts,
     plan_training,
 )
@@ -110,6 +109,8 @@ def _check_dev_set(plan: TrainPlan) -> None:
     folder = beir_folder(path or "")
     files = [path] if folder is None else [str(file) for file in folder.glob("*.*") if file.is_file()]
     if path and Path(path).expanduser().exists() and all(_is_small(file) for file in files if file):
+        from starbucks_retrieval.train.trainer import open_dev_set
+
         open_dev_set(plan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from starbucks_retrieval.losses.base import Objective
 from starbucks_retrieval.losses.batch import Batch, Loss, outside_group
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.batching import pad, token_batches
-from starbucks_retrieval.train.projections import touch_unused
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
 
@@ -138,10 +138,21 @@ class TrainingModule(GradientCheckpointing):
             if anchor_loss is not None:
                 total = loss.total + self.anchor_weight * anchor_loss
                 loss = Loss(total, {**loss.parts, "anchor": anchor_loss.detach()})
-            untouched = touch_unused(self.encoder.projections, {*queries, *passages})
-            if untouched is not None:
-                loss = Loss(loss.total + untouched, loss.parts)
-        return {"loss": loss.total, "parts": loss.parts}
+            return self._outputs(loss, {*queries, *passages})
+
+    def _outputs(self, loss: Loss, used: Iterable[int]) -> dict[str, Any]:
+        """Return what `forward` returns for a loss, with a zero gradient for the maps that the step does not use.
+
+        Processes must find a gradient for every weight in every step, and with one process the trajectory must be the
+        same.
+        """
+        total, projections = loss.total, self.encoder.projections
+        if projections is not None:
+            taken = {id(weight) for part in projections.parts(used) for weight in part.parameters()}
+            left = [w for w in projections.parameters() if id(w) not in taken and not hasattr(w, "ds_id")]
+            if left:
+                total = total + torch.stack([weight.sum() for weight in left]).sum() * 0
+        return {"loss": total, "parts": loss.parts}
 
     def _batch(
         self,

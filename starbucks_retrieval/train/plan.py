@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from starbucks_retrieval.losses.base import Objective
     from starbucks_retrieval.models import EncoderConfig
-    from starbucks_retrieval.train.trainer import DevSet
 
 log = logging.getLogger(__name__)
 
@@ -247,29 +246,6 @@ def count_texts(plan: TrainPlan) -> int | None:
 def texts_of_fit(plan: TrainPlan) -> int:
     """Return how many texts the map of another teacher is fitted on, if there are as many; 0 without one."""
     return 0 if plan.teacher is None else TEXTS_PER_DIM * plan.teacher.width
-
-
-def open_dev_set(plan: TrainPlan) -> DevSet | None:
-    """Read the dev set that is scored during training, which the flags name that begin with `eval`.
-
-    Returns:
-        The dev set: pairs for `--task sts`, else queries and passages; None if no dev set is given.
-
-    Raises:
-        UserError: It cannot be read, or does not fit `--eval_measures`.
-    """
-    from starbucks_retrieval.train.trainer import DevPairs, DevRetrieval
-
-    arguments = plan.arguments
-    path, split = arguments.eval_dataset_path, arguments.eval_dataset_split
-    if not path:
-        return None
-    if arguments.task == "sts":
-        if arguments.dev_measures != "spearman":
-            problem = f"--eval_measures {arguments.dev_measures}: similarity is measured by spearman"
-            raise UserError(problem, "drop the flag")
-        return DevPairs(path, split)
-    return DevRetrieval(path, split, arguments.dev_measures, arguments.eval_max_passages, plan.settings.seed)
 
 
 def _has_scored_pairs(arguments: TrainArguments) -> bool:

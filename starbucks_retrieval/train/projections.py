@@ -9,73 +9,68 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.fit_report import RECORD
 from starbucks_retrieval.models.layer_maps import LayerMap
 from starbucks_retrieval.models.projections import FILE, Projections
-from starbucks_retrieval.train.options import TEXTS_PER_DIM, Mode
+from starbucks_retrieval.train.options import TEXTS_PER_DIM
 from starbucks_retrieval.trainer import START
 from starbucks_retrieval.trainer.distributed import first_process
 
 if TYPE_CHECKING:
     from starbucks_retrieval.models import NestedEncoder
+    from starbucks_retrieval.train.plan import TrainPlan
 
 log = logging.getLogger(__name__)
 
 
 def new_projections(
-    mode: Mode,
-    load: Callable[[], NestedEncoder],
-    layers: Sequence[int],
-    texts: Callable[[int], Iterable[tuple[str, bool]]],
-    lengths: tuple[int, int],
-    output: Path,
-    resume: bool,
-    seed: int,
+    plan: TrainPlan, layers: Sequence[int], texts: Callable[[int], Iterable[tuple[str, bool]]], resume: bool
 ) -> Projections:
     """Return the projections that a run starts from where the model brings none, equal in every process.
 
     A fit is made in the first process and kept in the output folder, so that a resumed run starts from the same bits.
 
     Args:
-        mode: "fit" or "random".
-        load: Loads the whole encoder, with the configuration that will be trained.
+        plan: The plan of the run, whose projections are "fit" or "random".
         layers: The layers that training uses.
         texts: Called with a number, returns that many (text, whether it is a query) of the training data.
-        lengths: Tokens of a query and of a passage at most.
-        output: The output folder of the run.
         resume: Whether the run is resumed.
-        seed: Seed of random projections.
 
     Raises:
         UserError: There are too few texts for a fit.
     """
-    path = output / START / FILE
-    if mode == "random":
-        return random_projections(load(), layers, seed)
+    if plan.projections == "random":
+        return random_projections(_whole(plan), layers, plan.settings.seed)
+    path = plan.output / START / FILE
     if not (resume and path.is_file()):
-        first_process(lambda: _fit(load(), layers, texts, lengths, path.parent))
+        first_process(lambda: _fit(plan, layers, texts, path.parent))
     return Projections.load(path)
 
 
+def _whole(plan: TrainPlan) -> NestedEncoder:
+    """Load the encoder with all its layers and the configuration that will be trained."""
+    from starbucks_retrieval.models import NestedEncoder
+
+    encoder = NestedEncoder.from_pretrained(plan.arguments.model_name_or_path, device=plan.settings.device)
+    encoder.config = plan.config
+    return encoder
+
+
 def _fit(
-    encoder: NestedEncoder,
-    layers: Sequence[int],
-    texts: Callable[[int], Iterable[tuple[str, bool]]],
-    lengths: tuple[int, int],
-    folder: Path,
+    plan: TrainPlan, layers: Sequence[int], texts: Callable[[int], Iterable[tuple[str, bool]]], folder: Path
 ) -> None:
     from starbucks_retrieval.models.fitter import Fitter, chunks
     from starbucks_retrieval.models.texts import token_rows
 
-    wanted = TEXTS_PER_DIM * encoder.hidden_size
+    encoder = _whole(plan)
     fitter = Fitter(encoder, {0, *layers})  # the table is an input of the maps, even if layer 0 is not trained
-    for chunk in chunks(texts(wanted)):
-        fitter.add(token_rows(encoder, chunk, lengths))
+    for chunk in chunks(texts(TEXTS_PER_DIM * encoder.hidden_size)):
+        fitter.add(token_rows(encoder, chunk, plan.lengths))
     found, report = fitter.finish()
-    log.info("projections of layers %s fitted on %d texts of the training data", _list(layers), report.texts)
+    names = ", ".join(map(str, layers))
+    log.info("projections of layers %s fitted on %d texts of the training data", names, report.texts)
     folder.mkdir(parents=True, exist_ok=True)
     found.subset(layers).save(folder)
     ridges = {str(layer): report.ridges[layer] for layer in layers if layer in report.ridges}
@@ -110,27 +105,3 @@ def random_projections(encoder: NestedEncoder, layers: Sequence[int], seed: int)
     found = Projections(maps, table, fingerprints, "")
     found.space = found.identity()
     return found
-
-
-def touch_unused(projections: Projections | None, used: Iterable[int]) -> Tensor | None:
-    """Return 0 with a zero gradient for the maps that a step does not use, None if it uses all.
-
-    Processes must find a gradient for every weight in every step, and with one process the trajectory must be the same.
-
-    Args:
-        projections: The maps in training.
-        used: The layers that the step uses.
-    """
-    if projections is None:
-        return None
-    taken = {id(weight) for part in projections.parts(used) for weight in part.parameters()}
-    weights = [
-        weight for weight in projections.parameters() if id(weight) not in taken and not hasattr(weight, "ds_id")
-    ]
-    if not weights:
-        return None
-    return torch.stack([weight.sum() for weight in weights]).sum() * 0
-
-
-def _list(layers: Sequence[int]) -> str:
-    return ", ".join(map(str, layers))

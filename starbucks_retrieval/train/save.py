@@ -21,6 +21,7 @@ from starbucks_retrieval.models.sentence_modules import module_size, modules_not
 from starbucks_retrieval.sizes import Sizes, pair_name
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.module import TrainingModule
+from starbucks_retrieval.train.plan import TrainPlan
 from starbucks_retrieval.trainer.trainer import ModelCard
 
 _ADAPTER = Path("adapter") / "adapter.safetensors"
@@ -144,23 +145,17 @@ def _copy(weights: dict[str, Tensor], target: nn.Module, strict: bool = True) ->
 
 
 def write_card(
-    folder: Path,
-    arguments: TrainArguments,
-    lengths: tuple[int, int],
-    module: TrainingModule,
-    recipe: dict[str, Any],
-    history: Sequence[dict],
+    plan: TrainPlan, module: TrainingModule, recipe: dict[str, Any], history: Sequence[dict[str, Any]]
 ) -> None:
     """Write README.md: the model, its sizes with dev scores before and after training, its use and its recipe.
 
     Args:
-        folder: The model folder.
-        arguments: The flags of the run.
-        lengths: Tokens of a query and of a passage at most, in training.
+        plan: The plan of the run, which names the model folder.
         module: The trained module.
         recipe: Further entries of the section on training.
         history: The log of the run; its first and last dev scores are shown.
     """
+    folder, arguments, lengths = plan.output, plan.arguments, plan.lengths
     encoder, options = module.encoder, module.objective.options
     config, sizes = encoder.config, encoder.sizes
     scored = [entry for entry in history if any(key.startswith("eval_") for key in entry)]

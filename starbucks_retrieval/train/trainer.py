@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +15,10 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.measures import parse_measures, score
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.train.data import MixtureSampler
 from starbucks_retrieval.train.mixture import Mixture
 from starbucks_retrieval.train.module import TrainingModule
+from starbucks_retrieval.train.plan import TrainPlan
 from starbucks_retrieval.train.save import load_model, save_model
 from starbucks_retrieval.trainer import complete_checkpoints
 from starbucks_retrieval.trainer.callbacks import damaged_checkpoint
@@ -134,33 +135,31 @@ class DevPairs:
         return _with_means(values)
 
 
+def open_dev_set(plan: TrainPlan) -> DevSet | None:
+    """Read the dev set that is scored during training, which the flags name that begin with `eval`.
+
+    Returns:
+        The dev set: pairs for `--task sts`, else queries and passages; None if no dev set is given.
+
+    Raises:
+        UserError: It cannot be read, or does not fit `--eval_measures`.
+    """
+    arguments = plan.arguments
+    path, split = arguments.eval_dataset_path, arguments.eval_dataset_split
+    if not path:
+        return None
+    if arguments.task == "sts":
+        if arguments.dev_measures != "spearman":
+            problem = f"--eval_measures {arguments.dev_measures}: similarity is measured by spearman"
+            raise UserError(problem, "drop the flag")
+        return DevPairs(path, split)
+    return DevRetrieval(path, split, arguments.dev_measures, arguments.eval_max_passages, plan.settings.seed)
+
+
 def _with_means(values: dict[Size, dict[str, float]]) -> dict[str, float]:
     names = list(next(iter(values.values())))
     means = {name: float(np.mean([at_size[name] for at_size in values.values()])) for name in names}
     return means | {f"{name}/{size}": at_size[name] for size, at_size in values.items() for name in names}
-
-
-@dataclass(eq=False)
-class MixtureSampler(torch.utils.data.Sampler):
-    """Yields (pass, row) pairs in an order that depends on the seed and the epoch only.
-
-    Args:
-        mixture: The data sets.
-        seed: The seed.
-        epoch: Called at the start of an epoch, returns its number.
-    """
-
-    mixture: Mixture
-    seed: int
-    epoch: Callable[[], int]
-
-    def __len__(self) -> int:
-        return len(self.mixture)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        # Read here instead of set by set_epoch, which the data loader of a resumed run does not forward.
-        passes, rows = self.mixture.order(self.seed, self.epoch())
-        return ((int(one), int(row)) for one, row in zip(passes, rows))
 
 
 class StarbucksTrainer(PartsTrainer):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from starbucks_retrieval import UserError
+from starbucks_retrieval.train.data import MixtureSampler
 from starbucks_retrieval.train.mixture import Mixture, allocate
-from starbucks_retrieval.train.trainer import MixtureSampler
 
 
 @pytest.mark.parametrize("counts", [[10], [7, 5], [3, 3, 100]])
