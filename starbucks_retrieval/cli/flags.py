@@ -165,7 +165,6 @@ def parse_flags(
     prog: str,
     description: str,
     examples: Sequence[str] = (),
-    notes: str = "",
     extra: bool = False,
 ) -> tuple[list[Any], list[str]]:
     """Build one instance of each dataclass from flags, over values from an optional leading .yaml or .json file.
@@ -176,7 +175,6 @@ def parse_flags(
         prog: The command, as `starbucks search`.
         description: One sentence for `--help`.
         examples: Command lines for `--help`.
-        notes: Text before the flags in `--help`.
         extra: Return words and keys that no dataclass has, instead of refusing them.
 
     Returns:
@@ -185,7 +183,7 @@ def parse_flags(
     Raises:
         UserError: A flag is unknown, required and missing, or has a value of the wrong type.
     """
-    parser = parser_for(classes, prog, description, examples, notes)
+    parser = parser_for(classes, prog, description, examples)
     argv = replace_flags(prog.split()[-1], [with_underscores(word) for word in argv])
     values: dict[str, Any] = {}
     leftover: list[str] = []

@@ -261,20 +261,9 @@ class Table:
 
     def comparisons_to_csv(self) -> str:
         """Return every test behind the marks, with the interval of the difference and the p-values of equivalence."""
-        names = [
-            "method",
-            "data set",
-            "measure",
-            "difference",
-            "p",
-            "p_corrected",
-            "significant",
-            "test",
-            "low",
-            "high",
-        ]
-        names += ["p_williams", "p_non_inferior", "p_equivalent"]
-        rows: list[list[str | float | None]] = [[self.corner, *names]]
+        names = ["method", "data set", "measure", "difference", "p", "p_corrected", "significant", "test"]
+        more_names = ["low", "high", "p_williams", "p_non_inferior", "p_equivalent"]
+        rows: list[list[str | float | None]] = [[self.corner, *names, *more_names]]
         for block in self.blocks:
             for row in block.rows:
                 for heading, cell in zip(self.headings, row.cells):

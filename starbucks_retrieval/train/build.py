@@ -234,13 +234,13 @@ def training_set(plan: TrainPlan, cache: Path) -> TrainingSet | TextSet:
     """
     from starbucks_retrieval.train.data import TrainingSet
     from starbucks_retrieval.train.examples import TextSet
-    from starbucks_retrieval.train.teacher import StoredRows
+    from starbucks_retrieval.train.teacher import row_finder
 
     settings = plan.settings
     if not plan.labelled:
         with settings.main_process_first(local=True, desc="reading the texts"):
             if settings.local_process_index == 0:
-                find_row = StoredRows(plan.teacher).find if plan.teacher and plan.teacher.stores else None
+                find_row = row_finder(plan.teacher) if plan.teacher and plan.teacher.stores else None
                 sources = open_texts(plan, dataclasses.replace(plan.config, query_prefix="", passage_prefix=""))
                 TextSet.write(sources, count_texts(plan), cache, find_row)
             return TextSet(cache, plan.config)

@@ -93,7 +93,7 @@ class TextSet:
             sources: The texts, without prefixes.
             total: How many, an equal number from each source; None takes all.
             folder: Where to write.
-            find_row: `StoredRows.find` of a teacher's stored embeddings; None where there are none.
+            find_row: `row_finder` of a teacher's stored embeddings; None where there are none.
 
         Raises:
             UserError: The teacher has no embedding of a text.

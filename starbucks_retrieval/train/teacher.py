@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,43 +89,36 @@ def find_guide(arguments: TrainArguments) -> TeacherSource | None:
     return TeacherSource(name, model.hidden_size, model, {})
 
 
-class StoredRows:
-    """Finds the row of a text in the stores by its id.
+def row_finder(source: TeacherSource) -> Callable[[bool, str, str], int]:
+    """Return a function that finds the row of a text in the stores by its id.
 
     Args:
         source: A teacher of stored embeddings.
+
+    Returns:
+        A function of whether the text is a query, the id of the query or the document, and where the text is from, for
+        the message. It returns the row in the store of its kind, from 0, and raises UserError if the id is not there.
     """
 
-    def __init__(self, source: TeacherSource) -> None:
-        self._source = source
-        self._ids: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
+    @cache
+    def sorted_ids(is_query: bool) -> tuple[np.ndarray, np.ndarray]:
+        store = source.stores[is_query]
+        ids = np.array(store.id_bytes(np.arange(store.count)), dtype=np.bytes_)
+        order = np.argsort(ids, kind="stable")
+        return ids[order], order
 
-    def find(self, is_query: bool, identifier: str, collection: str) -> int:
-        """Return the row of a text in the store of its kind, from 0.
-
-        Args:
-            is_query: Look among the queries; otherwise among the passages.
-            identifier: The id of the query or of the document.
-            collection: Where the text is from, for the message.
-
-        Raises:
-            UserError: The id is not in the store.
-        """
-        if is_query not in self._ids:
-            store = self._source.stores[is_query]
-            ids = np.array(store.id_bytes(np.arange(store.count)), dtype=np.bytes_)
-            order = np.argsort(ids, kind="stable")
-            self._ids[is_query] = ids[order], order
-        ids, order = self._ids[is_query]
-        wanted = identifier.encode()
+    def find(is_query: bool, identifier: str, collection: str) -> int:
+        (ids, order), wanted = sorted_ids(is_query), identifier.encode()
         position = min(int(np.searchsorted(ids, wanted)), len(ids) - 1)
         if ids[position] != wanted:
             what = "query" if is_query else "document"
             raise UserError(
-                f"{self._source.name} has no embedding of the {what} {identifier} of {collection}",
+                f"{source.name} has no embedding of the {what} {identifier} of {collection}",
                 "encode all texts of the training data with the teacher, or train on those that it encoded",
             )
         return int(order[position])
+
+    return find
 
 
 class Teacher:
