@@ -7,6 +7,7 @@ import itertools
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,23 +160,20 @@ def measure_costs(
     length = encoder.max_length(isinstance(queries[0], Query))
     rows = encoder.tokenize(texts_of(list(passages), encoder.config)[1], encoder.max_length(False))
 
-    def query_lap(text: str, layer: int) -> float:
-        began = clock()
-        runtime.embed(encoder.tokenize([text], length), sizes[layer], max_tokens=max_tokens)
-        return clock() - began
+    alone = [partial(encoder.tokenize, [text], length) for text in texts]  # a query's time includes its tokens
 
-    def passage_lap(rows: list[list[int]], layer: int) -> float:
+    def lap(token_rows: Callable[[], list[list[int]]], layer: int) -> float:
         began = clock()
-        runtime.embed(rows, sizes[layer], max_tokens=max_tokens)
+        runtime.embed(token_rows(), sizes[layer], max_tokens=max_tokens)
         return clock() - began
 
     log.info("timing %d queries and %d passages at %d layers", len(texts), len(rows), len(layers))
-    for text in texts[:_WARM]:
-        warm = [query_lap(text, layer) for layer in layers]
-    seconds = _ROUNDS * (len(texts) * sum(warm) + sum(passage_lap(rows, layer) for layer in layers))
+    for query in alone[:_WARM]:
+        warm = [lap(query, layer) for layer in layers]
+    seconds = _ROUNDS * (len(texts) * sum(warm) + sum(lap(lambda: rows, layer) for layer in layers))
     log.info("timing takes about %.0f s", max(1, seconds))
-    of_queries = _take_turns(query_lap, texts, layers, "queries", "timing queries")
-    of_passages = _take_turns(passage_lap, [rows], layers, "rounds", "timing passages")
+    of_queries = _take_turns(lap, alone, layers, "queries", "timing queries")
+    of_passages = _take_turns(lap, [lambda: rows], layers, "rounds", "timing passages")
     costs = {
         layer: {"query_ms": _ms(least(of_queries[layer])), "passage_ms": _ms(min(of_passages[layer][0]) / len(rows))}
         for layer in layers
