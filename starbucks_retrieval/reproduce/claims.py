@@ -14,7 +14,8 @@ from starbucks_retrieval.metrics.significance import adjust
 from starbucks_retrieval.reproduce.comparisons import Pair, make_pair, seed_values
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import Key, RowScores, SeedScore
-from starbucks_retrieval.reproduce.schema import Claim, rescale
+from starbucks_retrieval.reproduce.scaling import rescale
+from starbucks_retrieval.reproduce.schema import Claim
 from starbucks_retrieval.sizes import Size
 
 CONFIRMED: Literal["confirmed"] = "confirmed"

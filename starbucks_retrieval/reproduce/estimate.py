@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from starbucks_retrieval.data import join_text, open_corpus
 from starbucks_retrieval.devices import default_batch_tokens
+from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce.jobs import LIBRARY, Job
 from starbucks_retrieval.reproduce.run import embeddings_of, figures_of, unfinished
 from starbucks_retrieval.reproduce.schema import Scale
@@ -24,6 +28,7 @@ _WORDS = 30522  # rows of BERT's embedding table
 _SHORT = 24  # tokens of a query or a sentence, padded
 _STEPS = 1000  # of a training whose length is not known
 _QUERIES = 4000  # of a set that is searched
+_SAMPLE = 200  # passages whose tokens are counted
 _AXES = ("layers", "dims")
 
 
@@ -66,38 +71,66 @@ def estimate(jobs: Sequence[Job], scale: Scale, root: Path) -> Estimates:
         root: The output folder: jobs that are finished there give the rate of their stage. Of other stages, a layer of the
             backbone is timed here, unless the scale needs a GPU or is made up.
     """
-    stores = [embeddings_of(job, root) for job in jobs]
-    works = [_operations(job, scale) for job in jobs]
-    works = [
-        0.0 if one and one in stores[:i] else work for i, (one, work) in enumerate(zip(stores, works, strict=True))
-    ]
-    done = [figures_of(job, root) for job in jobs]
-    rates: dict[str, list[float]] = {}
-    for job, work, figures in zip(jobs, works, done, strict=True):
-        if work and figures and figures.get("processor_seconds") and job.stage != LIBRARY:
-            rates.setdefault(job.stage, []).append(work / figures["processor_seconds"])
-    measured = {stage: statistics.median(found) for stage, found in rates.items()}
+    works = _works(jobs, scale, root)
+    speeds = _Speeds(jobs, scale, _measured_speeds(jobs, works, root))
     waiting = {job.id for job in unfinished(jobs, root)}
-    timed: dict[bool, float] = {}
-    found = []
+    found = [
+        JobEstimate(speeds.seconds(job, work) / 3600, _bytes(job, scale), _what(job), job.id not in waiting)
+        for job, work in zip(jobs, works, strict=True)
+    ]
+    return Estimates(found, speeds.basis())
+
+
+def _works(jobs: Sequence[Job], scale: Scale, root: Path) -> list[float]:
+    """Return the operations of each job; a grid that finds the embeddings of an earlier one has none."""
+    works, stored = [], set[Path]()
+    for job in jobs:
+        store = embeddings_of(job, root)
+        works.append(0.0 if store in stored else _operations(job, scale))
+        if store:
+            stored.add(store)
+    return works
+
+
+def _measured_speeds(jobs: Sequence[Job], works: Sequence[float], root: Path) -> dict[str, float]:
+    """Return the operations a second of each stage that has finished jobs: their median."""
+    found: dict[str, list[float]] = {}
     for job, work in zip(jobs, works, strict=True):
-        seconds = 60.0 * job.flags.get("minutes", 0)
+        figures = figures_of(job, root) if work and job.stage != LIBRARY else None
+        if figures and figures.get("processor_seconds"):
+            found.setdefault(job.stage, []).append(work / figures["processor_seconds"])
+    return {stage: statistics.median(speeds) for stage, speeds in found.items()}
+
+
+class _Speeds:
+    """The operations a second of jobs: measured for a stage, else timed when the first job needs it."""
+
+    def __init__(self, jobs: Sequence[Job], scale: Scale, measured: Mapping[str, float]) -> None:
+        self.jobs, self.scale, self.measured = jobs, scale, measured
+        self.timed: dict[bool, float] = {}  # by whether it is bf16
+
+    def seconds(self, job: Job, work: float) -> float:
+        """Return the seconds that a job takes for its operations, and for its start where its stage was not measured."""
+        given = 60.0 * job.flags.get("minutes", 0)
         stage = "train" if job.stage == LIBRARY else job.stage
-        if stage in measured:
-            seconds += work / measured[stage]
-        elif not scale.child:
-            seconds += 1  # made up: too small for anything but its start
-        elif "minutes" not in job.flags:
-            half = job.flags.get("bf16") is True or job.flags.get("dtype") == "bf16"
-            if half not in timed:
-                timed[half] = _speed(jobs, scale, half)
-            seconds += work / timed[half] + _START
-        found.append(JobEstimate(seconds / 3600, _bytes(job, scale), _what(job), job.id not in waiting))
-    basis = [f"measured for {', '.join(measured)}, from finished jobs"] if measured else []
-    where = "assumed of an H100" if scale.full.dim >= _GPU_DIM else "timed on this processor"
-    speeds = " and ".join(f"{speed:.0e}{' (bf16)' if half else ''}" for half, speed in timed.items())
-    basis += [f"{'others ' if measured else ''}at {speeds} operations a second, {where}"] if timed else []
-    return Estimates(found, "; ".join(basis))
+        if stage in self.measured:
+            return given + work / self.measured[stage]
+        if not self.scale.child:
+            return given + 1  # made up: too small for anything but its start
+        if "minutes" in job.flags:
+            return given
+        half = job.flags.get("bf16") is True or job.flags.get("dtype") == "bf16"
+        if half not in self.timed:
+            self.timed[half] = _speed(self.jobs, self.scale, half)
+        return work / self.timed[half] + _START
+
+    def basis(self) -> str:
+        """Return a sentence about where the speeds come from."""
+        found = [f"measured for {', '.join(self.measured)}, from finished jobs"] if self.measured else []
+        where = "assumed of an H100" if self.scale.full.dim >= _GPU_DIM else "timed on this processor"
+        speeds = " and ".join(f"{speed:.0e}{' (bf16)' if half else ''}" for half, speed in self.timed.items())
+        found += [f"{'others ' if self.measured else ''}at {speeds} operations a second, {where}"] if self.timed else []
+        return "; ".join(found)
 
 
 def _speed(jobs: Sequence[Job], scale: Scale, half: bool) -> float:
@@ -106,13 +139,13 @@ def _speed(jobs: Sequence[Job], scale: Scale, half: bool) -> float:
         return _GPU
     import torch
 
+    from starbucks_retrieval.models.batching import batch_tokens
     from starbucks_retrieval.models.info import model_info
 
     backbone = next(name for job in jobs if isinstance(name := job.flags.get("model_name_or_path"), str))
     dtype = torch.bfloat16 if half else None
-    seconds = model_info(backbone).layer_seconds(
-        scale.tokens, default_batch_tokens("cpu"), "cpu", dtype, clock=time.process_time
-    )
+    tokens = batch_tokens(default_batch_tokens("cpu"), "cpu")  # as encoding takes them
+    seconds = model_info(backbone).layer_seconds(scale.tokens, tokens, "cpu", dtype, clock=time.process_time)
     return _forward(scale, 1) / seconds
 
 
@@ -127,30 +160,90 @@ def _forward(scale: Scale, layers: int) -> float:
 
 
 def _operations(job: Job, scale: Scale) -> float:
-    """Return the floating-point operations: two a weight and token forward, three times as many with a backward pass."""
+    """Return the floating-point operations of a job: two a weight and token forward, three times as many with backward."""
+    return _OPERATIONS.get(job.stage, _no_operations)(job, scale)
+
+
+def _of_training(job: Job, scale: Scale) -> float:
     flags = job.flags
-    layers = max(map(int, flags["layers"].split(","))) if "layers" in flags else scale.full.layer
-    if job.stage == LIBRARY:
-        return _operations(flags["as_long_as"], scale) if "as_long_as" in flags else 0.0
-    if job.stage in ("train", "pretrain"):
-        task = "pretrain" if job.stage == "pretrain" else "sts" if "sts" in str(flags.get("preset")) else "retrieval"
-        steps = int(flags.get("max_steps") or scale.steps.get(task, _STEPS))
-        # Queries of a step, and texts of each: the query and its passages.
-        default, group = {"pretrain": (512, 1), "retrieval": (128, 9), "sts": (128, 3)}[task]
-        if "train_group_size" in flags:
-            group = 1 + int(flags["train_group_size"])
-        batch = int(flags.get("per_device_train_batch_size") or default)
-        if task == "pretrain":
-            tokens = int(flags.get("max_length") or 512)
-        else:
-            passage = scale.tokens if task == "retrieval" else _short(scale)
-            tokens = _short(scale) + (group - 1) * passage
-        return 3 * _forward(scale, layers) * steps * batch * tokens
-    if job.stage == "search":
-        dims = sum(size.dim for size in Sizes.parse(str(flags["sizes"])))
-        return 2.0 * dims * _QUERIES * _texts(flags["passage_reps"], scale)
-    texts = _texts(job, scale)
-    return _forward(scale, layers) * texts * (_short(scale) if job.stage == "sts" else scale.tokens)
+    task = "pretrain" if job.stage == "pretrain" else "sts" if "sts" in str(flags.get("preset")) else "retrieval"
+    steps = int(flags.get("max_steps") or scale.steps.get(task, _STEPS))
+    # Queries of a step, and texts of each: the query and its passages.
+    default, group = {"pretrain": (512, 1), "retrieval": (128, 9), "sts": (128, 3)}[task]
+    if "train_group_size" in flags:
+        group = 1 + int(flags["train_group_size"])
+    batch = int(flags.get("per_device_train_batch_size") or default)
+    if task == "pretrain":
+        tokens = int(flags.get("max_length") or 512)
+    else:
+        passage = scale.tokens if task == "retrieval" else _short(scale)
+        tokens = _short(scale) + (group - 1) * passage
+    return 3 * _forward(scale, _layers(job, scale)) * steps * batch * tokens
+
+
+def _of_library(job: Job, scale: Scale) -> float:
+    return _operations(job.flags["as_long_as"], scale) if "as_long_as" in job.flags else 0.0
+
+
+def _of_search(job: Job, scale: Scale) -> float:
+    dims = sum(size.dim for size in Sizes.parse(str(job.flags["sizes"])))
+    return 2.0 * dims * _QUERIES * _texts(job.flags["passage_reps"], scale)
+
+
+def _of_pairs(job: Job, scale: Scale) -> float:
+    return _forward(scale, _layers(job, scale)) * _texts(job, scale) * _short(scale)
+
+
+def _of_passages(job: Job, scale: Scale) -> float:
+    return _forward(scale, _layers(job, scale)) * _texts(job, scale) * _tokens(job, scale)
+
+
+def _no_operations(job: Job, scale: Scale) -> float:
+    return 0.0
+
+
+_OPERATIONS: dict[str, Callable[[Job, Scale], float]] = {
+    "pretrain": _of_training,
+    "train": _of_training,
+    LIBRARY: _of_library,
+    "search": _of_search,
+    "sts": _of_pairs,
+    **dict.fromkeys(("fit", "grid", "encode"), _of_passages),
+}
+
+
+def _layers(job: Job, scale: Scale) -> int:
+    """Return the layers that a job computes."""
+    return max(map(int, job.flags["layers"].split(","))) if "layers" in job.flags else scale.full.layer
+
+
+def _tokens(job: Job, scale: Scale) -> float:
+    """Return the mean tokens of a passage: of the first ones where they can be read here, else those of the scale."""
+    local = [str(word) for word in _words(job.flags.get("dataset_path")) if Path(str(word)).exists()]
+    backbone = _backbone(job)
+    if not local or backbone is None or not scale.child or scale.full.dim >= _GPU_DIM:
+        return scale.tokens
+    return _mean_tokens(backbone, local[0], job.flags.get("passage_max_len")) or scale.tokens
+
+
+def _backbone(job: Job) -> str | None:
+    """Return the folder or hub name of the backbone that a job, or those before it, begins with."""
+    model = job.flags.get("model_name_or_path")
+    return _backbone(model) if isinstance(model, Job) else model
+
+
+@cache
+def _mean_tokens(backbone: str, path: str, limit: int | None) -> float | None:
+    """Return the mean tokens of the first passages of a collection; None where they cannot be read."""
+    from starbucks_retrieval.models.info import model_info
+
+    try:
+        model = model_info(backbone)
+        texts = [join_text(passage) for passage in itertools.islice(open_corpus(path), _SAMPLE)]
+    except UserError:  # the job tells
+        return None
+    longest = min(limit or model.config.passage_max_len or model.token_limit, model.token_limit)
+    return model.mean_tokens(texts, longest) if texts else None
 
 
 def _texts(job: Job, scale: Scale) -> int:

@@ -13,7 +13,8 @@ from starbucks_retrieval.report.tables import Block, CellComparison, Heading, Ta
 from starbucks_retrieval.reproduce.comparisons import compare_rows
 from starbucks_retrieval.reproduce.plan import Plan
 from starbucks_retrieval.reproduce.results import RowScores
-from starbucks_retrieval.reproduce.schema import MEAN, Row, Score, rescale
+from starbucks_retrieval.reproduce.scaling import rescale
+from starbucks_retrieval.reproduce.schema import MEAN, Row, Score
 from starbucks_retrieval.sizes import Size
 
 

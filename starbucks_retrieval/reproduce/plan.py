@@ -21,13 +21,12 @@ from starbucks_retrieval.reproduce.jobs import (
     local_paths,
     state_of,
 )
-from starbucks_retrieval.reproduce.schema import DataSet, Flags, Row, Scale, Table, Task, rescale
+from starbucks_retrieval.reproduce.scaling import SIZED, axis, flag_at_scale, sizes_of
+from starbucks_retrieval.reproduce.schema import DataSet, Flags, Row, Scale, Table, Task
 from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import output_folder
 
-_PAPER_GRID = Size(12, 768)  # in whose terms a scale names its grid
-_SIZED = ("sizes", "train_dims", "train_layers")  # flags in terms of the paper's backbone
 _TASK_SETTINGS = ("pooling", "normalize")
 _ENCODING = {field.name for field in dataclasses.fields(EncodingArguments)}
 _LIBRARY_FLAGS = {"seed", *(field.name for field in dataclasses.fields(SentenceTransformersArguments))}
@@ -85,25 +84,6 @@ class Plan:
         return sizes_of(self.table, self.scale)
 
 
-def sizes_of(table: Table, scale: Scale) -> Sizes:
-    """Return the sizes of a table, in terms of the scale's backbone.
-
-    Args:
-        table: Its sizes are `grid`, `diagonal`, or sizes of the paper's backbone.
-        scale: The scale. Sizes of the paper that its backbone does not have are left out.
-
-    Raises:
-        UserError: No size fits the backbone.
-    """
-    if table.sizes == "grid":
-        return Sizes(Size(layer, dim) for layer in _axis(scale, "layers") for dim in _axis(scale, "dims"))
-    paper = Sizes.default(table.full.layer, table.full.dim) if table.sizes == "diagonal" else Sizes.parse(table.sizes)
-    fitting = [size for size in (rescale(one, table.full, scale.full) for one in paper) if size is not None]
-    if not fitting:
-        raise UserError(f"none of the sizes {paper} fits a backbone of {scale.full}", "take another scale")
-    return Sizes(dict.fromkeys(fitting))
-
-
 def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
     """Return the jobs behind a table.
 
@@ -157,7 +137,7 @@ class _Planner:
 
     def measure(self, row: Row, data: DataSet, task: Task, seed: int) -> Iterator[Job]:
         """Yield the jobs that measure a row on a set, in one run."""
-        layers, dims = _axis(self.scale, "layers"), _axis(self.scale, "dims")
+        layers, dims = axis(self.scale, "layers"), axis(self.scale, "dims")
         if row.each == "size":
             for size in self._sizes():
                 yield self._measure(row, data, self._model(row, task, seed, data, size), [size.layer], [size.dim])
@@ -249,24 +229,13 @@ class _Planner:
     def _job(self, stage: str, flags: Flags, model: Job | str | None = None, scaled: bool = True) -> Job:
         flags = {"model_name_or_path": model, **self._located(flags)}
         if scaled:
-            for name in _SIZED:
+            for name in SIZED:
                 if name in flags:
-                    flags[name] = self._rescaled(name, str(flags[name]))
+                    flags[name] = flag_at_scale(name, str(flags[name]), self.table, self.scale)
         local = [one for value in flags.values() for one in local_paths(value)]
         return Job(
             stage, {k: v for k, v in flags.items() if v is not None}, tuple((path, state_of(path)) for path in local)
         )
-
-    def _rescaled(self, name: str, text: str) -> str:
-        """Return sizes, layers or dims in terms of the scale's backbone; those that it does not have are left out."""
-        paper, full = self.table.full, self.scale.full
-        if text in ("last", "all"):
-            return text
-        if name == "sizes":
-            found = [rescale(size, paper, full) for size in Sizes.parse(text)]
-            return str(Sizes(dict.fromkeys(size for size in found if size is not None)))
-        ours, theirs = (full.dim, paper.dim) if name == "train_dims" else (full.layer, paper.layer)
-        return ",".join(str(int(n) * ours // theirs) for n in text.split(",") if int(n) * ours % theirs == 0)
 
     def _located(self, flags: Flags) -> Flags:
         """Return flags with the paths of `dataset_path` looked up in the folder of the data."""
@@ -303,10 +272,3 @@ def _recipe(flags: Mapping[str, Any]) -> Flags:
     from starbucks_retrieval.train.presets import PRESETS
 
     return PRESETS.get(flags.get("preset", ""), {}) | dict(flags)
-
-
-def _axis(scale: Scale, name: str) -> list[int]:
-    """Return the layers or dims of the scale's grid that its backbone has."""
-    ours, theirs = (scale.full.dim, _PAPER_GRID.dim) if name == "dims" else (scale.full.layer, _PAPER_GRID.layer)
-    numbers = [int(number) for number in getattr(scale, name).split(",")]
-    return [number * ours // theirs for number in numbers if number * ours % theirs == 0]

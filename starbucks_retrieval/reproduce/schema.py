@@ -217,21 +217,3 @@ class Scale:
     steps: dict[str, int] = field(default_factory=dict)
     testable: bool = True
     child: bool = True
-
-
-def rescale(size: Size, paper: Size, full: Size) -> Size | None:
-    """Return a size of the paper's backbone at the same part of another's layers and width; None if it has none.
-
-    Args:
-        size: The size to convert.
-        paper: The full size of the paper's backbone.
-        full: The full size of the other backbone.
-
-    Example:
-        >>> str(rescale(Size(4, 64), Size(12, 768), Size(6, 384))), rescale(Size(3, 64), Size(12, 768), Size(6, 384))
-        ('2:32', None)
-    """
-    layer, dim = size.layer * full.layer, size.dim * full.dim
-    if layer % paper.layer or dim % paper.dim:
-        return None
-    return Size(layer // paper.layer, dim // paper.dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce import ReproduceArguments, estimate
 from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.flags import known_flags
-from starbucks_retrieval.reproduce.jobs import LIBRARY
+from starbucks_retrieval.reproduce.jobs import LIBRARY, Files, Job
 from starbucks_retrieval.reproduce.layout import make_table
 from starbucks_retrieval.reproduce.plan import make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
-from starbucks_retrieval.reproduce.schema import rescale
+from starbucks_retrieval.reproduce.scaling import rescale
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.presets import PRESETS
 
@@ -243,6 +244,41 @@ def test_hours_follow_the_layers_and_the_time_of_other_jobs(tmp_path, monkeypatc
     monkeypatch.setattr(estimate, "figures_of", lambda job, root: measured if job.stage == "train" else None)
     again = estimate.estimate(jobs, scale, tmp_path)
     assert [one.hours for job, one in zip(jobs, again.jobs) if job.stage == LIBRARY] == [pytest.approx(1 / 60)]
+
+
+def test_the_tokens_of_a_local_set_are_counted(tmp_path, monkeypatch, tiny_bert):
+    for name, words in (("short", 4), ("long", 200)):
+        lines = (json.dumps({"_id": str(i), "text": "w1 " * words}) for i in range(9))
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "corpus.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(estimate, "_speed", lambda jobs, scale, half: 1e9)
+    table = read_table(write(tmp_path, TABLE))
+    scale = dataclasses.replace(read_scale("cpu", table, tmp_path / "t.yaml"), tokens=50)
+
+    def tokens(name, **flags):
+        job = Job(
+            "grid",
+            {"model_name_or_path": str(tiny_bert), "dataset_path": [str(tmp_path / name)], "layers": "1", "dims": "16"}
+            | flags,
+        )
+        (found,) = estimate.estimate([job], scale, tmp_path).jobs
+        return (found.hours * 3600 - 8) * 1e9 / (5000 * 2 * 12 * scale.full.dim**2)
+
+    assert tokens("short") == pytest.approx(6)  # with [CLS] and [SEP]
+    assert tokens("long") == pytest.approx(60)  # the model's limit
+    assert tokens("long", passage_max_len=20) == pytest.approx(20)
+    assert tokens("none") == pytest.approx(50)  # a hub name: as the scale says
+    assert tokens("short", model_name_or_path=str(tmp_path)) == pytest.approx(50)  # no model there
+
+
+def test_a_job_that_computes_no_embeddings_takes_its_start(tmp_path, monkeypatch):
+    table = read_table(write(tmp_path, TABLE))
+    scale = read_scale("cpu", table, tmp_path / "t.yaml")
+    monkeypatch.setattr(estimate, "_speed", lambda jobs, scale, half: 1e9)
+    search = Job("search", {"sizes": "6:384", "depth": 10, "passage_reps": Job("encode", {"sizes": "6:384"})})
+    evaluate = Job("evaluate", {"run": Files(search, ("a.trec",)), "measures": ["nDCG@10"]})
+    found = estimate.estimate([search, evaluate], scale, tmp_path).jobs
+    assert [one.hours * 3600 - 8 for one in found] == pytest.approx([2 * 384 * 4000 * 5000 / 1e9, 0])
 
 
 def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
