@@ -73,28 +73,12 @@ def train(arguments: SentenceTransformersArguments, seed: int = 42, began: float
     end = (time.process_time() if began is None else began) + _seconds(arguments)
     import torch
     from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses, models, util
+    from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.training_args import SentenceTransformerTrainingArguments
     from transformers import TrainerCallback
 
-    modules = [models.Transformer(arguments.model_name_or_path, max_seq_length=arguments.passage_max_len)]
-    if arguments.pooling:
-        modules.append(models.Pooling(modules[0].auto_model.config.hidden_size, arguments.pooling))
-        modules += [models.Normalize()] if arguments.normalize else []
-        model = SentenceTransformer(modules=modules, similarity_fn_name="cosine" if arguments.normalize else "dot")
-    else:
-        model = SentenceTransformer(arguments.model_name_or_path)
-        model.max_seq_length = arguments.passage_max_len
-    for module in model.modules():
-        if arguments.dropout is not None and isinstance(module, torch.nn.Dropout):
-            module.p = arguments.dropout
-    similarity = util.cos_sim if arguments.normalize else util.dot_score
-    inner = losses.MultipleNegativesRankingLoss(model, 1 / arguments.temperature, similarity)
-    if arguments.loss == "Matryoshka2dLoss":
-        dims = sorted(map(int, arguments.train_dims.split(",")), reverse=True)
-        loss = losses.Matryoshka2dLoss(model, inner, dims)
-    else:
-        loss = losses.AdaptiveLayerLoss(model, inner)
+    model = _model(arguments)
+    loss = _loss(model, arguments)
     begin = time.process_time()
 
     def used() -> float:
@@ -132,6 +116,37 @@ def train(arguments: SentenceTransformersArguments, seed: int = 42, began: float
         figures = {"steps": trainer.state.global_step, "output_dir": arguments.output_dir}
         write_json(folder / "training.json", dataclasses.asdict(arguments) | figures)
     return figures
+
+
+def _model(arguments: SentenceTransformersArguments) -> Any:
+    """Return the model of the flags, with the pooling and the length of the row that it follows."""
+    import torch
+    from sentence_transformers import SentenceTransformer, models
+
+    if arguments.pooling:
+        modules = [models.Transformer(arguments.model_name_or_path, max_seq_length=arguments.passage_max_len)]
+        modules.append(models.Pooling(modules[0].auto_model.config.hidden_size, arguments.pooling))
+        modules += [models.Normalize()] if arguments.normalize else []
+        model = SentenceTransformer(modules=modules, similarity_fn_name="cosine" if arguments.normalize else "dot")
+    else:
+        model = SentenceTransformer(arguments.model_name_or_path)
+        model.max_seq_length = arguments.passage_max_len
+    for module in model.modules():
+        if arguments.dropout is not None and isinstance(module, torch.nn.Dropout):
+            module.p = arguments.dropout
+    return model
+
+
+def _loss(model: Any, arguments: SentenceTransformersArguments) -> Any:
+    """Return the library's loss around its MultipleNegativesRankingLoss."""
+    from sentence_transformers import losses, util
+
+    similarity = util.cos_sim if arguments.normalize else util.dot_score
+    inner = losses.MultipleNegativesRankingLoss(model, 1 / arguments.temperature, similarity)
+    if arguments.loss == "Matryoshka2dLoss":
+        dims = sorted(map(int, arguments.train_dims.split(",")), reverse=True)
+        return losses.Matryoshka2dLoss(model, inner, dims)
+    return losses.AdaptiveLayerLoss(model, inner)
 
 
 def _seconds(arguments: SentenceTransformersArguments) -> float:
