@@ -34,8 +34,7 @@ def main(argv: Sequence[str]) -> None:
         _EXAMPLES,
     )
     from starbucks_retrieval.demo.api import demo
-    from starbucks_retrieval.demo.page import score_table
-    from starbucks_retrieval.demo.story import wrapped
+    from starbucks_retrieval.demo.page import score_table, wrapped
 
     settings = dataclasses.replace(SHORT if args.short else LONG, seed=common.seed)
     output = args.output or ("demo-short-out" if args.short else "demo-out")

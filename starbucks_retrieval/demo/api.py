@@ -15,7 +15,7 @@ from starbucks_retrieval.cli.words import command, short_path
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.demo import LONG, Settings
 from starbucks_retrieval.demo.corpus import build_corpus, find_modules
-from starbucks_retrieval.demo.page import MOMENTS, write_page
+from starbucks_retrieval.demo.page import MOMENTS, Part, Story, write_page
 from starbucks_retrieval.demo.pipeline import (
     MEASURES,
     Backbone,
@@ -26,7 +26,6 @@ from starbucks_retrieval.demo.pipeline import (
     train_flags,
     train_model,
 )
-from starbucks_retrieval.demo.story import Part, Story
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.provenance import describe

@@ -17,7 +17,7 @@ from starbucks_retrieval.data import read_run
 from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.__main__ import main
 from starbucks_retrieval.demo.api import demo
-from starbucks_retrieval.demo.story import Story
+from starbucks_retrieval.demo.page import Story
 from starbucks_retrieval.store import open_store
 
 TINY = Settings(
