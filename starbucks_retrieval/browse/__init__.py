@@ -19,7 +19,7 @@ from starbucks_retrieval.browse.compare import (
     summarize_runs,
 )
 from starbucks_retrieval.browse.page import BrowsePage, RunColumn, render_browse_page
-from starbucks_retrieval.cli import as_flag_values, flag, progress
+from starbucks_retrieval.cli import as_flag_values, check_least, flag, progress
 from starbucks_retrieval.data import Passage, open_corpus, open_queries
 from starbucks_retrieval.data.collection import Qrels, read_qrels
 from starbucks_retrieval.data.run_reader import RunFile, open_run
@@ -123,10 +123,7 @@ def browse(
     Raises:
         UserError: A file cannot be read, the files share no query or no passage, or the measure is unknown.
     """
-    for name in ("depth", "max_queries", "max_text"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value} is below 1", "raise it, or leave it out")
+    check_least(arguments, "depth", "max_queries", "max_text", hint="raise it, or leave it out")
     paths = list(dict.fromkeys(arguments.run))
     if not paths:
         raise UserError("no run is given", "name one or more run files")

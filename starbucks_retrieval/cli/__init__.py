@@ -1,5 +1,6 @@
 """The command line: flags from dataclasses, configuration files, logging, progress, dry runs and exit codes."""
 
+from starbucks_retrieval.cli.checks import check_least
 from starbucks_retrieval.cli.command import (
     exit_command,
     finish,
@@ -18,6 +19,7 @@ from starbucks_retrieval.lazy import public_names
 __all__ = [
     "CommonArguments",
     "as_flag_values",
+    "check_least",
     "exit_command",
     "finish",
     "flag",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from starbucks_retrieval.cli.words import flag_chunks
 from starbucks_retrieval.errors import UserError
@@ -111,6 +112,22 @@ def check_device(name: str, flag: str = "device") -> None:
     kind, colon, number = name.partition(":")
     if kind not in _DEVICES or (colon and not (number.isascii() and number.isdigit())):
         raise UserError(f"no device {name}: the types are {', '.join(_DEVICES)}", "say --device cpu")
+
+
+def check_least(arguments: Any, *names: str, least: int = 1, hint: str = "leave it out, or raise it") -> None:
+    """Raise UserError for a flag of `arguments` whose value is below `least`; None is no value.
+
+    Example:
+        >>> from starbucks_retrieval.cli import CommonArguments
+        >>> check_least(CommonArguments(seed=0), "seed")
+        Traceback (most recent call last):
+        starbucks_retrieval.errors.UserError: --seed 0 is below 1
+          leave it out, or raise it
+    """
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name} {value} is below {least}", hint)
 
 
 # By the name of the flag, which means the same in every stage.

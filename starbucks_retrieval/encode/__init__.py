@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-from starbucks_retrieval.cli import as_flag_values, flag
+from starbucks_retrieval.cli import as_flag_values, check_least, flag
 from starbucks_retrieval.data import Records, open_corpus, open_queries
 from starbucks_retrieval.data.sources import store_collections
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
@@ -105,10 +105,7 @@ class EncodeArguments(SettingFlags):
         store_collections(self)
         if self.sizes and (self.layer is not None or self.dim is not None):
             raise UserError("--sizes and --layer/--dim contradict each other", "give one of them")
-        for name in ("max_tokens_per_batch", "per_device_eval_batch_size", "num_processes", "ray_workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        check_least(self, "max_tokens_per_batch", "per_device_eval_batch_size", "num_processes", "ray_workers")
         if self.engine == "ray" and self.num_processes > 1:
             raise UserError("--engine ray starts its own workers", "use --ray_workers instead of --num_processes")
         if self.weights_dtype != "float32" and self.backend not in ("torch", "auto"):

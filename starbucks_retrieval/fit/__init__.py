@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import as_flag_values, flag
+from starbucks_retrieval.cli import as_flag_values, check_least, flag
 from starbucks_retrieval.data.sources import store_collections
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP
 from starbucks_retrieval.errors import UserError
@@ -69,10 +69,7 @@ class FitArguments(SettingFlags):
         store_collections(self)
         if not self.dataset_path and not self.query_path:
             raise UserError("no texts to fit on", "name a corpus with --dataset_path, or queries with --query_path")
-        for name in ("max_texts", "max_tokens_per_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        check_least(self, "max_texts", "max_tokens_per_batch")
         self.chosen_layers()
 
     def chosen_layers(self) -> list[int] | None:

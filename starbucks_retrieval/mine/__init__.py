@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import as_flag_values, flag
+from starbucks_retrieval.cli import as_flag_values, check_least, flag
 from starbucks_retrieval.data import Group, Passage, Records, open_corpus, open_groups
 from starbucks_retrieval.data.sources import beir_folder, find_ir, store_collections
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP, default_batch_tokens
@@ -94,10 +94,8 @@ class MineArguments:
             if getattr(self, name) is not None and not self.teacher_name_or_path:
                 raise UserError(f"--{name} belongs to a teacher", "add --teacher_name_or_path, or leave it out")
         self.save_scores = self.save_scores or bool(self.teacher_name_or_path)
-        for name in ("depth", "num_negatives", "teacher_max_len", "max_tokens_per_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} is below 1", "give a positive number")
+        counts = ("depth", "num_negatives", "teacher_max_len", "max_tokens_per_batch")
+        check_least(self, *counts, hint="give a positive number")
         for name in ("margin", "ratio"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):

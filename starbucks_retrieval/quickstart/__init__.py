@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import check_least, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import lazy_exports
 
@@ -52,10 +52,8 @@ class QuickstartArguments:
     device: str | None = flag(None, "cpu, cuda, cuda:1 … (default: a GPU where there is one)")
 
     def __post_init__(self) -> None:
-        for name, least in (("hits", 1), ("passage_max_len", 16)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name} {value} is below {least}", "leave it out, or raise it")
+        check_least(self, "hits")
+        check_least(self, "passage_max_len", least=16)
         if not self.minutes > 0:
             raise UserError(f"--minutes {self.minutes:g} is not a time", "give a number above 0")
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from starbucks_retrieval.cli import CommonArguments, as_flag_values, finish, flag
+from starbucks_retrieval.cli import CommonArguments, as_flag_values, check_least, finish, flag
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.devices import BATCH_TOKENS_HELP
 from starbucks_retrieval.errors import UserError
@@ -58,10 +58,7 @@ class SentenceArguments:
         as_flag_values(self)
         if self.sizes and self.is_grid:
             raise UserError("--sizes and a grid (--grid, --layers, --dims) contradict each other", "give one of them")
-        for name in ("max_tokens_per_batch", "max_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} is below 1", "leave it out, or raise it")
+        check_least(self, "max_tokens_per_batch", "max_length")
         for name in ("layers", "dims"):
             _numbers(name, getattr(self, name))
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any
 
-from starbucks_retrieval.cli import flag
+from starbucks_retrieval.cli import check_least, flag
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.sizes import Size, Sizes
 
@@ -121,5 +121,4 @@ class TextArguments:
             raise UserError(
                 "--teacher_model_name_or_path and --teacher_embeddings contradict each other", "give one of them"
             )
-        if self.max_texts is not None and self.max_texts < 1:
-            raise UserError(f"--max_texts {self.max_texts} is below 1", "leave it out, or raise it")
+        check_least(self, "max_texts")
