@@ -258,6 +258,7 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
         ("--objective_options reduction=median", "does not fit"),
         ("--objective_options detach_teacher=3", "does not fit"),
         ("--objective_options kl_multiplier=much", "does not fit"),
+        ("--objective_options kl_multiplier=true", "does not fit"),
         ("--distil_weight 1 --dataset_path {plain}", "teacher's scores"),
         ("--lora --lora_target_modules nonsense", "lora_target_modules"),
         ("--task sts --dataset_path {pairs} --dataset_split train --contrastive_weight 1", "no positives"),
