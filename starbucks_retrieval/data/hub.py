@@ -13,18 +13,22 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from starbucks_retrieval.data.formats import NumberedRows, arrow, jsonl, raw_lines
+from starbucks_retrieval.data.formats.arrow import choose_split
+from starbucks_retrieval.data.records import Read
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import cache_folder, write_json
 from starbucks_retrieval.parsing import read_json
 
 log = logging.getLogger(__name__)
+
+Parse = Callable[[Path], Iterable[Mapping[str, Any]]]
 
 _ADDRESS = re.compile(r"hf://datasets/([^@]+)@(refs/\w+/[^/]+|[^/]+)/(.+)")
 _CONVERTED = "refs/convert/parquet"  # the branch where the hub keeps a copy of older data sets as Parquet
@@ -44,7 +48,7 @@ class HubData:
     def __init__(self, name: str, part: str, config: str | None = None, split: str | None = None) -> None:
         self._name = name
         self._of = (name, part, config, split)
-        self._found: Snapshot | Stream | None = None
+        self._read: Read | None = None
 
     def rows(self, start: int = 0, stop: int | None = None) -> NumberedRows:
         """Yield (row number from 1, column → value) of a slice of the rows.
@@ -58,9 +62,9 @@ class HubData:
                 the data from arriving, such as the network, the name or access rights.
         """
         try:
-            if self._found is None:
-                self._found = _find(*self._of)
-            yield from self._found.rows(start, stop)
+            if self._read is None:
+                self._read = _find(*self._of)
+            yield from self._read(start, stop)
         except ImportError:
             raise UserError(f"{self._name} needs the package datasets", "pip install datasets") from None
         except UserError:
@@ -74,55 +78,34 @@ class HubData:
             ) from None
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The files of one split at one commit.
+def _read_files(files: list[str], parse: Parse, start: int, stop: int | None) -> NumberedRows:
+    """Yield the rows of a slice of files of one commit. Files after the slice are not downloaded.
 
-    Attributes:
-        files: Their addresses in order, as `hf://datasets/name@commit/path`.
-        parse: Yields the rows of a local copy in a format that this package does not read by itself.
+    `files` are addresses as `hf://datasets/name@commit/path`; `parse` yields the rows of a local copy in a format that
+    this package does not read by itself.
     """
-
-    files: list[str]
-    parse: Callable[[Path], Iterable[Mapping[str, Any]]]
-
-    def rows(self, start: int, stop: int | None) -> NumberedRows:
-        """Yield the rows of a slice, as `HubData.rows` does. Files after the slice are not downloaded."""
-        first = 0  # the position of the first row of a file
-        for address in self.files:
-            if stop is not None and first >= stop:
-                return
-            path, begin, end = local_copy(address), max(0, start - first), None if stop is None else stop - first
-            reader, count = _READERS.get(path.name.removesuffix(".gz").rpartition(".")[2], (self._parsed, self._count))
-            if begin and begin >= (total := count(path)):
-                first += total
-                continue
-            read = begin
-            for number, row in reader(path, begin, end):
-                read += 1
-                yield first + number, row
-            first += read
-
-    def _parsed(self, path: Path, start: int, stop: int | None) -> NumberedRows:
-        yield from enumerate(map(dict, islice(self.parse(path), start, stop)), start + 1)
-
-    def _count(self, path: Path) -> int:
-        return sum(1 for _ in self.parse(path))
+    parsed = (
+        lambda path, begin, end: _numbered(parse(path), begin, end),
+        lambda path: sum(1 for _ in parse(path)),
+    )
+    first = 0  # the position of the first row of a file
+    for address in files:
+        if stop is not None and first >= stop:
+            return
+        path, begin, end = _local_copy(address), max(0, start - first), None if stop is None else stop - first
+        reader, count = _READERS.get(path.name.removesuffix(".gz").rpartition(".")[2], parsed)
+        if begin and begin >= (total := count(path)):
+            first += total
+            continue
+        read = begin
+        for number, row in reader(path, begin, end):
+            read += 1
+            yield first + number, row
+        first += read
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Rows of a data set that has no files, such as one that a program generates.
-
-    Attributes:
-        found: The rows, column → value. They are read over the network.
-    """
-
-    found: Iterable[Mapping[str, Any]]
-
-    def rows(self, start: int, stop: int | None) -> NumberedRows:
-        """Yield the rows of a slice, as `HubData.rows` does."""
-        yield from enumerate(map(dict, islice(self.found, start, stop)), start + 1)
+def _numbered(rows: Iterable[Mapping[str, Any]], start: int, stop: int | None) -> NumberedRows:
+    yield from enumerate(map(dict, islice(rows, start, stop)), start + 1)
 
 
 _READERS: dict[str, tuple[Callable[..., NumberedRows], Callable[[Path], int]]] = {
@@ -131,22 +114,18 @@ _READERS: dict[str, tuple[Callable[..., NumberedRows], Callable[[Path], int]]] =
 }
 
 
-def local_copy(address: str) -> Path:
-    """Return the path of a file of the hub in the local cache, downloading it if it is not there.
-
-    Args:
-        address: `hf://datasets/name@commit/path`; any other address is a local path.
-    """
+def _local_copy(address: str) -> Path:
+    """Return the path of a file of the hub in the local cache, downloading it if it is not there."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
-        return Path(address)
+        return Path(address)  # it is local
     from huggingface_hub import hf_hub_download
 
     name, revision, path = found.groups()
     return Path(hf_hub_download(name, path, repo_type="dataset", revision=unquote(revision)))
 
 
-def _find(name: str, part: str, config: str | None, split: str | None) -> Snapshot | Stream:
+def _find(name: str, part: str, config: str | None, split: str | None) -> Read:
     record = _record_path(name, part, config)
     try:
         builder = _builder(name, part, config)
@@ -157,13 +136,16 @@ def _find(name: str, part: str, config: str | None, split: str | None) -> Snapsh
         if files is None:
             raise
         log.warning("%s: the hub cannot be asked (%s); the files of the last time are read", name, type(error).__name__)
-        return Snapshot(_choose_split(files, name, part, split), _no_parser)
+        return partial(_read_files, files[choose_split(files, split, part, name)], _no_parser)
     files = {str(key): [str(file) for file in found] for key, found in (builder.config.data_files or {}).items()}
     if not files:
-        return Stream(_choose_split(builder.as_streaming_dataset(), name, part, split))
+        splits = (
+            builder.as_streaming_dataset()
+        )  # such as those that a program generates, which are read over the network
+        return partial(_numbered, splits[choose_split(splits, split, part, name)])
     if all(file.startswith("hf://") and file.endswith(".parquet") for file in chain(*files.values())):
         write_json(record, files)
-    return Snapshot(_choose_split(files, name, part, split), lambda path: _parse(builder, path))
+    return partial(_read_files, files[choose_split(files, split, part, name)], partial(_parse, builder))
 
 
 def _builder(name: str, part: str, config: str | None) -> Any:
@@ -193,14 +175,6 @@ def _parse(builder: Any, path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _no_parser(path: Path) -> Iterator[Mapping[str, Any]]:
     raise UserError(f"{path} is no Parquet file", "read the data set once while online")
-
-
-def _choose_split(splits: Any, name: str, part: str, split: str | None) -> Any:
-    wanted = [split] if split else list(splits) if len(splits) == 1 else [part, "train"]
-    for candidate in wanted:
-        if candidate in splits:
-            return splits[candidate]
-    raise UserError(f"{name} has no split {wanted[-1]!r}", f"name one of {', '.join(map(str, splits))}")
 
 
 def _record_path(name: str, part: str, config: str | None) -> Path:

@@ -55,7 +55,7 @@ def find_rows(collection: str, part: str, layouts: Layouts, config: str | None, 
         return SourceRows(source, HubData(collection, part, config, split).rows)
     if path.is_dir():
         if arrow.is_arrow_folder(path):
-            folder = arrow.choose_split(path, split, part)
+            folder = arrow.split_folder(path, split, part)
             return SourceRows(str(folder), partial(arrow.folder_rows, folder))
         path = _file_in(path, part)
     reader = find_reader(path)

@@ -23,11 +23,9 @@ from starbucks_retrieval.models.sized_options import (
     as_matrix,
     beir_texts,
     check_output,
-    check_task,
     find_prompt,
     mteb_inputs,
     mteb_model_meta,
-    narrower,
     quantize,
 )
 from starbucks_retrieval.models.token_encoder import TokenEncoder
@@ -143,8 +141,7 @@ class SizedEncoder:
         Raises:
             UserError: An item is not a text.
         """
-        rows = self._rows(checked_texts(texts), prompt or "", self.max_seq_length)
-        return pad(rows, self.encoder.pad_id)
+        return pad(self._rows(checked_texts(texts), prompt or "", self.max_seq_length), self.encoder.pad_id)
 
     preprocess = tokenize  # its name since sentence-transformers 6
 
@@ -201,17 +198,22 @@ class SizedEncoder:
         texts: Any = inputs if sentences is None else sentences
         if batches_of_mteb:
             texts, task = mteb_inputs(texts, self.encoder.config.passage_field_separator, batches_of_mteb)
-        is_query = check_task(task, prompt_name) == QUERY
+        if task not in (None, QUERY, DOCUMENT):
+            raise UserError(f"no task {task!r}", f"take {QUERY!r} or {DOCUMENT!r}")
+        is_query = (task or prompt_name) == QUERY
         prefix = find_prompt(self.prompts, prompt_name or (QUERY if is_query else DOCUMENT), prompt)
         check_output(output_value, precision, batch_size)
         if device is not None:
             self._move(device)
         size = self.size if is_query else self.passage_size
         if truncate_dim is not None:
-            size = narrower(size, truncate_dim)
+            if not isinstance(truncate_dim, int) or not 1 <= truncate_dim <= size.dim:
+                raise UserError(
+                    f"truncate_dim={truncate_dim!r} does not fit {size}", f"take a dim from 1 to {size.dim}"
+                )
+            size = Size(size.layer, truncate_dim)
         several = checked_texts([texts] if isinstance(texts, str) else texts)
-        label = "texts" if show_progress_bar else None
-        vectors = self._embed(several, prefix, is_query, size, batch_size, label)
+        vectors = self._embed(several, prefix, is_query, size, batch_size, "texts" if show_progress_bar else None)
         if normalize_embeddings and not self.encoder.config.normalize:
             vectors = torch.nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()
         if precision not in (None, "float32"):
@@ -292,9 +294,7 @@ class SizedEncoder:
         if isinstance(device, list | tuple):
             what = "an encoder at one size computes on one device, not on several"
             raise UserError(what, "name one, or use starbucks encode --num_processes")
-        target = resolve_device(device)
-        if target != self.device:
-            self.encoder.to(target)
+        self.encoder.to(resolve_device(device))
 
     def _matrix(self, embeddings: Any) -> Tensor:
         return as_matrix(embeddings, normalize=self.similarity_fn_name == "cosine")

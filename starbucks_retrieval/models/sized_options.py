@@ -64,24 +64,6 @@ def quantize(vectors: np.ndarray, precision: Any) -> np.ndarray:
     return quantize_embeddings(vectors, precision=precision)
 
 
-def check_task(task: str | None, prompt_name: str | None) -> str | None:
-    """Return as what texts are embedded: the task, or without one the name of the prompt.
-
-    Args:
-        task: "query", "document" or None.
-        prompt_name: Any name, which is not checked here.
-
-    Returns:
-        "query" embeds texts as queries; everything else, None too, as passages.
-
-    Raises:
-        UserError: There is no such task.
-    """
-    if task not in (None, QUERY, DOCUMENT):
-        raise UserError(f"no task {task!r}", f"take {QUERY!r} or {DOCUMENT!r}")
-    return task or prompt_name
-
-
 def find_prompt(prompts: Mapping[str, str], name: str, prompt: str | None) -> str:
     """Return the text that is put before each text.
 
@@ -107,18 +89,6 @@ def find_prompt(prompts: Mapping[str, str], name: str, prompt: str | None) -> st
         f"the model has no prompt {name!r}, only {' and '.join(map(repr, prompts))}",
         "take one of these names, or give the text of a prompt: prompt='query: '",
     )
-
-
-def narrower(size: Size, dim: int) -> Size:
-    """Return a size with fewer dims. Raises UserError if it has fewer already.
-
-    Example:
-        >>> str(narrower(Size(6, 384), 128))
-        '6:128'
-    """
-    if not isinstance(dim, int) or not 1 <= dim <= size.dim:
-        raise UserError(f"truncate_dim={dim!r} does not fit {size}", f"take a dim from 1 to {size.dim}")
-    return Size(size.layer, dim)
 
 
 def as_matrix(embeddings: Any, normalize: bool) -> torch.Tensor:

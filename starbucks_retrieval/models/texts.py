@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -82,32 +81,28 @@ def open_sources(
     Raises:
         UserError: A source is missing, has no texts or no ids, or cannot be read.
     """
+
+    def passage_text(passage: Passage) -> str:
+        return join_text(passage, config.passage_field_separator, config.passage_prefix).strip()
+
+    def query_text(query: Query) -> str:
+        return (config.query_prefix + query.text).strip()
+
     sources = []
     for name in passages:
-        if with_ids:
-            sources.append(_source(name, False, _with_ids(name), partial(_passage_text, config), attrgetter("docid")))
-            continue
-        documents = open_documents(name, separator=config.passage_field_separator)
-        sources.append(_source(name, False, documents, lambda text: (config.passage_prefix + text).strip()))
+        if not with_ids:
+            documents = open_documents(name, separator=config.passage_field_separator)
+            sources.append(_source(name, False, documents, lambda text: (config.passage_prefix + text).strip()))
+        elif is_plain_text(name):
+            raise UserError(
+                f"{name} is plain text, which has no document ids", "give a corpus with ids, as jsonl or tsv"
+            )
+        else:
+            sources.append(_source(name, False, open_corpus(name), passage_text, attrgetter("docid")))
     for name in queries:
         records = open_queries(name, split=split)
-        text = partial(_query_text, config)
-        sources.append(_source(name, True, records, text, attrgetter("query_id") if with_ids else None))
+        sources.append(_source(name, True, records, query_text, attrgetter("query_id") if with_ids else None))
     return sources
-
-
-def _with_ids(name: str) -> Records[Passage]:
-    if is_plain_text(name):
-        raise UserError(f"{name} is plain text, which has no document ids", "give a corpus with ids, as jsonl or tsv")
-    return open_corpus(name)
-
-
-def _passage_text(config: EncoderConfig, passage: Passage) -> str:
-    return join_text(passage, config.passage_field_separator, config.passage_prefix).strip()
-
-
-def _query_text(config: EncoderConfig, query: Query) -> str:
-    return (config.query_prefix + query.text).strip()
 
 
 def _source(

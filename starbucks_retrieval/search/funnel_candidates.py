@@ -154,20 +154,23 @@ def stopwatch(what: str, run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class ByLength:
-    """Seconds per query of a step, on the line through two measured lengths of its list.
+    """Seconds per query of a step, on the line through the times of its shortest and of its longest list.
 
-    It never gives less than half of the time of the shorter list.
+    It never gives less than half of the time of the shortest list.
 
-    Attributes:
-        short: The shorter list: passages, and seconds per query.
-        long: Likewise the longer one; it may be the same.
+    Args:
+        timed: {passages of a list: seconds per query}.
+
+    Example:
+        >>> ByLength({10: 1.0, 110: 2.0})(60)
+        1.5
     """
 
-    short: tuple[int, float]
-    long: tuple[int, float]
+    timed: Mapping[int, float]
 
     def __call__(self, length: int) -> float:
-        (low, least), (high, most) = self.short, self.long
+        low, high = min(self.timed), max(self.timed)
+        least, most = self.timed[low], self.timed[high]
         return least if high == low else max(least / 2, least + (most - least) * (length - low) / (high - low))
 
 
@@ -267,14 +270,3 @@ def cost(funnel: Funnel, count: int) -> float:
     for step in funnel.steps[1:]:
         fetched, keep = fetched + keep * step.size.dim, step.keep or 0
     return scanned + FETCH_COST * fetched
-
-
-def line_of(timed: Mapping[int, float]) -> ByLength:
-    """Return the line through the seconds of the shortest and of the longest list.
-
-    Example:
-        >>> line_of({10: 1.0, 110: 2.0})(60)
-        1.5
-    """
-    low, high = min(timed), max(timed)
-    return ByLength((low, timed[low]), (high, timed[high]))

@@ -12,7 +12,7 @@ import numpy as np
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.funnel import CODES, NUMBERS, Funnel, FunnelStep
-from starbucks_retrieval.search.funnel_candidates import CUTOFF, Measured, Timer, first_step, line_of
+from starbucks_retrieval.search.funnel_candidates import CUTOFF, ByLength, Measured, Timer, first_step
 from starbucks_retrieval.search.funnel_first_steps import IndexStep, code_shortlister, index_flags
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search, rescore
 from starbucks_retrieval.sizes import Size
@@ -162,10 +162,10 @@ def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], tim
                 raise
             continue  # too few passages for a quantiser to learn from
         timed = {length: search.seconds(alone_at(step, length), timer) for length in lengths}
-        measured.scan[step] = line_of(timed)
+        measured.scan[step] = ByLength(timed)
     rows = next(reversed(measured.found.values())).astype(np.int64)
     for size in measured.ends:
-        measured.rescore[size] = line_of({n: search.rescoring(size, rows[:, :n], timer) for n in lengths})
+        measured.rescore[size] = ByLength({n: search.rescoring(size, rows[:, :n], timer) for n in lengths})
 
 
 def alone_at(step: FunnelStep, keep: int) -> Funnel:

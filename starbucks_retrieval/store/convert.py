@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def export_store(
     _check_target(target, to, overwrite)
     with OutputLock(target) as lock:
         _check_target(target, to, overwrite)  # another process may have written it since
-        _WRITERS[to](source, target, lock.announce)
+        (_write_npy if to == "npy" else partial(_write_columns, to))(source, target, lock.announce)
     return {
         "output": str(output),
         "to": to,
@@ -128,11 +129,12 @@ def _blocks(store: EmbeddingStore) -> Iterator[tuple[list[str], np.ndarray]]:
         yield store.consecutive(start, min(start + rows, store.count))
 
 
-def _columns(
-    store: EmbeddingStore, target: Path, announce: BeforeRename, opener: Callable[[BinaryIO, Any], Any]
-) -> None:
+def _write_columns(to: str, store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    # A dictionary of unique ids would be as long as the ids.
+    opener = {"arrow": pa.ipc.new_file, "parquet": partial(pq.ParquetWriter, use_dictionary=False)}[to]
     kind = pa.list_(pa.from_numpy_dtype(store.dtype), store.spec.size.dim)
     metadata = {"starbucks_retrieval.store": json.dumps(store.spec.to_json(), ensure_ascii=False, sort_keys=True)}
     schema = pa.schema([("id", pa.string()), ("embedding", kind)], metadata)
@@ -143,20 +145,7 @@ def _columns(
             writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
-def _parquet(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
-    import pyarrow.parquet as pq
-
-    # A dictionary of unique ids would be as long as the ids.
-    _columns(store, target, announce, lambda handle, schema: pq.ParquetWriter(handle, schema, use_dictionary=False))
-
-
-def _arrow(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
-    import pyarrow as pa
-
-    _columns(store, target, announce, pa.ipc.new_file)
-
-
-def _npy(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
+def _write_npy(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, --to npy writes a folder", "name another output")
     (target / _VECTORS).unlink(missing_ok=True)  # never new ids beside old vectors
@@ -175,10 +164,3 @@ def _npy(store: EmbeddingStore, target: Path, announce: BeforeRename) -> None:
     except BaseException:
         (target / _IDS).unlink()  # the same command would refuse an output that exists
         raise
-
-
-_WRITERS: dict[str, Callable[[EmbeddingStore, Path, BeforeRename], None]] = {
-    "parquet": _parquet,
-    "arrow": _arrow,
-    "npy": _npy,
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +65,44 @@ def has_splits(path: Path) -> bool:
     return (path / "dataset_dict.json").is_file()
 
 
-def choose_split(path: Path, split: str | None, part: str) -> Path:
-    """Return the folder of a split: `split` if given, else the only one, else the one called `part` or `train`.
+def split_folder(path: Path, split: str | None, part: str) -> Path:
+    """Return the folder of a split that save_to_disk wrote; one with a single split is returned as it is.
 
     Args:
-        path: A folder that save_to_disk wrote; one with a single split is returned as it is.
-        split: The split; None to choose one.
-        part: `corpus`, `queries` … as for `find_rows`.
+        path: The folder of all splits, or of one.
+        split: As for `choose_split`, whose errors this raises too.
+        part: Likewise.
 
     Raises:
-        UserError: There is no such split, or the folder does not list its splits.
+        UserError: The folder does not list its splits.
     """
     if (path / "state.json").is_file():
         return path
-    names = _listed(path / "dataset_dict.json", "splits", FileName)
+    return path / choose_split(_listed(path / "dataset_dict.json", "splits", FileName), split, part, path)
+
+
+def choose_split(splits: Iterable[str], split: str | None, part: str, source: object) -> str:
+    """Return the name of a split: `split` if given, else the only one, else the one called `part` or `train`.
+
+    Args:
+        splits: The names of the splits that there are.
+        split: The split; None to choose one.
+        part: `corpus`, `queries` … as for `find_rows`.
+        source: What has the splits, for the message.
+
+    Raises:
+        UserError: There is no such split.
+
+    Example:
+        >>> choose_split(["train", "dev"], None, "corpus", "org/set")
+        'train'
+    """
+    names = list(map(str, splits))
     wanted = [split] if split else names if len(names) == 1 else [part, "train"]
     for name in wanted:
         if name in names:
-            return path / name
-    raise UserError(f"{path} has no split {wanted[-1]!r}", f"name one of {', '.join(map(str, names))}")
+            return name
+    raise UserError(f"{source} has no split {wanted[-1]!r}", f"name one of {', '.join(names)}")
 
 
 def text_columns(schema: Any) -> list[str]:

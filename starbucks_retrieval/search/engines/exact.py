@@ -185,15 +185,7 @@ class FaissEngine(CandidateEngine):
     """`--engine faiss`: the CPU unless `--device cuda` is given."""
 
     def candidate_generator(self, options: EngineOptions, dim: int | None = None) -> CandidateGenerator:
-        """Return a generator for the device.
-
-        Args:
-            options: `device`, `dtype` and, on CPUs, `threads` are used.
-            dim: Not used.
-
-        Raises:
-            UserError: The dtype is bf16, the device is not there, or FAISS is not installed.
-        """
+        """Return a generator for the device. Raises UserError for bf16, a device that is absent, and a missing FAISS."""
         if options.dtype not in ("auto", "fp32"):
             raise UserError(f"FAISS does not multiply in {options.dtype}", "use --engine torch")
         if options.device is None or options.device == "cpu":
