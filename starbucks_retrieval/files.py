@@ -14,25 +14,6 @@ from typing import Any, BinaryIO, cast
 
 from starbucks_retrieval import leftovers
 from starbucks_retrieval.errors import refuse_folder
-from starbucks_retrieval.leftovers import temporaries
-
-__all__ = [
-    "BeforeRename",
-    "atomic_folder",
-    "atomic_path",
-    "atomic_writer",
-    "cache_folder",
-    "file_digest",
-    "json_bytes",
-    "stream_digest",
-    "sync_file",
-    "sync_folder",
-    "temporaries",
-    "temporary_path",
-    "umask_permissions",
-    "write_json",
-    "write_text",
-]
 
 _BUFFER = 1 << 20
 
@@ -72,7 +53,7 @@ def atomic_path(
 
     The file is flushed to the disk before it is renamed, and the folder after it. On an error the temporary file is
     removed and an older file at `path` stays as it is. A killed process leaves the temporary file, which the next
-    writer of `path` removes. File systems without locks, and Windows, keep it; see `temporaries`.
+    writer of `path` removes. File systems without locks, and Windows, keep it; see `leftovers.temporaries`.
 
     Args:
         path: The file to write. Missing folders above it are created.

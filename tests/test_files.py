@@ -15,10 +15,10 @@ from starbucks_retrieval.files import (
     atomic_folder,
     atomic_path,
     atomic_writer,
-    temporaries,
     umask_permissions,
     write_json,
 )
+from starbucks_retrieval.leftovers import temporaries
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ keep enough are then searched and timed as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,14 +195,9 @@ def choose_funnel(
         return lower_share(scores, best, margin) + 1e-12
 
     estimates = {funnel: measured.seconds(funnel) for funnel in measured.funnels()}
-    finalists: dict[Funnel, np.ndarray] = {alone: best}
-    for funnel in sorted(estimates, key=lambda one: (estimates[one], cost(one, stores[full].count), str(one))):
-        if len(finalists) > _FINALISTS or estimates[funnel] >= estimates[alone]:
-            break
-        if share(quality.scores(measured.results(funnel))) >= target:
-            scores = quality.scores(search.rows(funnel)[:, :CUTOFF])
-            if share(scores) >= target:
-                finalists[funnel] = scores
+    fastest_first = sorted(estimates, key=lambda one: (estimates[one], cost(one, stores[full].count), str(one)))
+    faster = itertools.takewhile(lambda one: estimates[one] < estimates[alone], fastest_first)
+    finalists = {alone: best} | _finalists(faster, search, measured, quality, lambda scores: share(scores) >= target)
     times = _median_times(search, finalists, timer)
     # Times this close are equal in the next search; other queries keep most by the funnel that keeps most here.
     fastest = min(times, key=lambda funnel: (times[funnel], cost(funnel, stores[full].count), str(funnel)))
@@ -245,6 +241,25 @@ def _checked_sizes(stores: Mapping[Size, EmbeddingStore], target: float, depth: 
         )
     check_together(stores, sizes)
     return sizes
+
+
+def _finalists(
+    funnels: Iterable[Funnel],
+    search: Trials,
+    measured: Measured,
+    quality: Quality,
+    keeps_enough: Callable[[np.ndarray], bool],
+) -> dict[Funnel, np.ndarray]:
+    """Return the scores of the first funnels that keep enough, by what was measured and then by a search of their own."""
+    found: dict[Funnel, np.ndarray] = {}
+    for funnel in funnels:
+        if keeps_enough(quality.scores(measured.results(funnel))):
+            scores = quality.scores(search.rows(funnel)[:, :CUTOFF])
+            if keeps_enough(scores):
+                found[funnel] = scores
+        if len(found) == _FINALISTS:
+            break
+    return found
 
 
 def _median_times(search: Trials, funnels: Iterable[Funnel], timer: Timer) -> dict[Funnel, float]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import BeforeRename, atomic_writer, temporaries
+from starbucks_retrieval.files import BeforeRename, atomic_writer
+from starbucks_retrieval.leftovers import temporaries
 from starbucks_retrieval.locks import OutputLock, left_by_killed_run, lock_of
 from starbucks_retrieval.provenance import describe
 from starbucks_retrieval.sizes import Size

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from starbucks_retrieval import files
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.leftovers import temporaries
 from starbucks_retrieval.parsing import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -231,12 +232,11 @@ def write_json(folder: Path, name: str, content: Any) -> None:
 def remove(folder: Path, name: str) -> None:
     """Remove a file and its temporary files, if they are there."""
     if not is_remote(folder):
-        for path in (folder / name, *files.temporaries(folder / name)):
+        for path in (folder / name, *temporaries(folder / name)):
             path.unlink(missing_ok=True)
         return
-    target = cast(Any, folder / name)
     with _remote_errors(folder), suppress(FileNotFoundError):
-        target.fs.rm_file(target.path)
+        cast(Any, folder).fs.rm_file(cast(Any, folder / name).path)
 
 
 def remove_temporaries(folder: Path, is_ours: Callable[[str], bool]) -> None:
@@ -265,7 +265,7 @@ def _remote_errors(path: Path) -> Iterator[None]:
 
 
 def _open_url(text: str) -> Any:
-    """Return a URL as a UPath. Raises UserError if the package is missing, or the URL is malformed."""
+    """Return a URL as a UPath. Raises UserError if a package is missing, or the URL is malformed."""
     try:
         from upath import UPath
     except ImportError:

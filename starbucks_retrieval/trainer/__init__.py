@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Gt
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import temporaries, write_json
+from starbucks_retrieval.files import write_json
+from starbucks_retrieval.leftovers import temporaries
 from starbucks_retrieval.locks import FolderLock
 from starbucks_retrieval.parsing import Count, Finite, Length, read_json
 from starbucks_retrieval.trainer.distributed import first_process

@@ -13,7 +13,8 @@ import numpy as np
 from starbucks_retrieval.cli import log, progress
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, temporaries, write_json
+from starbucks_retrieval.files import atomic_path, file_digest, sync_file, sync_folder, write_json
+from starbucks_retrieval.leftovers import temporaries
 from starbucks_retrieval.locks import LOCK, FolderLock
 from starbucks_retrieval.parsing import read_json
 from starbucks_retrieval.search.engines import MAX_MEMORY

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.files import file_digest, temporaries
+from starbucks_retrieval.files import file_digest
+from starbucks_retrieval.leftovers import temporaries
 from starbucks_retrieval.parsing import Count, Finite, Positive, check_value, read_json
 from starbucks_retrieval.provenance import digest_matches, refuse_newer, with_digest
 from starbucks_retrieval.store import EmbeddingStore
