@@ -81,7 +81,7 @@ def open_queries(collection: Collection, *, config: str | None = None, split: st
     read = rows.read
     if split and beir_folder(collection):
         read = partial(_judged_rows, read, frozenset(read_qrels(collection, split=split)))
-    return Records(collection, rows.source, read, query_from)
+    return Records(collection, rows.source, read, _query_from)
 
 
 def passage_from(row: dict[str, Any]) -> Passage:
@@ -103,16 +103,7 @@ def passage_from(row: dict[str, Any]) -> Passage:
     )
 
 
-def query_from(row: dict[str, Any]) -> Query:
-    """Convert a row to a query.
-
-    Args:
-        row: Column → value. The id is in `query_id`, `_id` or `qid`, the text in `query`, `text` or `query_text`. A
-            null text counts as empty. Other columns are ignored.
-
-    Raises:
-        BadRow: The row has no id or no column for the text, or a value has the wrong type.
-    """
+def _query_from(row: dict[str, Any]) -> Query:
     return Query(identifier(row, fields.QUERY_ID), string(row, fields.QUERY_TEXT))
 
 
@@ -279,7 +270,7 @@ def _bounded(grade: int) -> int | None:
 
 
 def _judged_rows(read: Read, query_ids: frozenset[str], start: int, stop: int | None) -> NumberedRows:
-    # A row without an id is kept: `query_from` reports it together with its line.
+    # A row without an id is kept: `_query_from` reports it together with its line.
     kept = (
         (number, row)
         for number, row in read(0, None)

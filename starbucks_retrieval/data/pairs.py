@@ -62,8 +62,8 @@ def open_pairs(collection: Collection, *, config: str | None = None, split: str 
     rows = find_rows(collection, "pairs", _PAIR_LAYOUTS, config, split)
     path = find_path(collection)
     if not split or path is None or arrow.has_splits(path):
-        return Records(collection, rows.source, rows.read, pair_from)
-    return Records(collection, rows.source, lambda start, stop: islice(_rows_of(rows, split), start, stop), pair_from)
+        return Records(collection, rows.source, rows.read, _pair_from)
+    return Records(collection, rows.source, lambda start, stop: islice(_rows_of(rows, split), start, stop), _pair_from)
 
 
 def open_split_of_pairs(collection: str, split: str | None = None) -> Records[ScoredPair]:
@@ -122,33 +122,17 @@ def open_labelled(
     if find_ir(collection, split):
         raise UserError(f"{collection} has passages and queries, but no labels", "name a file or a hub data set")
     rows = find_rows(collection, "labelled", _LABELLED_LAYOUTS, config, split)
-    return Records(collection, rows.source, rows.read, labelled_from)
+    return Records(collection, rows.source, rows.read, _labelled_from)
 
 
-def pair_from(row: dict[str, Any]) -> ScoredPair:
-    """Convert a row to a scored pair.
-
-    Args:
-        row: Column → value, as for `open_pairs`. Without a column `subset`, the column `split` names the subset.
-
-    Raises:
-        BadRow: A column is missing or has the wrong type, or the score is not a finite number.
-    """
+def _pair_from(row: dict[str, Any]) -> ScoredPair:
     score = as_number(value(row, fields.PAIR_SCORE), fields.PAIR_SCORE[0])
     # The STS task of a year is released as one file, whose column `split` names the set that a pair is from.
     subset = as_text(row.get(fields.SUBSET, row.get(fields.SPLIT)), fields.SUBSET)
     return ScoredPair(string(row, fields.SENTENCE1), string(row, fields.SENTENCE2), score, subset)
 
 
-def labelled_from(row: dict[str, Any]) -> LabelledText:
-    """Convert a row to a labelled text.
-
-    Args:
-        row: Column → value, as for `open_labelled`.
-
-    Raises:
-        BadRow: A column is missing or has the wrong type, the label is withheld (-1), or the row looks like a header.
-    """
+def _labelled_from(row: dict[str, Any]) -> LabelledText:
     label = _label(value(row, fields.LABEL))
     text = string(row, fields.FIRST)
     if label in _COLUMN_NAMES and text in _COLUMN_NAMES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -150,7 +151,7 @@ class Fitter:
             table = self._table.fit(target)
             held_out[0], projected[0], ridges[0] = table.before, table.after, table.ridge
             if self._takes_table:
-                moments = self.moments.copy()
+                moments = copy.deepcopy(self.moments)
                 for outputs, targets in self._table.texts(table.means):
                     moments.add_inputs(self._map_inputs(outputs), targets)
         inputs = self._map_inputs(held_out | projected)

@@ -9,7 +9,6 @@ solved from two sums per layer that do not grow with the number of texts. Relate
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -72,10 +71,6 @@ class Moments:
                 f"{self.count} texts cannot fit maps of {self.needed} numbers",
                 f"give at least {self.needed} texts, better ten times",
             )
-
-    def copy(self) -> Moments:
-        """Return sums that can be added to without changing these."""
-        return copy.deepcopy(self)
 
     def add(self, inputs: Mapping[int, np.ndarray], target: np.ndarray) -> None:
         """Add texts. Sums are in float64, whatever the type of the arrays.

@@ -84,11 +84,6 @@ class Head(nn.Sequential):
         """The width of the output."""
         return self.settings[-1].width
 
-    @property
-    def products(self) -> int:
-        """The number of products with a matrix, one after the other."""
-        return self.kinds.count("Dense")
-
     def digest(self) -> bytes:
         """Return a digest of the weights and of the settings that change the output."""
         described = [(module.kind, module.activation, module.use_residual) for module in self.settings]

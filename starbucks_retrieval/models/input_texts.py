@@ -45,19 +45,11 @@ def iterate_texts(texts: Any, what: str = "encode") -> Iterator[str]:
         raise UserError(f"{what} takes texts, not {_describe(texts)}", _remedy(texts))
     if dimensions == 0:
         raise UserError(f"{what} takes texts, not an array without dimensions", f"{_FLAT}: [array.item()]")
-    return (check_text(position, text) for position, text in enumerate(texts))
+    return (_check_text(position, text) for position, text in enumerate(texts))
 
 
-def check_text(position: int, text: Any) -> str:
-    """Return a text unchanged.
-
-    Args:
-        position: The number of the text, from 0, for the message.
-        text: The item to check.
-
-    Raises:
-        UserError: It is not a string.
-    """
+def _check_text(position: int, text: Any) -> str:
+    """Return a text unchanged. Raises UserError if it is not a string."""
     if isinstance(text, str):
         return text
     shown = repr(text) if text is None or isinstance(text, int | float) else f"of type {type(text).__name__}"

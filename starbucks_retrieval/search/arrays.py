@@ -116,7 +116,7 @@ def _with_ids(
     store: EmbeddingStore | None, vectors: Vectors, ids: Sequence[Hashable] | None, kind: str
 ) -> EmbeddingStore:
     if store is None:
-        return ArrayStore(vectors, ids, kind)
+        return _ArrayStore(vectors, ids, kind)
     if ids is not None:
         raise UserError(f"{kind}_ids are given for a store, which has ids of its own", f"leave {kind}_ids out")
     return store
@@ -161,17 +161,8 @@ def _checked_ids(ids: Sequence[Hashable], count: int, kind: str) -> list[Any]:
     return listed
 
 
-class ArrayStore(MemoryStore):
-    """Vectors in memory, as exact search reads a store.
-
-    Args:
-        vectors: A tensor, an array or a list of rows, [rows, dim] or [dim].
-        ids: The ids of the rows; None for their numbers.
-        kind: "query" or "passage", for messages.
-
-    Raises:
-        UserError: There are no rows, the values are not finite numbers, or the ids do not fit.
-    """
+class _ArrayStore(MemoryStore):
+    """Vectors in memory, as exact search reads a store; without ids, those of the rows are their numbers."""
 
     def __init__(self, vectors: Vectors, ids: Sequence[Hashable] | None, kind: str) -> None:
         held = _as_float32(vectors, kind)

@@ -160,7 +160,6 @@ def _import(args: ImportArguments, common: CommonArguments) -> None:
     finish(common, summary, figures)
 
 
-# name: (help, flags, leading words, function)
 # What it does, its flags, its words before the flags, the function, and an example of these words.
 COMMANDS: dict[str, tuple[str, type, str, Command, str]] = {
     "verify": ("read every file and compare its checksum", PathArguments, "PATH…", _verify, "passages queries"),

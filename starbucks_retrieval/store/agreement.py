@@ -20,7 +20,7 @@ def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
         UserError: The sizes do not match, the fingerprints are of different models, or pooling or normalize differs;
             the message names the difference.
     """
-    if not comparable_layers(queries, passages):
+    if not _comparable_layers(queries, passages):
         if queries.passage_size != passages.size:
             raise _other_size(queries, passages)
         _check_model(queries, passages)
@@ -36,13 +36,8 @@ def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
             raise UserError(what, "encode both with one model, at one size")
 
 
-def comparable_layers(queries: StoreSpec, passages: StoreSpec) -> bool:
-    """Return whether projections brought two different layers into one space, so that their embeddings are comparable.
-
-    Args:
-        queries: The spec of the queries.
-        passages: The spec of the passages; its dim is not looked at.
-    """
+def _comparable_layers(queries: StoreSpec, passages: StoreSpec) -> bool:
+    """Return whether projections brought two different layers into one space, so that their embeddings are comparable."""
     same_space = bool(queries.shared_space) and queries.shared_space == passages.shared_space
     return same_space and queries.size.layer != passages.size.layer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -195,17 +194,12 @@ def _rows(found: list[_File], reader: _Reader, start: int, stop: int) -> tuple[l
     """Return the ids and vectors of the rows [start, stop) of all files, joined."""
     ids: list[str] = []
     vectors: list[np.ndarray] = []
-    for file, low, high in _pieces(found, start, stop):
-        content = reader(file.path)
-        ids += [_text(docid, file.path) for docid in content[1][low:high]]
-        vectors.append(content[0][low:high].copy())  # a view would keep this file in memory while the next is read
-    return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-
-
-def _pieces(found: list[_File], start: int, stop: int) -> Iterator[tuple[_File, int, int]]:
     first = 0
     for file in found:
         low, high = max(start - first, 0), min(stop - first, file.rows)
         if low < high:
-            yield file, low, high
+            content = reader(file.path)
+            ids += [_text(docid, file.path) for docid in content[1][low:high]]
+            vectors.append(content[0][low:high].copy())  # a view would keep this file in memory while the next is read
         first += file.rows
+    return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)

@@ -185,15 +185,15 @@ class StoreWriter:
         complete = manifest is not None and manifest.complete and done == manifest.shards
         if manifest is None or (manifest.complete and not complete):
             storage.write_json(self.folder, MANIFEST, Manifest(self.spec, [], complete=False).to_json())
-        for shard in _shards_seen(self.folder) - set(self._done):
+        for shard in _shards_of(storage.entries(self.folder)) - set(self._done):
             remove_shard(self.folder, shard)
         storage.remove_temporaries(self.folder, _is_store_file)
         self.complete = complete
 
     def _old_manifest(self, overwrite: bool) -> Manifest | None:
         """Return the manifest of the same job, or None for an empty folder, or one that `overwrite` emptied."""
-        started = MANIFEST in storage.entries(self.folder)
-        shards = _shards_seen(self.folder)
+        names = storage.entries(self.folder)
+        started, shards = MANIFEST in names, _shards_of(names)
         if not started and not shards:
             return None
         problem: str | None
@@ -266,12 +266,8 @@ def _is_our_manifest(path: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
-def _shards_seen(folder: Path) -> set[int]:
-    """Return the numbers of all shards with any file, temporary ones included."""
-    return _shards_of(storage.entries(folder))
-
-
 def _shards_of(names: Iterable[str]) -> set[int]:
+    """Return the numbers of all shards with any file, temporary ones included."""
     matches = (re.match(r"\.?(\d{5,})\.", name) for name in names if name != LOCK)
     return {int(match[1]) for match in matches if match}
 

@@ -188,7 +188,7 @@ def check_close(graph: Graph, run: GraphFunction, backend: str) -> None:
 
 
 def check(graph: Graph, run: GraphFunction, backend: str, dtype: str, rows: TokenRows | None = None) -> None:
-    """Compare a converted graph with torch: by `check_close` in fp32, else by `check_similar`.
+    """Compare a converted graph with torch: by `check_close` in fp32, else by the mean cosine of the embeddings.
 
     Args:
         graph: The graph in torch.
@@ -196,25 +196,18 @@ def check(graph: Graph, run: GraphFunction, backend: str, dtype: str, rows: Toke
         backend: Its name for the message.
         dtype: Its precision.
         rows: Token rows, of which the first 32 are compared in low precision; None: random ones.
+
+    Raises:
+        UserError: The mean cosine in low precision is below 0.8.
     """
     if dtype == "fp32":
         check_close(graph, run, backend)
     else:
-        check_similar(graph, run, f"{backend} in {dtype}", rows and rows[:_COMPARED])
+        _check_similar(graph, run, f"{backend} in {dtype}", rows and rows[:_COMPARED])
 
 
-def check_similar(graph: Graph, run: GraphFunction, backend: str, rows: TokenRows | None = None) -> None:
-    """Compare a converted graph of low precision with torch.
-
-    Args:
-        graph: The graph in torch.
-        run: The converted graph.
-        backend: Its name for the message.
-        rows: Token rows to compare on; None: random ones.
-
-    Raises:
-        UserError: The mean cosine of the embeddings is below 0.8.
-    """
+def _check_similar(graph: Graph, run: GraphFunction, backend: str, rows: TokenRows | None) -> None:
+    """Raise UserError if the mean cosine of the embeddings with torch's is below 0.8, on token rows or on random ones."""
     batches = [pad([row], 0) for row in rows] if rows is not None else _random_batches(graph.encoder)
     cosines = []
     for batch in batches:

@@ -56,7 +56,7 @@ def open_onnx(encoder: NestedEncoder, sizes: Sizes, dtype: str, calibration: Tok
     need("onnxruntime", extra="onnx")
 
     def open_saved(folder: Path) -> Any:
-        session = open_session((folder / _FILE).read_bytes())
+        session = _open_session((folder / _FILE).read_bytes())
         check_close(graph, runner(session), "ONNX Runtime")
         return session
 
@@ -85,7 +85,7 @@ def write_onnx(encoder: NestedEncoder, size: Size, path: Path) -> None:
     """
     graph = EmbeddingGraph(encoder, size)
     content = onnx_bytes(graph)
-    check_close(graph, runner(open_session(content)), "ONNX Runtime")
+    check_close(graph, runner(_open_session(content)), "ONNX Runtime")
     with atomic_writer(path) as handle:
         handle.write(content)
 
@@ -120,19 +120,8 @@ def onnx_bytes(graph: Graph) -> bytes:
     return content.SerializeToString(deterministic=True)
 
 
-def open_session(content: bytes) -> Any:
-    """Open an ONNX file in ONNX Runtime, with as many threads as torch uses.
-
-    Args:
-        content: The bytes of the file.
-
-    Returns:
-        An onnxruntime.InferenceSession on the CPU.
-
-    Raises:
-        UserError: The package onnxruntime is missing.
-    """
-    need("onnxruntime", extra="onnx")
+def _open_session(content: bytes) -> Any:
+    """Open an ONNX file in ONNX Runtime on the CPU, with as many threads as torch uses."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -145,7 +134,7 @@ def runner(session: Any) -> GraphFunction:
     """Return a session as a function of token ids and mask.
 
     Args:
-        session: The result of `open_session`.
+        session: An onnxruntime.InferenceSession.
 
     Returns:
         A function from int64 ids and mask [batch, tokens] to the list of the graph's outputs.

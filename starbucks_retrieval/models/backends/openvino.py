@@ -149,7 +149,6 @@ def quantise(model: Any, calibration: TokenRows, kept: Sequence[str] = ()) -> An
         calibration: Token rows like those to encode.
         kept: The names of operations that stay in fp32.
     """
-    check_calibration(calibration)
     import nncf
 
     # One text at a time, so that no padding is measured.
@@ -177,7 +176,7 @@ def _maps(model: Any, graph: Graph) -> list[str]:
     nearest at 4:128 without it and .929 with it.
     """
     encoder = graph.encoder
-    count = (encoder.projections is not None) + (0 if encoder.head is None else encoder.head.products)
+    count = (encoder.projections is not None) + (0 if encoder.head is None else encoder.head.kinds.count("Dense"))
     names = set()
     for result in model.get_results():
         level = {result.get_friendly_name(): result}

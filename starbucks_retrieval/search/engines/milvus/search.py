@@ -127,7 +127,9 @@ class MilvusField:
             UserError: The depth is below 1 or above the limit of Milvus, `check_vectors` refuses the queries, or Milvus
                 refuses the call or does not answer.
         """
-        queries = self._checked(queries, depth)
+        if min(check_depth(depth), self.count) > LARGEST_DEPTH:
+            raise UserError(f"Milvus returns at most {LARGEST_DEPTH} passages per query, not {depth}", "lower --depth")
+        queries = check_vectors(queries, self.size.dim, self.largest_norm)
         depth = min(depth, self.count)
         requested = min(depth + 32 + depth // 32, self.count, LARGEST_DEPTH)
         rows = np.full((len(queries), requested), -1, np.int64)
@@ -185,11 +187,6 @@ class MilvusField:
                 f"rows of {self.collection.name} are missing in Milvus", "run the same command that loads it again"
             )
         return found
-
-    def _checked(self, queries: np.ndarray, depth: int) -> np.ndarray:
-        if min(check_depth(depth), self.count) > LARGEST_DEPTH:
-            raise UserError(f"Milvus returns at most {LARGEST_DEPTH} passages per query, not {depth}", "lower --depth")
-        return check_vectors(queries, self.size.dim, self.largest_norm)
 
 
 def milvus_search(
