@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional
 from transformers import MPNetConfig, MPNetModel
 
-from starbucks_retrieval.models.attention import attend
-from starbucks_retrieval.models.mpnet import share_bias
+from starbucks_retrieval.models.attention import attend, share_bias
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def load_backbone(
                 options["attn_implementation"] = attn_implementation
             backbone = _load_model(name_or_path, hf_config, weights_dtype, options)
         if hf_config.model_type == "mpnet":
-            from starbucks_retrieval.models.mpnet import share_bias
+            from starbucks_retrieval.models.attention import share_bias
 
             share_bias(backbone)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)

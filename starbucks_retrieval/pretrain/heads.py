@@ -158,7 +158,7 @@ def load_masked_lm(
                 name_or_path, config=hf_config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
     if hf_config.model_type == "mpnet":
-        from starbucks_retrieval.models.mpnet import share_bias
+        from starbucks_retrieval.models.attention import share_bias
 
         share_bias(model.base_model)
     if report and report["missing_keys"]:

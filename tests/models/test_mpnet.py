@@ -7,8 +7,8 @@ import torch
 from conftest import save_model
 from transformers import MPNetModel
 
+from starbucks_retrieval.models.attention import share_bias
 from starbucks_retrieval.models.loading import load_backbone
-from starbucks_retrieval.models.mpnet import share_bias
 
 
 @pytest.fixture

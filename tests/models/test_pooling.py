@@ -34,7 +34,7 @@ def batch() -> dict[str, torch.Tensor]:
 def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
     from transformers import AutoConfig, AutoModel
 
-    from starbucks_retrieval.models.mpnet import share_bias
+    from starbucks_retrieval.models.attention import share_bias
 
     encoder = NestedEncoder.from_pretrained(folders[family])
     pooling = "last" if family in DECODERS else "mean"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import NestedEncoder
-from starbucks_retrieval.models.mpnet import share_bias
+from starbucks_retrieval.models.attention import share_bias
 from starbucks_retrieval.pretrain import PretrainOptions
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.pretrain.trainer import DECODER_FILE, load_backbone_and_decoder, save_backbone
