@@ -11,6 +11,7 @@ from starbucks_retrieval.choose.candidates import (
     BYTES,
     MILLISECONDS,
     PASSAGE_MILLISECONDS,
+    QUERY,
     SEARCH,
     SizeCandidate,
     build_candidates,
@@ -39,6 +40,8 @@ __all__ = [
 __dir__ = public_names(__name__)
 _KEPT = 0.9  # of the quality of the full size, to be worth a recommendation
 _CHEAP = 0.5  # of its bytes, at most
+# The costs that each flag limits; they add up, and the first one must be measured.
+_BUDGETS = {"budget_ms": QUERY, "passage_ms": (PASSAGE_MILLISECONDS,), "bytes_per_passage": (BYTES,)}
 _FASTER = "search takes most of the time: a funnel or an index may take less (search --funnel auto --qrels)"
 
 
@@ -130,9 +133,10 @@ def choose(arguments: ChooseArguments) -> SizeChoice:
     if len(labels) > 1:
         raise UserError(f"these are of several models: {', '.join(labels)}", "choose for one at a time")
     candidates, measure = build_candidates(files, arguments.measure, arguments.passages)
-    fitting = _within_budget(candidates, "budget_ms", MILLISECONDS, arguments.budget_ms)
-    fitting = _within_budget(fitting, "passage_ms", PASSAGE_MILLISECONDS, arguments.passage_ms)
-    fitting = _within_budget(fitting, "bytes_per_passage", BYTES, arguments.bytes_per_passage)
+    fitting = candidates
+    for name in _BUDGETS:
+        if (budget := getattr(arguments, name)) is not None:
+            fitting = _within_budget(fitting, name, budget)
     best, reason = _best(fitting, arguments.min_quality, measure)
     if arguments.budget_ms is not None or arguments.passage_ms is not None:
         _warn_of_busy_machine(files)
@@ -171,27 +175,26 @@ def _times(best: SizeCandidate, arguments: ChooseArguments, files: Mapping[str, 
     encode, search = best.costs[MILLISECONDS], best.costs[SEARCH]
     shown = f"{format_number(encode, 3)} ms to encode a query, {format_number(search, 3)} ms to search"
     note = f"{best.name}: {shown} {arguments.passages or searched_passages(files) or 0:,.0f} passages exactly"
-    if search <= encode:
-        return [note]
-    return [note, _FASTER]
+    return [note, _FASTER] if _searches_most(best) else [note]
 
 
-def _within_budget(candidates: list[SizeCandidate], flag: str, unit: str, budget: float | None) -> list[SizeCandidate]:
-    if budget is None:
-        return candidates
-    if unit not in candidates[0].costs:
-        raise UserError(f"--{flag} needs {unit}, which was not measured", "run grid with --measure_cost")
-
-    def cost(one: SizeCandidate) -> float:
-        return one.query_cost if unit == MILLISECONDS else one.costs[unit]  # with search
-
-    fitting = [one for one in candidates if cost(one) <= budget]
+def _within_budget(candidates: Sequence[SizeCandidate], flag: str, budget: float) -> list[SizeCandidate]:
+    """Return the sizes whose costs that a flag limits are within a budget."""
+    names = _BUDGETS[flag]
+    if names[0] not in candidates[0].costs:
+        raise UserError(f"--{flag} needs {names[0]}, which was not measured", "run grid with --measure_cost")
+    fitting = [one for one in candidates if one.cost(names) <= budget]
     if not fitting:
-        least = min(candidates, key=cost)
-        hint = f"the least is {format_number(cost(least))}, at {least.name}"
-        searches = unit == MILLISECONDS and least.costs.get(SEARCH, 0.0) > least.costs[MILLISECONDS]
-        raise UserError(f"no size fits --{flag} {format_number(budget)}", f"{hint}; {_FASTER}" if searches else hint)
+        least = min(candidates, key=lambda one: one.cost(names))
+        hint = f"the least is {format_number(least.cost(names))}, at {least.name}"
+        if SEARCH in names and _searches_most(least):
+            hint = f"{hint}; {_FASTER}"
+        raise UserError(f"no size fits --{flag} {format_number(budget)}", hint)
     return fitting
+
+
+def _searches_most(one: SizeCandidate) -> bool:
+    return one.costs.get(SEARCH, 0.0) > one.costs[MILLISECONDS]
 
 
 def _best(fitting: Sequence[SizeCandidate], min_quality: float | None, measure: str) -> tuple[SizeCandidate, str]:

@@ -14,6 +14,7 @@ from starbucks_retrieval.sizes import Size, Sizes, pair_name
 
 BYTES, MILLISECONDS, PASSAGE_MILLISECONDS = "bytes_per_passage", "query_ms", "passage_ms"
 SEARCH, _PER_MILLION = "search_ms", "search_ms_per_million"
+QUERY = (MILLISECONDS, SEARCH)  # what a user waits for
 _FLOAT16_BYTES = 2
 _LAYER_0 = 0.1  # of the cost of a layer, where no milliseconds were measured
 
@@ -41,12 +42,24 @@ class SizeCandidate:
         """The size, such as `6:128`, or `1:128/6:128` (queries/passages)."""
         return pair_name(self.size, self.passage_size)
 
+    def cost(self, names: Sequence[str]) -> float:
+        """Return the sum of some costs; one that was not measured counts as 0.
+
+        Args:
+            names: Names in `costs`, all of one unit.
+
+        Example:
+            >>> SizeCandidate(Size(2, 8), 0.5, {"query_ms": 3.0, "search_ms": 1.5}).cost(["query_ms", "search_ms"])
+            4.5
+        """
+        return math.fsum(self.costs.get(name, 0.0) for name in names)
+
     @property
     def query_cost(self) -> float:
         """The milliseconds to encode and search a query, or the layers of the query where they were not measured."""
         if MILLISECONDS not in self.costs:
             return self.size.layer or _LAYER_0
-        return self.costs[MILLISECONDS] + self.costs.get(SEARCH, 0.0)
+        return self.cost(QUERY)
 
     @property
     def log_cost(self) -> float:
@@ -260,7 +273,7 @@ def _read_size_costs(
         raise UserError(f"the costs in {name} cannot be read", "measure again") from None
     if absent := [size for size in sizes if BYTES not in costs.get(size, {})]:
         raise UserError(f"{name} has no {BYTES} for {absent[0]}", "measure costs and quality at the same sizes")
-    for unit in (MILLISECONDS, SEARCH, *([_PER_MILLION] if searched else [])):
+    for unit in (MILLISECONDS, PASSAGE_MILLISECONDS, SEARCH, *([_PER_MILLION] if searched else [])):
         timed = [size for size in sizes if unit in costs[size]]
         if timed and len(timed) < len(sizes):
             untimed = next(size for size in sizes if size not in timed)

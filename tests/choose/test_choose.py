@@ -247,6 +247,23 @@ def test_a_budget_is_for_encoding_and_search(capsys):
     assert "at 2:8; search takes most of the time" in capsys.readouterr().err
 
 
+def test_every_budget_limits_its_costs():
+    found = searched()
+    for size, cost in found.more["costs"].items():
+        cost |= {"passage_ms": 0.5 * Size.parse(size).layer}
+    write_results("all.json", found)
+    assert choose(ChooseArguments("all.json", passage_ms=2)).best.name == "4:128"
+    assert choose(ChooseArguments("all.json", passage_ms=2, budget_ms=6.5, bytes_per_passage=128)).best.name == "4:32"
+    with pytest.raises(UserError, match=r"no size fits --passage_ms 0.9\n  the least is 1, at 2:8$"):
+        choose(ChooseArguments("all.json", passage_ms=0.9))  # whatever search takes
+    with pytest.raises(UserError, match="--passage_ms needs passage_ms, which was not measured"):
+        choose(ChooseArguments("a.json", passage_ms=2))
+    del found.more["costs"]["4:32"]["passage_ms"]
+    write_results("all.json", found)
+    with pytest.raises(UserError, match=r"all\.json has passage_ms for some sizes and not for 4:32"):
+        choose(ChooseArguments("all.json", passage_ms=2))
+
+
 def test_a_search_that_was_not_timed_is_told(caplog):
     choose(ChooseArguments("a.json", budget_ms=6))
     assert "--budget_ms counts encoding alone" in caplog.text
