@@ -1,7 +1,8 @@
 """Claim: rescoring shortlists gains from a second thread.
 
 A later step of a funnel (gathering the candidates' rows, converting them, exact scores) with one thread and with more,
-interleaved, over a float16 store in the page cache. Beside the ratio by the clock stand the seconds of all processors: if
+interleaved, over a float16 store in the page cache. With --factory also `SavedIndex.search`, whose candidates are
+neighbours and not random rows; "not rescored" beside it is FAISS alone, which has as many threads. Beside the ratio by the clock stand the seconds of all processors: if
 they grow with the threads, threads wait for each other while they spin. NumPy's linear algebra library keeps its own
 threads, as for a user; --blas_threads 1 takes them away (it needs threadpoolctl).
 """
@@ -13,6 +14,7 @@ import contextlib
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import search_common
 
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.funnel_search import rescore
+from starbucks_retrieval.search.indexes import SavedIndex, build_index, open_index
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -35,6 +38,7 @@ def main() -> None:
     flags.add_argument("--depth", type=int, default=10, help="passages that the step keeps")
     flags.add_argument("--threads", type=int, nargs="+", default=[2], help="to compare with one thread")
     flags.add_argument("--blas_threads", type=int, default=None, help="of NumPy's library (default: as it is)")
+    flags.add_argument("--factory", help="an index to search too, such as IVF1024,SQ8 or SQ8 (default: none)")
     settings = flags.parse_args()
     report = common.Report("search_rescore", settings)
     with tempfile.TemporaryDirectory() as folder, _blas(settings.blas_threads):
@@ -43,8 +47,14 @@ def main() -> None:
         queries = corpus.queries(settings.queries, sizes)
         for size, store in corpus.write(Path(folder), sizes).items():
             store.keep_mapped()
+            index = None
+            if settings.factory:
+                built = build_index(store, settings.factory, Path(folder) / f"index-{size.layer}-{size.dim}")
+                index = open_index(built.folder, store)
             for candidates in settings.candidates:
-                _measure(settings, size, store, queries[size], candidates, report)
+                _measure_step(settings, size, store, queries[size], candidates, report)
+                if index is not None:
+                    _measure_index(settings, size, index, queries[size], candidates, report)
 
 
 def _blas(threads: int | None) -> contextlib.AbstractContextManager:
@@ -55,7 +65,7 @@ def _blas(threads: int | None) -> contextlib.AbstractContextManager:
     return threadpool_limits(threads)
 
 
-def _measure(
+def _measure_step(
     settings: argparse.Namespace,
     size: Size,
     store: EmbeddingStore,
@@ -65,28 +75,60 @@ def _measure(
 ) -> None:
     rng = np.random.default_rng(settings.seed)
     rows = np.stack([rng.choice(store.count, min(candidates, store.count), replace=False) for _ in queries])
-    processor: dict[str, list[float]] = {str(threads): [] for threads in (1, *settings.threads)}
+    searches = {
+        str(threads): partial(rescore, queries, rows, settings.depth, store, MAX_MEMORY, threads)
+        for threads in (1, *settings.threads)
+    }
+    _compare(settings, f"{candidates} candidates at {size}", searches, len(queries), report)
 
-    def timed(threads: str, number: int = 0) -> None:
+
+def _measure_index(
+    settings: argparse.Namespace,
+    size: Size,
+    index: SavedIndex,
+    queries: np.ndarray,
+    candidates: int,
+    report: common.Report,
+) -> None:
+    searches: dict[str, Callable[[], object]] = {}
+    for threads in (1, *settings.threads):
+        factor = max(1, candidates // settings.depth)
+        searches[str(threads)] = partial(index.search, queries, settings.depth, rescore=factor, threads=threads)
+        alone = partial(index.search, queries, factor * settings.depth, rescore=0, threads=threads)
+        searches[f"{threads}, not rescored"] = alone
+    _compare(settings, f"{settings.factory}, {candidates} candidates at {size}", searches, len(queries), report)
+
+
+def _compare(
+    settings: argparse.Namespace,
+    name: str,
+    searches: Mapping[str, Callable[[], object]],
+    queries: int,
+    report: common.Report,
+) -> None:
+    processor: dict[str, list[float]] = {label: [] for label in searches}
+
+    def timed(label: str, number: int = 0) -> None:
         began = time.process_time()
-        rescore(queries, rows, settings.depth, store, MAX_MEMORY, int(threads))
-        processor[threads].append(time.process_time() - began)
+        searches[label]()
+        processor[label].append(time.process_time() - began)
 
-    for threads in processor:
-        timed(threads)  # and the page cache has the rows
-        processor[threads].clear()
-    contenders = {threads: partial(timed, threads) for threads in processor}
-    seconds = common.interleaved(contenders, settings.rounds, settings.clock)
+    for label in searches:
+        timed(label)  # and the page cache has the rows
+        processor[label].clear()
+    seconds = common.interleaved({label: partial(timed, label) for label in searches}, settings.rounds, settings.clock)
     for threads in settings.threads:
         report.line(
-            f"{candidates} candidates at {size}, {threads} threads over 1",
+            f"{name}, {threads} threads over 1",
             "time with one thread / with these; higher is better, the number of threads is the most",
             **common.ratio(seconds["1"], seconds[str(threads)]),
-            query_ms={name: round(1000 * statistics.median(laps) / len(queries), 3) for name, laps in seconds.items()},
-            processor_ms={
-                name: round(1000 * statistics.median(laps) / len(queries), 3) for name, laps in processor.items()
-            },
+            query_ms=_milliseconds(seconds, queries),
+            processor_ms=_milliseconds(processor, queries),
         )
+
+
+def _milliseconds(seconds: Mapping[str, Sequence[float]], queries: int) -> dict[str, float]:
+    return {label: round(1000 * statistics.median(laps) / queries, 3) for label, laps in seconds.items()}
 
 
 if __name__ == "__main__":
