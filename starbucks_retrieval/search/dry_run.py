@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import FunnelArguments, SearchArguments
 from starbucks_retrieval.search.engines import ENGINES, CandidateEngine, plan_memory
 from starbucks_retrieval.search.estimate import estimate
-from starbucks_retrieval.search.machine import measure_machine
+from starbucks_retrieval.search.machine import MachineRates, measure_machine
 from starbucks_retrieval.search.plan import SearchPlan
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -29,7 +30,8 @@ def preview(plans: Sequence[SearchPlan], funnel: FunnelArguments) -> Preview:
         plans: What `plan_searches` returned.
         funnel: With `auto`, the funnel of the only plan is not chosen yet.
     """
-    searches = [_describe(plan) for plan in plans]
+    measure = functools.cache(measure_machine)  # plans of several sizes ask for the same
+    searches = [_describe(plan, measure) for plan in plans]
     if funnel.funnel == "auto":
         kept = f"by {funnel.qrels} to keep {funnel.target:g} of nDCG@10"
         kept = kept if funnel.qrels else f"to keep {funnel.target:g} of the exact top 10"
@@ -47,7 +49,7 @@ def preview(plans: Sequence[SearchPlan], funnel: FunnelArguments) -> Preview:
     return Preview(_lines(figures, arguments), figures)
 
 
-def _describe(plan: SearchPlan) -> dict[str, Any]:
+def _describe(plan: SearchPlan, measure: Callable[..., MachineRates]) -> dict[str, Any]:
     request, count = plan.request, plan.query_count
     store, funnel, options = request.passages[request.last], request.funnel, request.options
     engine = ENGINES[plan.engine]()
@@ -70,7 +72,7 @@ def _describe(plan: SearchPlan) -> dict[str, Any]:
         "bytes": round(count * plan.depth * line),
         "output": str(plan.output),
         "exists": plan.output.exists(),
-        "seconds": _seconds(store, count, batch, plan) if timed else None,
+        "seconds": _seconds(store, count, batch, plan, measure) if timed else None,
         "engine": plan.engine,
     }
 
@@ -96,10 +98,12 @@ def _kind(plan: SearchPlan) -> str:
     return f"{', '.join(parts or ['exact'])}; by {plan.engine}{at}"
 
 
-def _seconds(store: EmbeddingStore, queries: int, batch: int, plan: SearchPlan) -> float | None:
+def _seconds(
+    store: EmbeddingStore, queries: int, batch: int, plan: SearchPlan, measure: Callable[..., MachineRates]
+) -> float | None:
     """Estimate the seconds of exact search by FAISS on this machine; None without FAISS."""
     try:
-        machine = measure_machine(
+        machine = measure(
             _MEASURE_SECONDS,
             depth=plan.depth,
             batches=(batch,),

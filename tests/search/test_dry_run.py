@@ -114,3 +114,14 @@ def test_a_time_for_exact_search(stores, capsys, monkeypatch):
         assert figures["seconds"] == pytest.approx(9 * 300 * 16 * 1e-3)
         assert figures["searches"][0]["engine"] == engine
     assert requested == [((9,), "float32")] * 2
+
+
+def test_searches_that_are_alike_are_measured_once(stores, capsys, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(stores)
+    requested, measure = [], dry_run.measure_machine
+    monkeypatch.setattr(
+        dry_run, "measure_machine", lambda *given, **options: requested.append(options) or measure(*given, **options)
+    )
+    figures = previewed(capsys, "--sizes", "all")
+    assert len(figures["searches"]) > 1 == len(requested) and figures["seconds"] > 0
