@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +23,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # What gRPC does at a fork can end the child: Ray's servers then never start beside a connection to Milvus.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one test process a core is faster than threads that fight
+os.environ.setdefault(
+    "HF_DEACTIVATE_ASYNC_LOAD", "1"
+)  # threads to read weights cost more than reading such small models
+# As the package does, but before any test imports OpenVINO: its telemetry forks a process for each event and waits for it.
+sys.modules.setdefault("openvino_telemetry", None)
 
 _THREADS = int(os.environ["OMP_NUM_THREADS"])
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(95))]
@@ -73,6 +78,13 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "nomic_bert": ("NomicBertConfig", {**_SMALL, **_FFN}),
 }
 DECODERS = ("llama", "mistral", "qwen2", "qwen3")
+# A bidirectional encoder, one with rotary positions and windows, a decoder: enough where others differ in shape alone.
+TYPICAL = ("bert", "modernbert", "qwen3")
+
+
+def slow_except(quick: Collection, values: Iterable) -> list:
+    """The values of a test's parameter, all but the quick ones marked slow: for cases that run the same code."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -160,6 +172,28 @@ def frozen_imports() -> None:
 
 
 _modules = 0
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Flushing protects against the loss of power, which no test causes. The tests that kill processes flush in these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_measurements() -> Iterator[None]:
+    """Commands time this machine for a second or two before they begin; here each part runs once, on small tables."""
+    from starbucks_retrieval.search import dry_run, machine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "MEASURED", 0.0)
+        patch.setattr(dry_run, "_MEASURE_SECONDS", 0.0)
+        patch.setitem(machine.measure_machine.__kwdefaults__, "table_bytes", 4 << 20)
+        yield
+
+
 # Nothing is written to the user's cache.
 os.environ["STARBUCKS_CACHE"] = tempfile.mkdtemp(prefix="starbucks-cache-")
 atexit.register(shutil.rmtree, os.environ["STARBUCKS_CACHE"], ignore_errors=True)
@@ -171,7 +205,8 @@ _LOG_AT_START = _LOG.handlers[:], _LOG.propagate, _LOG.level
 def package_logging() -> None:
     """Commands set up the package's log, in fixtures of a module too: each test begins with the log as it was at first."""
     _LOG.handlers[:], _LOG.propagate = _LOG_AT_START[:2]
-    _LOG.setLevel(_LOG_AT_START[2])
+    if _LOG.level != _LOG_AT_START[2]:  # to set a level empties the caches of all loggers
+        _LOG.setLevel(_LOG_AT_START[2])
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from starbucks_retrieval import clock as clocks
 from starbucks_retrieval.clock import LEAST, now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
@@ -186,7 +187,7 @@ class ModelInfo:
         max_tokens: int,
         device: str,
         dtype: Any,
-        budget: float = 0.6,
+        budget: float | None = None,
         clock: Callable[[], float] = now,
     ) -> float:
         """Measure the seconds that the forward pass of one layer takes per token, with random weights.
@@ -196,7 +197,7 @@ class ModelInfo:
             max_tokens: The largest rows x length of a batch.
             device: The device to measure on.
             dtype: The autocast dtype; None is float32.
-            budget: Seconds of the clock to measure for; the fastest pass counts.
+            budget: Seconds of the clock to measure for; the fastest pass counts. None: `clock.MEASURED`.
             clock: Returns seconds; `time.process_time` counts those of the processor.
         """
         import torch
@@ -211,10 +212,8 @@ class ModelInfo:
         with torch.inference_mode(), torch.autocast(on.type, dtype=dtype, enabled=dtype is not None):
             model = _bare(hf_config).to(on).eval()
             layers = len(layers_of(model, layout))
-            best, stop = (
-                float("inf"),
-                clock() + budget,
-            )  # of processor time on a busy machine too, else one cold pass counts
+            # Of processor time on a busy machine too, else one cold pass counts.
+            best, stop = float("inf"), clock() + (clocks.MEASURED if budget is None else budget)
             while best == float("inf") or clock() < stop:
                 began = clock()
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))

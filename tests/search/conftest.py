@@ -1,6 +1,5 @@
 """Small stores for tests of search, and what trec_eval would call the right answer."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +8,6 @@ import pytest
 import small_stores
 
 from starbucks_retrieval.store import EmbeddingStore
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

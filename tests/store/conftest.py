@@ -1,7 +1,6 @@
 """Small stores for tests of the store."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +9,6 @@ import pytest
 
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec, StoreWriter
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flushing costs most of a test's time; test_writer_kill.py tests its effect in processes of its own."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
