@@ -1,8 +1,8 @@
 """Disturb commands of `commands` at moments. A process of its own, so that nothing else is forked.
 
 `python -m attack.stages NAME,… FOLDER SEED MOMENTS`, with tests/ on the path and one thread for torch, prints a JSON line
-for each: the number of moments that were tried and the problems that were found. MOMENTS is a number, or `all` for every
-operation. The commands are killed; with a fifth word, their writes fail.
+for each: the number of moments that were tried and the problems that were found. MOMENTS is a number, or `every-3` for
+every third operation. The commands are killed; with a fifth word, their writes fail.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def moments(seed: int, wanted: str) -> Callable[[int], list[tuple[int, ...]]]:
 
     def draw(count: int) -> list[tuple[int, ...]]:
         every = [(at,) for at in range(1, count + 1)]
-        if wanted == "all":
-            return every
+        if wanted.startswith("every"):
+            return every[:: int(wanted.removeprefix("every-"))]
         rng = np.random.default_rng(seed)
         # The rerun is killed too, at another moment; it has fewer operations, where something was kept.
         pairs = [tuple(map(int, rng.integers(1, count + 1, 2))) for _ in range(int(wanted))]
@@ -67,7 +67,7 @@ def main() -> None:
     """Disturb commands."""
     names, root, seed, wanted, *fault = sys.argv[1:]
     logging.disable(logging.WARNING)
-    runs = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"))
+    runs = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"), names.split(","))
     for name in names.split(","):
         print(json.dumps(disturb(name, runs[name], Path(root) / name, int(seed), wanted, bool(fault))))
 
@@ -97,7 +97,7 @@ def disturb(name: str, disturbed: Run, runs: Path, seed: int, wanted: str, fault
 
         def every(count: int) -> list[int]:
             drawn = np.random.default_rng(seed).permutation(count) + 1
-            return sorted(map(int, drawn if wanted == "all" else drawn[: int(wanted)]))
+            return sorted(map(int, drawn[: int(wanted)]))
 
         outcomes, found = io_errors.problems(command, runs, every, compare)
         return {"tried": sum(outcomes.values()) + len(found), "problems": found, "outcomes": outcomes}

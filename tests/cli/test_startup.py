@@ -174,6 +174,7 @@ def test_wrong_flags_and_paths_are_found_before_large_imports(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_typed_query_imports_what_it_needs(files, tmp_path):
     words = ["search", "--model_name_or_path", files["model"], "--passage_reps", files["reps"], "--device", "cpu"]
     [(status, _, err, loaded)] = run(

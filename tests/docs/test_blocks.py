@@ -13,8 +13,11 @@ from docs.samples import Samples
 from starbucks_retrieval import Size
 from starbucks_retrieval.metrics.results import read_results
 
-# Pages whose blocks take longer than a few seconds even with samples.
-LONG = {"docs/howto/serve.md", "docs/howto/size.md", "docs/install.md", "docs/results.md", "docs/tutorial.md"}
+# Pages whose blocks take longer than a few seconds even with samples. Quick tests run each of their commands.
+LONG = {
+    *("docs/fit.md", "docs/install.md", "docs/results.md", "docs/tutorial.md"),
+    *(f"docs/howto/{name}.md" for name in ("from-starbucks", "reproduce", "serve", "size")),
+}
 
 RUNNABLE = [
     page for page in pages() if page.startswith(("README", "docs/")) and any(to_run(block) for block in blocks(page))

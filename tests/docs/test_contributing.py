@@ -24,7 +24,7 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
 @pytest.mark.parametrize(
     "name",
     [
-        "method",
+        pytest.param("method", marks=pytest.mark.slow),  # a training
         "format",
         pytest.param("backend", marks=pytest.mark.slow),  # torch.export takes its time
         "consumer",

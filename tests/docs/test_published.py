@@ -19,21 +19,25 @@ SMAE = "bert-base-uncased-fineweb100bt-smae"
 NAMES = ("Starbucks-msmarco", "Starbucks_STS", SMAE)
 
 
-@pytest.fixture
-def converted(samples: Samples, working_dir):  # noqa: F811
-    """Run the page's conversions, in a folder with the checkpoints."""
+@pytest.fixture(scope="module")
+def converted(samples: Samples, tmp_path_factory):  # noqa: F811
+    """Run the page's conversions, in a folder with the checkpoints, which is returned."""
+    folder = tmp_path_factory.mktemp("converted")
     for name in NAMES:
-        samples.copy_to(name, working_dir)
+        samples.copy_to(name, folder)
     text = "\n".join(block.text for block in blocks("docs/howto/from-starbucks.md"))
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     commands = [line for line in lines if line.startswith("starbucks convert")]
     assert len(commands) == len(NAMES)
-    for command in commands:
-        PageRun(working_dir, None).run_command(command, "from-starbucks.md")
-    return working_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in commands:
+            PageRun(folder, None).run_command(command, "from-starbucks.md")
+    return folder
 
 
-def test_the_converted_pickle_has_the_weights_of_the_published_one(converted):
+def test_the_converted_pickle_has_the_weights_of_the_published_one(converted, monkeypatch):
+    monkeypatch.chdir(converted)
     with pytest.raises(UserError, match="no safetensors weights") as refused:
         NestedEncoder.from_pretrained(SMAE)
     assert f"starbucks convert --model_name_or_path {SMAE}" in refused.value.hint
@@ -44,7 +48,8 @@ def test_the_converted_pickle_has_the_weights_of_the_published_one(converted):
         torch.testing.assert_close(weight, pickled[f"bert.{name}"], rtol=0, atol=0)
 
 
-def test_the_others_store_their_sizes_and_pooling(converted):
+def test_the_others_store_their_sizes_and_pooling(converted, monkeypatch):
+    monkeypatch.chdir(converted)
     for folder, pooling in (("msmarco", "cls"), ("sts", "mean")):
         config = NestedEncoder.from_pretrained(folder, device="cpu").config
         assert config.pooling == pooling and str(config.sizes) == "2:32,4:64,6:128,8:256,10:512,12:768"

@@ -238,6 +238,7 @@ def test_the_command(monkeypatch, capsys):
     assert run_command(main, ["--strict"]) == 0
 
 
+@pytest.mark.slow
 def test_the_report_of_this_machine(tmp_path):
     command = [sys.executable, "-m", "starbucks_retrieval.doctor", "--json", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

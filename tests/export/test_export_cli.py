@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import DECODERS, FAMILIES
+from conftest import DECODERS, FAMILIES, TYPICAL, slow_except
 from export.exports import SIZE, exported, model_of, run, run_card, some_texts
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
@@ -29,15 +29,24 @@ _CUT_AT_5 = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", 
 @pytest.mark.parametrize(
     ("family", "pooling", "normalize"),
     [
-        *(("bert", pooling, normalize) for pooling in POOLINGS for normalize in (True, False)),
-        *(("modernbert", pooling, pooling == "mean") for pooling in POOLINGS),
-        ("llama", "mean", False),
-        ("llama", "last", True),
-        ("roberta", "mean", True),
-        ("mpnet", "cls", False),
-        ("distilbert", "mean", True),
-        ("electra", "cls", False),
+        ("bert", "cls", False),
+        ("modernbert", "mean", True),
         ("qwen3", "last", True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("bert", "cls", True),
+                *(("bert", pooling, normalize) for pooling in ("mean", "last") for normalize in (True, False)),
+                ("modernbert", "cls", False),
+                ("modernbert", "last", False),
+                ("llama", "mean", False),
+                ("llama", "last", True),
+                ("roberta", "mean", True),
+                ("mpnet", "cls", False),
+                ("distilbert", "mean", True),
+                ("electra", "cls", False),
+            )
+        ),
     ],
 )
 def test_sentence_transformers_gives_our_embeddings(tmp_path, family, pooling, normalize):
@@ -110,7 +119,7 @@ def test_a_tokenizer_without_a_padding_token_gets_one_and_forgets_a_length(tmp_p
 # ------------------------------------------------------------------ transformers
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 def test_automodel_finds_every_weight_and_gives_the_tap(tmp_path, family):
     from transformers import AutoModel, AutoTokenizer
 

@@ -67,7 +67,13 @@ def assert_same_embeddings(folder, encoder, size):
 
 @pytest.mark.parametrize("size", [Size(0, 8), Size(2, 12), Size(4, 12), Size(4, 32)], ids=str)
 @pytest.mark.parametrize(
-    ("family", "pooling"), [("bert", "mean"), ("modernbert", "cls"), ("mpnet", "mean"), ("qwen3", "last")]
+    ("family", "pooling"),
+    [
+        ("bert", "mean"),
+        pytest.param("modernbert", "cls", marks=pytest.mark.slow),
+        pytest.param("mpnet", "mean", marks=pytest.mark.slow),
+        ("qwen3", "last"),
+    ],
 )
 def test_sentence_transformers_gives_our_embeddings(made, tmp_path, family, pooling, size):
     encoder = made(family, pooling=pooling)

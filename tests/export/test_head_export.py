@@ -37,8 +37,16 @@ def made(tmp_path_factory):
     return cache(lambda *kind: model_of(tmp_path_factory.mktemp("models") / "model", *kind))
 
 
-@pytest.mark.parametrize("fit", [False, True])
-@pytest.mark.parametrize("size", [Size(2, 8), Size(4, 12)], ids=str)
+@pytest.mark.parametrize(
+    ("size", "fit"),
+    [
+        (Size(2, 8), True),
+        (Size(4, 12), False),
+        pytest.param(Size(2, 8), False, marks=pytest.mark.slow),
+        pytest.param(Size(4, 12), True, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("head", KINDS)
 def test_sentence_transformers_gives_our_embeddings(made, tmp_path, head, size, fit):
     from sentence_transformers import SentenceTransformer

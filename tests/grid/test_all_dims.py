@@ -35,8 +35,19 @@ def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:
     return vectors.astype(np.float32)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("kind", ["plain", "ties", "near", "extremes"])
+@pytest.mark.parametrize(
+    ("kind", "normalize"),
+    [
+        ("plain", True),
+        ("ties", False),
+        ("near", True),
+        ("extremes", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("plain", False), ("ties", True), ("near", False), ("extremes", True))
+        ),
+    ],
+)
 def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize):
     passages, queries = pooled_layers(kind, 700, 2), pooled_layers(kind, 37, 3)
     store = write(tmp_path / "taps", passages)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import slow_except
 from fitted_models import fitted, load
 from made_tasks import made_collection, made_pairs, ndcg, retrieval_task, sts_task
 
@@ -107,7 +108,7 @@ def test_beir(encoder, collection, size):
     assert found["NDCG@10"] == pytest.approx(expected_ndcg(encoder, size, collection), abs=1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_except(["2:8", "1:16/4:16"], SIZES))
 def test_mteb(encoder, collection, size):
     mteb = pytest.importorskip("mteb", minversion="2.0", reason="needs the package mteb 2")
     model = encoder.at(size)

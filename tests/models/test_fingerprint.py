@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import FAMILIES, save_model
+from conftest import FAMILIES, TYPICAL, save_model, slow_except
 from small_stores import make_0_1
 
 from starbucks_retrieval import NestedEncoder
@@ -76,7 +76,7 @@ def test_settings_that_change_nothing(tiny_bert, tmp_path):
     assert prints(tiny_bert, attn_implementation="eager", dropout=0.0) == prints(tiny_bert)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 def test_a_model_saved_with_fewer_layers(family, tmp_path):
     model = save_model(tmp_path / "whole", family)
     NestedEncoder.from_pretrained(model, layers=3).save_pretrained(tmp_path / "cut")

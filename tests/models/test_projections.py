@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, save_model
+from conftest import FAMILIES, TYPICAL, save_model, slow_except
 from fitted_models import fitted, load, texts, token_rows
 
 from starbucks_retrieval.errors import UserError
@@ -54,7 +54,7 @@ def test_the_ridge_with_the_smallest_error_on_held_out_texts_is_taken():
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", slow_except(TYPICAL, sorted(FAMILIES)))
 def test_full_size_keeps_its_scores_and_small_sizes_come_closer(tmp_path, family, normalize):
     encoder = load(save_model(tmp_path, family), normalize=normalize)
     full, probe = Size(encoder.num_layers, encoder.hidden_size), token_rows(30, seed=1)

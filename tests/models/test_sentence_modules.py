@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import DECODERS, FAMILIES, save_model
+from conftest import DECODERS, FAMILIES, TYPICAL, save_model, slow_except
 from fitted_models import fitted, load
 from head_models import save_with_head
 
@@ -54,7 +54,7 @@ def kinds(folder):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 def test_every_architecture_and_pooling(tmp_path, family, pooling):
     encoder = make(tmp_path, family, pooling=pooling, normalize=pooling != "cls")
     model = assert_same(tmp_path, encoder, Size(4, 32))

@@ -104,7 +104,7 @@ def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
         assert last < 0.9 * first, name
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, text, tmp_path, workers):
     words = (
         "--max_steps",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
 
 import pytest
+from docs.pages import blocks
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.reproduce import ReproduceArguments, estimate
@@ -15,9 +17,10 @@ from starbucks_retrieval.reproduce.api import plan_reproduction
 from starbucks_retrieval.reproduce.flags import known_flags
 from starbucks_retrieval.reproduce.jobs import LIBRARY, Files, Job
 from starbucks_retrieval.reproduce.layout import make_table
-from starbucks_retrieval.reproduce.plan import make_plan
+from starbucks_retrieval.reproduce.plan import Plan, make_plan
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table, table_names
 from starbucks_retrieval.reproduce.scaling import rescale
+from starbucks_retrieval.reproduce.schema import Table
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.train.presets import PRESETS
 
@@ -39,20 +42,33 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", table_names())
-def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
+@functools.cache
+def planned(name: str, scale_name: str) -> tuple[Table, Plan]:
+    """Return a table of the package and its plan at a scale."""
     path = find_table(name)
     table = read_table(path)
+    scale = dataclasses.replace(
+        read_scale(scale_name, table, path), child=False
+    )  # the folder of the data is not looked at
+    return table, make_plan(table, scale, 1, Path("nowhere"))
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
     for scale_name in ("tiny", "cpu", "full"):
-        scale = read_scale(scale_name, table, path)
-        scale = dataclasses.replace(scale, child=False)  # the folder of the data is not looked at
-        plan = make_plan(table, scale, 1, Path("nowhere"))
+        table, plan = planned(name, scale_name)
         if scale_name == "tiny":
             assert plan.jobs() or all(row.blocked for row in table.rows), name
         ids = [job.id for job in plan.jobs()]
         assert len(ids) == len(set(ids))
         position = {one: number for number, one in enumerate(ids)}
         assert all(position[needed.id] < position[job.id] for job in plan.jobs() for needed in job.needs)
+
+
+def test_the_table_in_the_documentation_can_be_planned(tmp_path):
+    [block] = [block for block in blocks("docs/howto/reproduce.md") if block.title == "my-table.yaml"]
+    arguments = ReproduceArguments(str(write(tmp_path, block.text)), output_dir=str(tmp_path))
+    assert [job.stage for job in plan_reproduction(arguments).jobs()].count("grid") == 2
 
 
 @pytest.mark.parametrize(
@@ -111,11 +127,8 @@ def test_sizes_that_fit_no_backbone_of_the_scale_are_refused_before_any_job(tmp_
 
 def test_every_flag_of_every_job_is_a_flag_of_its_stage():
     for name in table_names():
-        path = find_table(name)
-        table = read_table(path)
         for scale_name in ("tiny", "cpu", "full"):
-            scale = dataclasses.replace(read_scale(scale_name, table, path), child=False)
-            for job in make_plan(table, scale, 1, Path("nowhere")).jobs():
+            for job in planned(name, scale_name)[1].jobs():
                 assert set(job.flags) <= known_flags(job.stage), (name, scale_name, job.flags)
 
 
@@ -167,10 +180,7 @@ def test_flags_of_pairs_are_those_of_sts(tmp_path):
 
 @pytest.mark.parametrize("name", table_names())
 def test_published_scores_stand_in_the_layout_of_their_table(name):
-    path = find_table(name)
-    table = read_table(path)
-    scale = dataclasses.replace(read_scale("full", table, path), child=False)
-    plan = make_plan(table, scale, 1, Path("nowhere"))
+    table, plan = planned(name, "full")
     made = make_table(plan, "t", {}, plan.not_run)
     rows = [row for block in made.blocks for row in block.rows]
     assert rows and all(len(row.cells) == len(made.headings) for row in rows)

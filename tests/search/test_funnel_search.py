@@ -26,8 +26,15 @@ def corpora():
     return {"plain": plain, "tied": tied, "cancelling": cancelling, "zeros": np.zeros((COUNT, 16), np.float32)}
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("store_dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("store_dtype", "mapped"),
+    [
+        ("float32", False),
+        ("float16", True),
+        pytest.param("float32", True, marks=pytest.mark.slow),
+        pytest.param("float16", False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", list(corpora()))
 def test_rescore_equals_scoring_all_rows(open_written, name, store_dtype, mapped, monkeypatch):
     ids = [f"d{i}" for i in np.random.default_rng(1).permutation(COUNT)]

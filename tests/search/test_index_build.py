@@ -65,7 +65,9 @@ def test_the_manifest_records_parameters_and_store(tmp_path, store, ticking):
     assert open_index(tmp_path / "index", store).manifest == summary.manifest
 
 
-@pytest.mark.parametrize("factory", ["IVF8,PQ4x4", "OPQ4,IVF8,PQ4x4fs", "HNSW8", "SQ8", "Binary"])
+@pytest.mark.parametrize(
+    "factory", ["IVF8,PQ4x4", pytest.param("OPQ4,IVF8,PQ4x4fs", marks=pytest.mark.slow), "HNSW8", "SQ8", "Binary"]
+)
 def test_the_same_build_gives_the_same_bytes(tmp_path, store, factory):
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
         build_index(store, factory, tmp_path / name, train_sample=500, seed=seed, threads=1)

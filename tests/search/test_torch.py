@@ -50,7 +50,13 @@ def corpus(name):
 
 
 @pytest.mark.parametrize(("device", "dtype"), DEVICES)
-@pytest.mark.parametrize("name", ["random", "tied", "near ties", "long", "short", "beyond bfloat16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("random", "tied", "near ties", "beyond bfloat16"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("long", "short")),
+    ],
+)
 def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
     monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256, "cuda": 256})
     ids, vectors, queries = corpus(name)

@@ -29,6 +29,7 @@ def evaluator_scores(weights, sets):
     return found
 
 
+@pytest.mark.slow
 def test_a_part_of_each_set_equals_sentence_transformers(shared, weights, tmp_path):
     files = []
     for name in FILES:

@@ -68,7 +68,12 @@ def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens):
 
 
 @pytest.mark.parametrize(
-    ("method", "variant"), [(method, name) for method in LOSSES for name in LOSSES[method].variants]
+    ("method", "variant"),
+    [
+        pytest.param(method, name, marks=pytest.mark.slow if number else ())
+        for method in LOSSES
+        for number, name in enumerate(LOSSES[method].variants)
+    ],
 )
 def test_the_gradient_cache_repeats_the_step_with_its_dropout(tiny_bert, method, variant):
     options = LOSSES[method].variants[variant]

@@ -91,7 +91,10 @@ def test_a_file_lists_data_sets_with_settings(run, folder):
     "flags",
     [
         "--same_source_batches true --query_negatives true --false_negative_margin 0.1",
-        "--sampling temperature --passage_negatives true --guide_model_name_or_path FOLDER/big",
+        pytest.param(
+            "--sampling temperature --passage_negatives true --guide_model_name_or_path FOLDER/big",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(run, flags):
