@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from attack.killing import run
-from transformers import BertModel, Trainer  # noqa: F401 - imported once for all forks
+from transformers import BertModel  # noqa: F401 - imported once for all forks
 
 
 def check(folder: Path, words: list[str]) -> int:

@@ -78,6 +78,7 @@ def test_each_version_of_the_changelog_has_one_heading_of_a_kind():
         assert len(headings) == len(set(headings)), f"merge the headings of {version.splitlines()[0]}: {headings}"
 
 
+@pytest.mark.slow  # make lint runs it too
 def test_spelling():
     pytest.importorskip("codespell_lib", reason="needs codespell: pip install 'starbucks-retrieval[dev]'")
     found = subprocess.run([sys.executable, "-m", "codespell_lib"], cwd=ROOT, capture_output=True, text=True)

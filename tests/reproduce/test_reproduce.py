@@ -16,6 +16,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.metrics.equivalence import mean_difference
 from starbucks_retrieval.metrics.results import Cell, read_results
 from starbucks_retrieval.metrics.significance import paired_test
+from starbucks_retrieval.report import drawing
 from starbucks_retrieval.reproduce import ReproduceArguments, reproduce, run, sentence_transformers
 from starbucks_retrieval.reproduce.__main__ import main
 from starbucks_retrieval.reproduce.api import plan_reproduction
@@ -67,6 +68,12 @@ scales:
     dims: "32,768"
     sets: {CQADupStack: {path: ./forums/*}}
 """
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch) -> None:
+    """The figures of a page take longer than its jobs: only those of `finished`, and tests/report, are drawn."""
+    monkeypatch.setattr(drawing, "_drawn", lambda *_, **__: b"<svg></svg>")
 
 
 @pytest.fixture(scope="module")
