@@ -279,20 +279,27 @@ def _batches(
                 yield _rows(batch)
 
 
+def _numbers(array: Any, dtype: type[np.number]) -> np.ndarray:
+    """Return the values of an array without nulls; `to_numpy` would import pandas, which takes longer than most runs."""
+    import numpy as np
+
+    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
 def _rows(batch: Any) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray, str]:
     import numpy as np
     from pyarrow import compute
 
     names = {name: batch[name].dictionary.to_pylist() for name in ("query", "q0", "rank", "tag")}
-    scores = batch["score"].to_numpy()
+    scores = _numbers(batch["score"], np.float64)
     if np.isnan(scores).any():  # also nan(1), which the line reader refuses
         raise _IrregularFile
     # Two adjacent separators are one to the line reader, and an empty cell here.
     empty = any("" in found for found in names.values())
     if empty or not compute.min(compute.binary_length(batch["document"])).as_py():
         raise _IrregularFile
-    query_ids = np.array(names["query"], dtype=object)[batch["query"].indices.to_numpy()]
-    docids = batch["document"].to_numpy(zero_copy_only=False).tolist()
+    query_ids = np.array(names["query"], dtype=object)[_numbers(batch["query"].indices, np.int32)]
+    docids = batch["document"].to_pylist()
     tag = names["tag"][batch["tag"].indices[0].as_py()]
-    ranks = np.array([_rank(rank.encode()) for rank in names["rank"]])[batch["rank"].indices.to_numpy()]
+    ranks = np.array([_rank(rank.encode()) for rank in names["rank"]])[_numbers(batch["rank"].indices, np.int32)]
     return query_ids, docids, ranks, scores, tag

@@ -174,6 +174,13 @@ def test_wrong_flags_and_paths_are_found_before_large_imports(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_scoring_a_run_imports_no_large_module(tmp_path):
+    (tmp_path / "a.trec").write_text("q1 Q0 d1 1 2.5 x\nq1 Q0 d2 2 1 x\n")
+    (tmp_path / "a.qrels").write_text("q1 0 d1 1\n")
+    [(status, out, _, loaded)] = run(tmp_path, LARGE, ["evaluate", "--run", "a.trec", "--qrels", "a.qrels"])
+    assert status == 0 and "1.0000" in out and not loaded
+
+
 @pytest.mark.slow
 def test_one_typed_query_imports_what_it_needs(files, tmp_path):
     words = ["search", "--model_name_or_path", files["model"], "--passage_reps", files["reps"], "--device", "cpu"]
