@@ -51,7 +51,7 @@ def test_two_grids_do_not_share_embeddings_that_one_of_them_deletes(tiny_bert, b
         grid(asked(tiny_bert, beir), encoding())
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_cell_is_what_three_separate_doors_give(tiny_bert, beir, tmp_path, normalize):
     options = {"dtype": "fp32", "shard_size": 40, "normalize": normalize}
     measured = grid(asked(tiny_bert, beir, keep_work_dir=True), encoding(normalize=normalize)).results

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from conftest import DECODERS, FAMILIES, save_model
+from conftest import DECODERS, FAMILIES, TYPICAL, save_model, slow_except
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.errors import UserError
@@ -25,7 +25,7 @@ def encoder_of(folder, family, pooling):
     return encoder
 
 
-@pytest.mark.parametrize("family", unpadded.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, unpadded.FAMILIES))
 def test_pooled_layers_equal_those_of_padded_batches(tmp_path, family):
     rng = np.random.default_rng(0)
     rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]

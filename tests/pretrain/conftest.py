@@ -17,6 +17,7 @@ OPTIONS = {name: PRETRAIN_OBJECTIVES[name].options for name in PRETRAIN_OBJECTIV
 }
 
 MASKED = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet", "modernbert")
+TYPICAL = ("bert", "roberta", "modernbert")  # whose heads differ most
 TWO_STREAM = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 
 

@@ -16,7 +16,8 @@ from starbucks_retrieval.pretrain.trainer import DECODER_FILE, load_backbone_and
 from starbucks_retrieval.sizes import Sizes
 
 from ..conftest import save_model as save_tiny_model
-from .conftest import MASKED, OPTIONS, masked_batch, save_masked_lm
+from ..conftest import slow_except
+from .conftest import MASKED, OPTIONS, TYPICAL, masked_batch, save_masked_lm
 
 SIZES = Sizes.parse("2:8,4:32")
 
@@ -30,7 +31,7 @@ def trained(folder, options=None, seed=0, sizes=SIZES) -> PretrainingModule:
     return module.eval()
 
 
-@pytest.mark.parametrize("family", MASKED)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, MASKED))
 def test_the_folder_is_a_masked_lm_and_an_encoder(family, tmp_path):
     module = trained(save_masked_lm(tmp_path / "start", family))
     batch = masked_batch()
@@ -51,7 +52,7 @@ def test_the_folder_is_a_masked_lm_and_an_encoder(family, tmp_path):
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-@pytest.mark.parametrize("family", MASKED)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, MASKED))
 def test_no_weight_is_written_twice(family, tmp_path):
     module = trained(save_masked_lm(tmp_path / "start", family))
     save_backbone(module, tmp_path / "saved")

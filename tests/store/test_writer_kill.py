@@ -64,7 +64,7 @@ EVERY_STEP = (
     + """
 root = sys.argv[1]
 calls = job(root + "/whole")
-for step in range(1, calls + 1):
+for step in range(1, calls + 1, int(sys.argv[2])):
     folder = f"{root}/killed-{step}"
     assert forked(folder, step) == signal.SIGKILL, step
     # Die once more on the way back, then finish.
@@ -75,14 +75,16 @@ print(json.dumps(calls))
 )
 
 
-def test_killed_at_every_step(tmp_path, contents):
-    done = subprocess.run([sys.executable, "-c", EVERY_STEP, str(tmp_path)], capture_output=True, text=True)
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_steps(every, tmp_path, contents):
+    words = [sys.executable, "-c", EVERY_STEP, str(tmp_path), str(every)]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     calls = json.loads(done.stdout)
     assert calls >= 3 * 7
     whole = contents(tmp_path / "whole")
     assert len(whole) == 3 * 3 + 1
-    for step in range(1, calls + 1):
+    for step in range(1, calls + 1, every):
         assert contents(tmp_path / f"killed-{step}") == whole, step
 
 

@@ -112,7 +112,7 @@ def test_cache_and_checkpointing_change_nothing(taught, run, flags):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("teacher", [MODEL, STORES])
+@pytest.mark.parametrize("teacher", [pytest.param(MODEL, marks=pytest.mark.slow), STORES])
 def test_a_resumed_run_ends_with_the_same_bits(run, teacher):
     assert_resumes_to_the_same_bits(run, f"--sizes 0:8,2:16 {teacher}")
 
