@@ -115,14 +115,11 @@ def identifier(row: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def string(row: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the text in one of several columns.
+    """Return the text in one of several columns; empty for null.
 
     Args:
         row: Column → value.
         names: Accepted names of the column, the preferred one first.
-
-    Returns:
-        The text; empty for null.
 
     Raises:
         BadRow: The row has none of the columns, or the value is neither a string nor null.
@@ -204,14 +201,11 @@ def as_number(found: Any, label: str) -> float:
 
 
 def as_list(found: Any, label: str) -> list[Any]:
-    """Return a list; null counts as empty.
+    """Return a list as a new list; null counts as empty.
 
     Args:
         found: The value of a row: a list, a tuple or None.
         label: The name of its column, for messages.
-
-    Returns:
-        A new list.
 
     Raises:
         BadRow: The value has another type; a string is not split into characters.

@@ -110,15 +110,12 @@ class EncoderConfig:
                 raise UserError(f"--{name} {length} is too short for any text", "take at least 3 tokens")
 
     def check_sizes(self, sizes: Iterable[Size], num_layers: int, hidden_size: int) -> Sizes:
-        """Check that a model with this configuration has sizes.
+        """Check that a model with this configuration has sizes, and return them.
 
         Args:
             sizes: The sizes, ascending.
             num_layers: Layers of the backbone.
             hidden_size: Its width.
-
-        Returns:
-            The sizes.
 
         Raises:
             UserError: A layer or dim is beyond the backbone, or has no projection where other layers have one.

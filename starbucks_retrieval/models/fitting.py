@@ -201,9 +201,6 @@ def solve(
         target: Their full embeddings e, [texts, hidden].
         ridges: The values of λ to try.
 
-    Returns:
-        The maps.
-
     Raises:
         UserError: There are fewer texts than numbers in an input, or the embeddings are constant or not finite.
 
@@ -237,15 +234,12 @@ def solve(
 
 
 def layer_maps(solution: Solution, last: int, inputs: Mapping[int, Sequence[int]]) -> dict[int, LayerMap]:
-    """Return the maps of the layers from 1 as modules in float32.
+    """Return the maps of the layers from 1, by layer, as modules in float32.
 
     Args:
         solution: The fitted maps.
         last: The last layer, whose map is the rotation.
         inputs: {layer: the layers whose outputs are its input}.
-
-    Returns:
-        {layer: its map}.
     """
     maps = {}
     for layer, found in solution.coefficients.items():

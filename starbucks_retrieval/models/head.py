@@ -126,15 +126,12 @@ class Head(nn.Sequential):
 
 
 def load_head(name_or_path: str, paths: Sequence[str], hidden_size: int) -> Head | None:
-    """Read the modules after pooling, in float32.
+    """Read the modules after pooling, in float32; None for a model without any.
 
     Args:
         name_or_path: A model folder or hub name.
         paths: The folders of the modules, in their order: `EncoderConfig.head`.
         hidden_size: Width of the backbone.
-
-    Returns:
-        The modules, or None for a model without any.
 
     Raises:
         UserError: A file is missing, damaged or not supported, or holds other weights.

@@ -239,14 +239,11 @@ def model_info(name_or_path: str) -> ModelInfo:
 
 
 def check_length(length: int, limit: int) -> int:
-    """Check that texts of a length fit a model.
+    """Check that texts of a length fit a model, and return the length.
 
     Args:
         length: The length to cut texts at, in tokens.
         limit: The longest input of the model, in tokens.
-
-    Returns:
-        `length`.
 
     Raises:
         UserError: The length is beyond the limit.

@@ -38,7 +38,7 @@ def load_backbone(
     weights_dtype: Any = None,
     encode_only: bool = False,
 ) -> tuple[Any, Any, EncoderConfig]:
-    """Load a bare Hugging Face model, its tokenizer and its encoder configuration.
+    """Load a bare Hugging Face model, its fast tokenizer and its encoder configuration.
 
     Args:
         name_or_path: A folder or hub name.
@@ -49,9 +49,6 @@ def load_backbone(
         trust_remote_code: Run code from the model's repository.
         weights_dtype: The torch.dtype of the weights in memory; None: float32.
         encode_only: Load a BERT as `BertBackbone`, which cannot be trained or saved, but takes half the time.
-
-    Returns:
-        The model, a fast tokenizer, and the configuration.
 
     Raises:
         UserError: The model cannot be found, is not supported or is incomplete, or has fewer layers.
@@ -151,15 +148,12 @@ def _load_model(name_or_path: str, config: Any, weights_dtype: Any, options: dic
 
 
 def load_projections(name_or_path: str, config: EncoderConfig, layers: int | None = None) -> Projections | None:
-    """Read the projections of a model.
+    """Read the projections of a model; None for a model without them.
 
     Args:
         name_or_path: A folder or hub name.
         config: The configuration of the model, which says whether it has projections.
         layers: Read only those up to this layer; None reads all.
-
-    Returns:
-        The projections, or None for a model without them.
 
     Raises:
         UserError: The file is missing or damaged, or does not hold the layers that the configuration names.

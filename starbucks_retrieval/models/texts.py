@@ -66,7 +66,7 @@ def open_sources(
     split: str | None = None,
     with_ids: bool = False,
 ) -> list[TextSource]:
-    """Open the sources and count them where that is cheap.
+    """Open the sources, passages first, and count them where that is cheap.
 
     Args:
         passages: Corpora and plain text files.
@@ -74,9 +74,6 @@ def open_sources(
         config: Has the prefixes and the separator of titles.
         split: Of BEIR folders: read only the queries that this split judges.
         with_ids: Every passage must have an id, so plain text is refused.
-
-    Returns:
-        The sources, passages first.
 
     Raises:
         UserError: A source is missing, has no texts or no ids, or cannot be read.

@@ -17,14 +17,11 @@ from starbucks_retrieval.models.modules_json import listed_files, model_file
 
 
 def copy_weights(name_or_path: str, folder: str | Path) -> list[str]:
-    """Copy the safetensors files of a model, as they are, into a folder.
+    """Copy the safetensors files of a model, as they are, into a folder, and return their names.
 
     Args:
         name_or_path: A folder or hub name.
         folder: An existing folder.
-
-    Returns:
-        The names of the files.
 
     Raises:
         UserError: The model has no safetensors weights.

@@ -252,7 +252,7 @@ def parse_parameters(text: str | None) -> dict[str, float]:
 def check_parameters(
     values: Mapping[str, float] | None, fitting: Mapping[str, float], factory: str, what: str
 ) -> dict[str, float]:
-    """Return `fitting` updated by `values`.
+    """Return `fitting` updated by `values`, as a new dict.
 
     Args:
         values: What the user gives, by name; None: nothing.
@@ -260,9 +260,6 @@ def check_parameters(
             numbers are accepted.
         factory: The factory string, for the message.
         what: What they are for, for the message: `building` or `search`.
-
-    Returns:
-        A new dict with the names of `fitting`.
 
     Raises:
         UserError: A name is not in `fitting`, or a number is below 1 (`max_codes`: below 0), at least 2^31, or not

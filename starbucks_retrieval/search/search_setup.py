@@ -188,16 +188,13 @@ def as_funnel(size: Size | str | None, funnel: Funnel | str | None, query_size: 
 
 
 def find_stores(reps: PassageReps, steps: Funnel, config: Any, checksum: bool = True) -> dict[Size, EmbeddingStore]:
-    """Open the stores that a search needs.
+    """Open the stores that a search needs: the passages for each step.
 
     Args:
         reps: Where the passages are stored.
         steps: The size or the funnel.
         config: The configuration of the model, which need not be loaded.
         checksum: Compare what is read with its checksums.
-
-    Returns:
-        The passages for each step.
 
     Raises:
         UserError: There is no store, a size is not stored, or FAISS is missing.

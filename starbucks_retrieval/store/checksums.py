@@ -129,16 +129,13 @@ def blocks_of_range(start: int, stop: int) -> np.ndarray:
 
 
 def blocks_of_rows(rows: np.ndarray, offset: int, width: int, blocks: int) -> np.ndarray:
-    """Return the numbers of the blocks that hold some rows of an array.
+    """Return the numbers of the blocks that hold some rows of an array, ascending, each once.
 
     Args:
         rows: Row numbers, any integers [n].
         offset: The byte of the file at which row 0 starts.
         width: Bytes of a row.
         blocks: Blocks of the file.
-
-    Returns:
-        Block numbers, ascending, each once.
 
     Example:
         >>> blocks_of_rows(np.array([0, 1000]), offset=128, width=512, blocks=10)

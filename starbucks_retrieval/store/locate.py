@@ -133,14 +133,11 @@ def store_folders(paths: Sequence[PathLike]) -> list[Path]:
 
 
 def open_each_size(paths: Sequence[PathLike], size: Size | None = None) -> dict[Size, EmbeddingStore]:
-    """Open one store for each size at the given paths; parts are joined.
+    """Open one store for each size at the given paths, in ascending order; parts are joined.
 
     Args:
         paths: As for `store_folders`.
         size: The only size to open; None for all.
-
-    Returns:
-        size → store, in ascending order of sizes.
 
     Raises:
         UserError: A path has no store or an incomplete one, `size` is not there, or parts do not belong together or are

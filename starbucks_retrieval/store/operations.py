@@ -64,13 +64,10 @@ def _describe(folder: Path) -> dict[str, Any]:
 
 
 def as_text(store: dict[str, Any]) -> str:
-    """Format the description of one store for a terminal.
+    """Format the description of one store for a terminal, without a line break at the end.
 
     Args:
         store: One of the mappings that `describe_stores` returns.
-
-    Returns:
-        Several lines, without a line break at the end.
     """
     state = "complete" if store["complete"] else f"INCOMPLETE: {store['shards_there']} of {store['shards']} shards"
     part = f", part {store['part']} of {store['parts']} (from 0)" if store["parts"] > 1 else ""

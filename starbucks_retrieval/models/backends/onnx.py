@@ -135,9 +135,6 @@ def runner(session: Any) -> GraphFunction:
 
     Args:
         session: An onnxruntime.InferenceSession.
-
-    Returns:
-        A function from int64 ids and mask [batch, tokens] to the list of the graph's outputs.
     """
 
     def run(ids: np.ndarray, mask: np.ndarray) -> Sequence[np.ndarray]:

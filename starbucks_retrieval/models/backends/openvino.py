@@ -210,9 +210,6 @@ def compile_model(model: Any, dtype: str) -> Any:
         model: An openvino.Model, as `convert`, `quantise` or `read` returns it.
         dtype: "fp32" or "bf16"; of a quantised model, the precision of the rest.
 
-    Returns:
-        An openvino.CompiledModel.
-
     Raises:
         UserError: The CPU has no bf16, or the package is missing.
     """
@@ -234,9 +231,6 @@ def runner(compiled: Any) -> GraphFunction:
 
     Args:
         compiled: The result of `compile_model`.
-
-    Returns:
-        A function from int64 ids and mask [batch, tokens] to the list of the graph's outputs.
     """
     request = compiled.create_infer_request()
     ports = list(compiled.outputs)

@@ -274,15 +274,12 @@ def _write(folder: Path, index: VectorIndex, wanted: IndexManifest) -> IndexMani
 
 
 def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
-    """Draw `size` of `count` rows without replacement, or all where there are no more.
+    """Draw `size` of `count` rows without replacement, ascending; all where there are no more.
 
     Args:
         count: Rows to draw from: 0 to count - 1.
         size: Rows to draw.
         seed: The same seed draws the same rows.
-
-    Returns:
-        Distinct rows, ascending: [min(size, count)].
 
     Raises:
         UserError: The size is below 1.
