@@ -201,7 +201,7 @@ def as_number(found: Any, label: str) -> float:
 
 
 def as_list(found: Any, label: str) -> list[Any]:
-    """Return a list as a new list; null counts as empty.
+    """Return a new list; null counts as empty.
 
     Args:
         found: The value of a row: a list, a tuple or None.

@@ -266,7 +266,8 @@ class PooledBackbone(nn.Module):
             hidden = model(**inputs).last_hidden_state
         if first_only:
             hidden = bert.compute_first_token(last, hidden, inputs["attention_mask"])
-        pooled_layers = {layer: finish(state) if _is_raw(state) else state for layer, state in states.items()}
+        # Token states, of three dimensions, were left as they are while gradients are recorded.
+        pooled_layers = {layer: finish(state) if state.dim() == 3 else state for layer, state in states.items()}
         pooled_layers[deepest] = pooled(hidden)
         return {layer: pooled_layers[layer] for layer in sorted(set(layers))}
 
@@ -280,7 +281,3 @@ class PooledBackbone(nn.Module):
         if self.layout.final_norm is not None:
             hidden = self.backbone.get_submodule(self.layout.final_norm)(hidden)
         return pooled(hidden)
-
-
-def _is_raw(state: Tensor) -> bool:
-    return state.dim() == 3

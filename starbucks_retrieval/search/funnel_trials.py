@@ -155,26 +155,21 @@ def measure(measured: Measured, search: Trials, steps: Sequence[FunnelStep], tim
     lengths = sorted({measured.depth, max(measured.keeps, default=measured.depth)})
     for step in progress(steps, len(steps), "first steps", "choosing a funnel"):
         try:
-            longest = alone_at(step, max(lengths[-1], min(CUTOFF, search.stores[step.size].count)))
+            longest = _alone_at(step, max(lengths[-1], min(CUTOFF, search.stores[step.size].count)))
             measured.found[step] = search.rows(longest).astype(np.int32)
         except UserError:
             if step.code not in CODES:
                 raise
             continue  # too few passages for a quantiser to learn from
-        timed = {length: search.seconds(alone_at(step, length), timer) for length in lengths}
+        timed = {length: search.seconds(_alone_at(step, length), timer) for length in lengths}
         measured.scan[step] = ByLength(timed)
     rows = next(reversed(measured.found.values())).astype(np.int64)
     for size in measured.ends:
         measured.rescore[size] = ByLength({n: search.rescoring(size, rows[:, :n], timer) for n in lengths})
 
 
-def alone_at(step: FunnelStep, keep: int) -> Funnel:
-    """Return the first step as a funnel of its own, which for codes no user may name.
-
-    Args:
-        step: The size and the code; how many passages it keeps is not used.
-        keep: Passages that the funnel keeps.
-    """
+def _alone_at(step: FunnelStep, keep: int) -> Funnel:
+    """Return the first step as a funnel of its own that keeps `keep` passages, which for codes no user may name."""
     funnel = Funnel((FunnelStep(step.size, keep),))
     object.__setattr__(funnel, "steps", (replace(step, keep=keep),))
     return funnel

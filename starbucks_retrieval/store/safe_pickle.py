@@ -147,11 +147,6 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    # Protocol 2 writes empty bytes in this way.
-    return b""
-
-
 class _Call:
     """A function that a pickle may call but not change."""
 
@@ -173,7 +168,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _Call(_encode),
-    ("__builtin__", "bytes"): _Call(_no_bytes),
+    ("__builtin__", "bytes"): _Call(lambda: b""),  # protocol 2 writes empty bytes in this way
 }
 for _package in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = _Call(_reconstruct)

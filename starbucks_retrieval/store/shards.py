@@ -190,14 +190,7 @@ class StoredArray:
 
 
 class QuantisedArray(StoredArray):
-    """The vectors of a quantised shard: read as float32.
-
-    Args:
-        folder: As of `StoredArray`.
-        file: Likewise.
-        rows: Likewise.
-        quantiser: Turns the stored codes into vectors.
-    """
+    """The vectors of a quantised shard, read as float32: `quantiser` turns the stored codes into them."""
 
     def __init__(self, folder: Path, file: FileRecord, rows: int, quantiser: Quantiser) -> None:
         super().__init__(folder, file, rows, *stored_form(quantiser.store_dtype, len(quantiser.scale)))

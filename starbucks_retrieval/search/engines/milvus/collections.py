@@ -117,7 +117,7 @@ class CollectionMetadata:
             ours, theirs = getattr(self, entry.name), getattr(other, entry.name)
             if entry.name == "fields":
                 if set(ours) != set(theirs):
-                    return f"its sizes are {_listed(ours)}, not {_listed(theirs)}"
+                    return f"its sizes are {', '.join(map(str, ours))}, not {', '.join(map(str, theirs))}"
                 for size, field in ours.items():
                     other_field = theirs[size]
                     same = same_fingerprint(field.fingerprint, other_field.fingerprint)
@@ -289,7 +289,3 @@ def _create(connection: Connection, name: str, metadata: CollectionMetadata) -> 
         "create_collection", name, schema=schema, properties={METADATA: metadata.dumps()}, consistency_level="Strong"
     )
     return Collection(name, metadata, None)
-
-
-def _listed(sizes: Mapping[Size, FieldMetadata]) -> str:
-    return ", ".join(map(str, sizes))
