@@ -117,18 +117,22 @@ def quality(vectors: np.ndarray, full: np.ndarray, nearest: np.ndarray, normaliz
     return Quality(float(cosine.mean()), float(shared))
 
 
-def nearest_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return the positions of each row's nearest other rows by dot product.
+def nearest_rows(vectors: np.ndarray, start: int = 0, count: int | None = None) -> np.ndarray:
+    """Return the positions of the nearest other rows by dot product, of each row of a block.
 
     Args:
-        vectors: [texts, dim]. All pairs are scored at once, which takes memory for texts x texts numbers.
+        vectors: [texts, dim].
+        start: The first row of the block, whose pairs with all rows are scored at once.
+        count: The most rows of the block; None: all after `start`.
 
     Returns:
-        int64 [texts, neighbours], the nearest first, and of equal scores the earlier row. There are ten neighbours, or
+        int64 [block, neighbours], the nearest first, and of equal scores the earlier row. There are ten neighbours, or
         all other rows if they are fewer.
     """
-    scores = vectors @ vectors.T
-    np.fill_diagonal(scores, -np.inf)
+    block = vectors[start : None if count is None else start + count]
+    scores = block @ vectors.T
+    diagonal = np.arange(len(block))
+    scores[diagonal, start + diagonal] = -np.inf
     return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, max(0, len(vectors) - 1))]
 
 

@@ -11,9 +11,9 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import json_bytes
 from starbucks_retrieval.models.backends.base import Backend, GraphBackend, TokenRows
 from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.models.fit_report import nearest_rows
 from starbucks_retrieval.sizes import Size, Sizes
 
-_NEIGHBOURS = 10
 _BLOCK = 1024  # rows whose scores against all rows are held at once
 
 
@@ -83,15 +83,6 @@ def _mean_cosine(a: np.ndarray, b: np.ndarray) -> float:
 def _overlap(a: np.ndarray, b: np.ndarray) -> float:
     shared = 0.0
     for start in range(0, len(a), _BLOCK):
-        near_a, near_b = _neighbours(a, start), _neighbours(b, start)  # [block, neighbours]
+        near_a, near_b = nearest_rows(a, start, _BLOCK), nearest_rows(b, start, _BLOCK)  # [block, neighbours]
         shared += (near_a[:, :, None] == near_b[:, None, :]).any(axis=2).mean(axis=1).sum()
     return float(shared / len(a))
-
-
-def _neighbours(vectors: np.ndarray, start: int) -> np.ndarray:
-    """Return the nearest other rows of each row of a block; equal scores in the order of the rows."""
-    block = vectors[start : start + _BLOCK]
-    scores = block @ vectors.T
-    diagonal = np.arange(len(block))
-    scores[diagonal, start + diagonal] = -np.inf
-    return np.argsort(-scores, axis=1, kind="stable")[:, : min(_NEIGHBOURS, len(vectors) - 1)]
