@@ -15,7 +15,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.parsing import FileName, Positive, check_value, read_json
 
 # The names of our poolings in sentence-transformers, in new versions and in old ones.
-_POOLING = {
+POOLINGS = {
     "cls": "cls",
     "mean": "mean",
     "lasttoken": "last",
@@ -212,12 +212,12 @@ def _pooling(name_or_path: str, folder: str) -> tuple[str, bool]:
     named = check_value(content.get("pooling_mode"), str | list[str] | None, f"{path}: pooling_mode")
     modes = [named] if isinstance(named, str) else named or []
     modes = modes or [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
-    if len(modes) != 1 or modes[0] not in _POOLING:
+    if len(modes) != 1 or modes[0] not in POOLINGS:
         raise UserError(
             f"{name_or_path} pools by {' and '.join(modes) or 'nothing'}",
             "cls, mean and last-token pooling are supported",
         )
-    return _POOLING[modes[0]], bool(content.get("include_prompt", True))
+    return POOLINGS[modes[0]], bool(content.get("include_prompt", True))
 
 
 def _module_file(name_or_path: str, folder: str) -> str:

@@ -19,6 +19,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import write_json
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.layer_maps import LayerMap
+from starbucks_retrieval.models.modules_json import POOLINGS
 from starbucks_retrieval.models.pooling import PooledBackbone
 from starbucks_retrieval.models.weight_files import write_weights
 from starbucks_retrieval.parsing import read_json
@@ -27,12 +28,6 @@ from starbucks_retrieval.sizes import Size
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _TRANSFORMER = "sentence_bert_config.json"
-_POOLING = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "last": "pooling_mode_lasttoken",
-}
-
 _MODULE_FOLDER = re.compile(r"\d+_\w+")
 
 
@@ -170,7 +165,7 @@ def write_layer_modules(
         {
             "word_embedding_dimension": encoder.backbone.config.hidden_size,
             "include_prompt": config.include_prompt,
-            **{flag: name == config.pooling for name, flag in _POOLING.items()},
+            **{flag: name == config.pooling for flag, name in POOLINGS.items() if flag.startswith("pooling_mode_")},
         },
     )
     if encoder.head is not None:
