@@ -190,19 +190,14 @@ def _by_lines(path: Path) -> RunFile:
         try:
             score = float(cells[4].replace(b"_", b"?"))  # Python alone reads 1_0 as a number
         except ValueError:
-            shown = decode(cells[4], path, number)
-            raise UserError(
-                f"{path}:{number}: the score {shown!r} is not a number",
-                "write the score as a number in column five of six",
-            ) from None
+            what = f"{path}:{number}: the score {decode(cells[4], path, number)!r} is not a number"
+            raise UserError(what, "write the score as a number in column five of six") from None
         if query != query_id:
             flush()
             query_id, docids, ranks, scores = query, {}, [], []
         if docid in docids or docid in builder.file.results.get(query, ()):
-            raise UserError(
-                f"{path}:{number}: document {docid} occurs twice for query {query}",
-                "keep the one with the higher score",
-            )
+            what = f"{path}:{number}: document {docid} occurs twice for query {query}"
+            raise UserError(what, "keep the one with the higher score")
         docids[docid] = None
         ranks.append(_rank(cells[3]))
         scores.append(score)
