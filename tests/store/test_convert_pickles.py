@@ -41,7 +41,12 @@ class _OldNumpy(pickle._Pickler):
             self.write(pickle.GLOBAL + f"{module}\n{obj.__name__}\n".encode())
         self.memoize(obj)
 
-    dispatch: ClassVar = pickle._Pickler.dispatch | {types.FunctionType: save_global}
+    # The table of pickle is changed by dill, which the datasets library imports: types are written as pickle writes them.
+    dispatch: ClassVar = pickle._Pickler.dispatch | {
+        types.FunctionType: save_global,
+        type: pickle._Pickler.save_type,
+        dict: pickle._Pickler.save_dict,
+    }
 
 
 @pytest.fixture
