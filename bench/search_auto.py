@@ -1,7 +1,7 @@
 """Claim: the funnel that `--funnel auto` chooses on tuning queries keeps 99 % of nDCG@10 on test queries, and is faster.
 
 Stores of a real model (`starbucks encode`) are searched at the deepest stored size, through the funnel that is chosen on
-the tuning queries, and through a shallow funnel, the first `--rounds` batches of test queries interleaved. With
+the tuning queries, through a shallow funnel, and by plain FAISS (IndexFlatIP), in `--rounds` interleaved rounds. With
 --passages the corpus is filled up with made-up passages: the mean of two real ones, brought to length 1. They are no
 answers, so nDCG@10 stays a figure of real queries, but times are those of a large corpus.
 """
@@ -149,12 +149,16 @@ def _compare(
         run = partial(_search, asked, held, funnel, first, options)
         scores[name] = quality.scores(run(len(tested))).mean()
         contenders[name] = run
-    seconds = common.interleaved(
-        {name: partial(_timed, run) for name, run in contenders.items()}, settings.rounds, settings.clock
-    )
-    for rival in [name for name in funnels if name != "chosen"]:
+    timed_runs: dict[str, Callable[[int], object]] = {name: partial(_timed, run) for name, run in contenders.items()}
+    flat = import_faiss().IndexFlatIP(full.dim)
+    for _, block in stores[full].blocks(65536, np.float32):
+        flat.add(np.ascontiguousarray(block))
+    timed_runs["faiss"] = partial(_by_faiss, flat, asked[full], batch_size)
+    scores["faiss"] = scores["full"]  # both are exact
+    seconds = common.interleaved(timed_runs, settings.rounds, settings.clock)
+    for rival in [name for name in timed_runs if name != "chosen"]:
         report.line(
-            f"{chosen} over {funnels[rival]}, {batch_size} at once",
+            f"{chosen} over {funnels.get(rival, 'IndexFlatIP')}, {batch_size} at once",
             f"time of a query through {rival} / through the chosen funnel; higher is better",
             **common.ratio(seconds[rival], seconds["chosen"]),
             ndcg={name: round(float(score), 4) for name, score in scores.items()},
@@ -175,6 +179,11 @@ def _processor_time(what: str, run: Callable[[], object]) -> float:
 
 def _timed(run: partial[np.ndarray], number: int) -> np.ndarray:
     return run(_TIMED)
+
+
+def _by_faiss(index: Any, queries: np.ndarray, batch_size: int, number: int) -> None:
+    for start in range(0, _TIMED, batch_size):
+        index.search(queries[start : min(start + batch_size, _TIMED)], 10)
 
 
 def _search(

@@ -61,6 +61,11 @@ class SlicedStore(EmbeddingStore):
             kind = np.finfo(self.dtype)
             self.largest_norm = 1 + 1e-5 + float(kind.eps) + math.sqrt(dim) * float(kind.smallest_subnormal)
 
+    @property
+    def block_dtype(self) -> np.dtype:
+        """As EmbeddingStore.block_dtype; float32 where the cut vectors are held, which saves cutting them again."""
+        return self.dtype if self._held is None else self._held.dtype
+
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
         """As EmbeddingStore.id_bytes."""
         return self._wide.id_bytes(rows)

@@ -57,6 +57,11 @@ class EmbeddingStore:
         return np.dtype(self.spec.store_dtype if self.spec.quantiser is None else np.float32)
 
     @property
+    def block_dtype(self) -> np.dtype:
+        """The type in which `blocks` has the least work to yield the exact numbers: the stored one, which is mapped."""
+        return self.dtype
+
+    @property
     def folders(self) -> list[Path]:
         """The folders of the store, in the order of their rows."""
         return list(dict.fromkeys(shard.folder for shard in self._shards))
@@ -187,11 +192,9 @@ class EmbeddingStore:
         gathered = np.empty((len(ascending), self.spec.size.dim), self.dtype)
         for shard, low, high in self._by_shard(ascending):
             shard.vectors.take(ascending[low:high] - shard.start, out=gathered[low:high])
-        if order is None:
-            return gathered
-        ordered = np.empty_like(gathered)
-        ordered[order] = gathered
-        return ordered
+        if order is not None:
+            gathered[order] = gathered.copy()
+        return gathered
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
         """Return the ids of the given rows, in their order, as UTF-8; they sort as in trec_eval."""
@@ -232,9 +235,8 @@ class EmbeddingStore:
             max_bytes: The most memory to take; the vectors take 4 × count × dim bytes.
         """
         if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
-            [(_, held)] = self.blocks(self.count, np.float32)
-            held.flags.writeable = False
-            self._held = held
+            [(_, self._held)] = self.blocks(self.count, np.float32)
+            self._held.flags.writeable = False
 
     def verify_unchecked(self) -> None:
         """Verify a store without checksums of blocks: copies would give damaged vectors new checksums."""

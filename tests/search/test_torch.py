@@ -8,6 +8,7 @@ from starbucks_retrieval.search.engines import EngineOptions, make_candidate_gen
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator
+from starbucks_retrieval.search.stores import SlicedStore
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = [
@@ -67,6 +68,17 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
             for options in ({}, {"batch_size": 6, "max_memory": 300_000}):
                 found = exact_search(queries, store, depth, generator=torch_generator(device, dtype), **options)
                 assert as_bytes(found) == expected
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_held_vectors_of_a_view_are_not_cut_again(open_written, monkeypatch, dtype):
+    ids, vectors, queries = corpus("random")
+    wide = open_written(ids, vectors, store_dtype="float16")
+    view, queries = SlicedStore(wide, 8), np.ascontiguousarray(queries[:, :8])
+    expected = as_bytes(exact_search(queries, view, 40))
+    view.hold(2**30)
+    monkeypatch.setattr(wide, "blocks", None)  # a scan of the wide vectors would fail
+    assert as_bytes(exact_search(queries, view, 40, generator=torch_generator("cpu", dtype))) == expected
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -250,9 +250,9 @@ def tensor_blocks(
     dim = store.spec.size.dim
     chunk = max(16, _CACHED // (4 * dim))
     # torch converts in a tenth of the time that NumPy takes, but refuses read-only memory, such as a mapped file.
-    copy = torch.from_numpy(np.empty((chunk, dim), store.dtype))
+    copy = torch.from_numpy(np.empty((chunk, dim), store.block_dtype))
     single, vectors = torch.empty(chunk, dim), torch.empty(rows, dim, dtype=dtype)
-    for start, block in blocks_with_progress(store, rows, store.dtype, label):
+    for start, block in blocks_with_progress(store, rows, store.block_dtype, label):
         distance = 0.0
         for low in range(0, len(block), chunk):
             part = block[low : low + chunk]
@@ -270,7 +270,7 @@ def _on_gpu(
     store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str
 ) -> Iterator[TensorBlock]:
     """Copy the next block while the caller works on this one."""
-    kind = torch.from_numpy(np.empty(0, store.dtype)).dtype
+    kind = torch.from_numpy(np.empty(0, store.block_dtype)).dtype
     pinned = [torch.empty(rows, store.spec.size.dim, dtype=kind, pin_memory=True) for _ in range(2)]
     pending: tuple[int, Tensor] | None = None
 
@@ -281,7 +281,7 @@ def _on_gpu(
         near = torch.empty_like(single, dtype=dtype)
         return start, near, _round(single, near)
 
-    for number, (start, block) in enumerate(blocks_with_progress(store, rows, store.dtype, label)):
+    for number, (start, block) in enumerate(blocks_with_progress(store, rows, store.block_dtype, label)):
         # The block that this buffer held two rounds ago has arrived: its scores have been read back.
         buffer = pinned[number % 2][: len(block)]
         buffer.numpy()[:] = block
