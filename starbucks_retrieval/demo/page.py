@@ -24,7 +24,7 @@ from starbucks_retrieval.demo.pipeline import run_file
 from starbucks_retrieval.files import atomic_writer
 from starbucks_retrieval.metrics.measures import Run, trec_order
 from starbucks_retrieval.pages import render_template
-from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, draw_file, inline_svg
+from starbucks_retrieval.report.drawing import COLOURS, INK, Drawing, Panel, draw_files, inline_svg
 from starbucks_retrieval.report.figures import effectiveness_figure
 from starbucks_retrieval.report.inputs import read_inputs
 from starbucks_retrieval.sizes import Size
@@ -183,7 +183,7 @@ def write_page(folder: Path, summary: dict[str, Any], settings: Settings) -> dic
     """
     sizes = [row["size"] for row in summary["rows"]]
     drawing = draw(folder, summary["rows"])
-    files = {f"figure.{kind}": draw_file(drawing, kind) for kind in ("png", "svg")}
+    files = {f"figure.{kind}": content for kind, content in draw_files(drawing).items()}
     ranks = example_ranks(folder, sizes, settings.examples, settings.seed)
     files["index.html"] = render_demo_page(summary, drawing, ranks).encode()
     ends = list(dict.fromkeys((sizes[0], sizes[-1])))

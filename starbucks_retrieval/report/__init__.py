@@ -24,7 +24,7 @@ from starbucks_retrieval.report.comparisons import (
     differences_table,
 )
 from starbucks_retrieval.report.cost_figures import latency_figure, pareto_figure
-from starbucks_retrieval.report.drawing import Drawing, draw_file, import_matplotlib, inline_svg
+from starbucks_retrieval.report.drawing import Drawing, draw_files, import_matplotlib, inline_svg
 from starbucks_retrieval.report.figures import (
     Kpi,
     choose_kpis,
@@ -200,7 +200,8 @@ def report(arguments: ReportArguments) -> Report:
         notes=found.notes + _left_out_notes(found, model_sizes),
     )
     files = {name: text.encode("utf-8") for table in tables for name, text in table.to_files().items()}
-    files |= {f"{drawing.name}.{kind}": draw_file(drawing, kind) for drawing in drawings for kind in ("png", "svg")}
+    for drawing in drawings:
+        files |= {f"{drawing.name}.{kind}": content for kind, content in draw_files(drawing).items()}
     files["index.html"] = result.to_html().encode("utf-8")
     for name, content in files.items():
         with atomic_writer(output_dir / name) as out:

@@ -137,17 +137,16 @@ def series_styles(labels: Sequence[str], published: Sequence[str] = ()) -> dict[
     return found
 
 
-def draw_file(drawing: Drawing, kind: str) -> bytes:
-    """Return all panels and the legend as the bytes of one file. Equal figures give equal bytes.
+def draw_files(drawing: Drawing) -> dict[str, bytes]:
+    """Return all panels and the legend as the contents of files, by ending: png, svg. Equal figures give equal bytes.
 
     Args:
         drawing: The figure. Its panels fill rows of `drawing.across` panels.
-        kind: The file format, `png` or `svg`.
     """
     columns = min(len(drawing.panels), drawing.across)
     rows = -(-len(drawing.panels) // columns)
     size = columns * drawing.inches[0], rows * drawing.inches[1] + 0.35 * bool(drawing.legend)
-    return _drawn(drawing.panels, (rows, columns), size, kind, drawing.legend)
+    return _drawn(drawing.panels, (rows, columns), size, ("png", "svg"), drawing.legend)
 
 
 def inline_svg(panel: Panel, inches: tuple[float, float], prefix: str) -> str:
@@ -161,7 +160,7 @@ def inline_svg(panel: Panel, inches: tuple[float, float], prefix: str) -> str:
     Returns:
         The element, whose colours are CSS variables of the page.
     """
-    text = _drawn([panel], (1, 1), inches, "svg", {}, text=True).decode("utf-8")
+    text = _drawn([panel], (1, 1), inches, ("svg",), {}, text=True)["svg"].decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     tag, rest = text.split(">", 1)
@@ -178,13 +177,14 @@ def _drawn(
     panels: Sequence[Panel],
     shape: tuple[int, int],
     inches: tuple[float, float],
-    kind: str,
+    kinds: Sequence[str],
     legend: dict[str, SeriesStyle],
     text: bool = False,
-) -> bytes:
+) -> dict[str, bytes]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     style: dict[str, Any] = {
         "font.family": "sans-serif",
@@ -199,7 +199,7 @@ def _drawn(
         "path.simplify": False,
     }
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **style, "backend": "agg"}):
-        figure: Any = Figure(figsize=inches, facecolor="none" if text else PAPER, layout="constrained")
+        figure: Any = Figure(figsize=inches, facecolor="none" if text else PAPER)
         FigureCanvasAgg(figure)
         all_axes = list(figure.subplots(*shape, squeeze=False).flat)
         for axes in all_axes[len(panels) :]:
@@ -211,9 +211,15 @@ def _drawn(
                 axes.set_title(escape_matplotlib(panel.title), loc="left", color=INK, fontsize=11.5, pad=10)
         if legend:
             _legend(figure, legend)
-        out = io.BytesIO()
-        # No date in the file: equal figures give equal bytes.
-        figure.savefig(out, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
+        # As a setting of the figure it would lay out, and draw, each file anew.
+        ConstrainedLayoutEngine().execute(figure)
+        return {kind: _saved(figure, kind) for kind in kinds}
+
+
+def _saved(figure: Any, kind: str) -> bytes:
+    out = io.BytesIO()
+    # No date in the file: equal figures give equal bytes.
+    figure.savefig(out, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()
 
 

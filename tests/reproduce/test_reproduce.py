@@ -73,7 +73,7 @@ scales:
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch) -> None:
     """The figures of a page take longer than its jobs: only those of `finished`, and tests/report, are drawn."""
-    monkeypatch.setattr(drawing, "_drawn", lambda *_, **__: b"<svg></svg>")
+    monkeypatch.setattr(drawing, "_drawn", lambda *_, **__: dict.fromkeys(("png", "svg"), b"<svg></svg>"))
 
 
 @pytest.fixture(scope="module")
