@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import FAMILIES, save_model
+from conftest import FAMILIES, TYPICAL, save_model, slow_except
 
 from starbucks_retrieval.models import NestedEncoder, bert
 from starbucks_retrieval.sizes import Sizes
@@ -17,7 +17,7 @@ def batch() -> dict[str, torch.Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", slow_except(TYPICAL, sorted(FAMILIES)))
 def test_the_first_token_of_the_last_layer(tmp_path, family):
     save_model(tmp_path, family)
     encoder = NestedEncoder.from_pretrained(tmp_path, device="cpu")

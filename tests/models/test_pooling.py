@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import DECODERS, FAMILIES, save_model
+from conftest import DECODERS, FAMILIES, TYPICAL, save_model, slow_except
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -55,7 +55,7 @@ def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
     assert not torch.equal(pooled_layers[3], pooled_layers[4])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 @pytest.mark.parametrize("training", [False, True])
 def test_layer_zero_is_the_embedding_output(folders, family, training):
     encoder = NestedEncoder.from_pretrained(folders[family])
@@ -75,7 +75,7 @@ def test_layer_zero_is_the_embedding_output(folders, family, training):
         encoder(**batch(), layers=[0])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 def test_only_the_requested_layers_are_read_from_disk(folders, family, tmp_path):
     whole = NestedEncoder.from_pretrained(folders[family])
     stack = whole.layout.layers + "."

