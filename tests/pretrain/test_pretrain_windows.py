@@ -95,7 +95,7 @@ def test_packed_blocks_go_on_into_the_next_document(tokenizer):
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_blocks_lose_nothing_and_go_on_from_any_part(tokenizer, pack):
-    texts = random_texts(40)
+    texts = random_texts(15)
     cutter = Cutter(tokenizer, LENGTH, "blocks", pack=pack, least=1)
     whole = cut(cutter, texts)
     pieces = [i for sequence in whole for i in sequence.pieces.ids]
