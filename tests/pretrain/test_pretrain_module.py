@@ -82,7 +82,7 @@ def test_enhanced_decoding_is_the_published_loss(family):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("family", ["bert", "electra"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("electra", marks=pytest.mark.slow)])
 def test_every_option_is_the_published_loss(family, changes):
     options = PretrainOptions(**changes)
     enhanced = options.decoder == "enhanced"
