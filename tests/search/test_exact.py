@@ -198,3 +198,15 @@ def test_damaged_passages_are_refused(open_written, store_dtype, value, engine, 
                 "max_memory": max_memory,
             }
             list(exact_search(queries, store, 5, **options))
+
+
+@pytest.mark.parametrize(("before", "threads", "after"), [(128_000, 2, 1600), (128_000, 200, 128_000), (20, 2, 20)])
+def test_faiss_multiplies_small_batches_unless_its_user_chose_when(monkeypatch, before, threads, after):
+    faiss = pytest.importorskip("faiss")
+    at_first = faiss.cvar.distance_compute_blas_threshold
+    monkeypatch.setattr(faiss, "omp_get_max_threads", lambda: threads)
+    try:
+        faiss.cvar.distance_compute_blas_threshold = before
+        assert exact_module.import_faiss().cvar.distance_compute_blas_threshold == after
+    finally:
+        faiss.cvar.distance_compute_blas_threshold = at_first
