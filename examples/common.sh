@@ -206,7 +206,7 @@ PY
 
 minilm() { # the folder of all-MiniLM-L6-v2, which the extra `demo` installs
   "$PYTHON" -c 'from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.demo.pipeline import minilm
+from starbucks_retrieval.demo.api import minilm
 run_command(lambda _: print(minilm()), [])' | grep . || exit 2
 }
 

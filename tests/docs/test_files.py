@@ -83,3 +83,18 @@ def test_spelling():
     pytest.importorskip("codespell_lib", reason="needs codespell: pip install 'starbucks-retrieval[dev]'")
     found = subprocess.run([sys.executable, "-m", "codespell_lib"], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+def test_what_the_scripts_import_is_there():
+    """Python inside shell scripts, which no type checker reads."""
+    found = [
+        (path.name, module, name)
+        for path in (ROOT / "examples").rglob("*.sh")
+        for module, names in re.findall(
+            r"from (starbucks_retrieval[\w.]*) import ([\w, ]+)", path.read_text(encoding="utf-8")
+        )
+        for name in names.split(", ")
+    ]
+    assert found
+    for path, module, name in found:
+        assert hasattr(importlib.import_module(module), name), f"{path}: {module} has no {name}"
