@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 LEAST = 1e-9  # seconds; some systems' clocks return the same reading for milliseconds
-MEASURED = 0.6  # seconds for which a layer of a model is timed before a command
+LAYER_SECONDS = 0.6  # seconds for which a layer of a model is timed before a command
 
 
 def now() -> float:

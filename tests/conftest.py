@@ -23,9 +23,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # What gRPC does at a fork can end the child: Ray's servers then never start beside a connection to Milvus.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one test process a core is faster than threads that fight
-os.environ.setdefault(
-    "HF_DEACTIVATE_ASYNC_LOAD", "1"
-)  # threads to read weights cost more than reading such small models
+# Threads that read weights cost more than reading such small models.
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
 # As the package does, but before any test imports OpenVINO: its telemetry forks a process for each event and waits for it.
 sys.modules.setdefault("openvino_telemetry", None)
 
@@ -188,7 +187,7 @@ def short_measurements() -> Iterator[None]:
     from starbucks_retrieval.search import dry_run, machine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "MEASURED", 0.0)
+        patch.setattr(clock, "LAYER_SECONDS", 0.0)
         patch.setattr(dry_run, "_MEASURE_SECONDS", 0.0)
         patch.setitem(machine.measure_machine.__kwdefaults__, "table_bytes", 4 << 20)
         yield

@@ -12,6 +12,7 @@ from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.encode.__main__ import main as encode
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.grid.__main__ import main as grid
+from starbucks_retrieval.grid.plan import scoring_device
 from starbucks_retrieval.integrations.base import SizedModel
 from starbucks_retrieval.mine.__main__ import main as mine
 from starbucks_retrieval.models import NestedEncoder
@@ -107,3 +108,8 @@ def test_ray_without_a_gpu_is_refused_at_once(data, monkeypatch):
     workers = ray_engine.RaySearch(store.folders, 1, EngineOptions("cuda", ray_workers=1))
     with pytest.raises(UserError, match="--device cuda: the Ray cluster has no GPU"):
         next(workers.search(np.eye(2, dtype=np.float32)))
+
+
+def test_a_grid_scores_on_a_cpu_where_only_the_model_runs_elsewhere():
+    assert scoring_device(torch.device("mps")) == "cpu"
+    assert [scoring_device(torch.device(name)) for name in ("cpu", "cuda:1")] == ["cpu", "cuda:1"]

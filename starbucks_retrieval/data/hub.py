@@ -139,9 +139,8 @@ def _find(name: str, part: str, config: str | None, split: str | None) -> Read:
         return partial(_read_files, files[choose_split(files, split, part, name)], _no_parser)
     files = {str(key): [str(file) for file in found] for key, found in (builder.config.data_files or {}).items()}
     if not files:
-        splits = (
-            builder.as_streaming_dataset()
-        )  # such as those that a program generates, which are read over the network
+        # Such as those that a program generates: they are read over the network.
+        splits = builder.as_streaming_dataset()
         return partial(_numbered, splits[choose_split(splits, split, part, name)])
     if all(file.startswith("hf://") and file.endswith(".parquet") for file in chain(*files.values())):
         write_json(record, files)

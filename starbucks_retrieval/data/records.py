@@ -223,8 +223,9 @@ def count_records(records: Records[Any]) -> RecordCount:
     if not path.is_file():
         return RecordCount(None, False)
     reader = find_reader(path)
-    if reader in (arrow.rows, arrow.parquet_rows):
-        return RecordCount((arrow.count_rows if reader is arrow.rows else arrow.count_parquet_rows)(path), True)
+    for its_reader, count in ((arrow.rows, arrow.count_rows), (arrow.parquet_rows, arrow.count_parquet_rows)):
+        if reader is its_reader:
+            return RecordCount(count(path), True)
     size, packed = path.stat().st_size, path.suffix == ".gz"
     if size <= (SMALL_FILE // 4 if packed else SMALL_FILE):
         return RecordCount(sum(1 for _ in records), True)

@@ -106,10 +106,22 @@ def plan_grid(arguments: GridArguments, encoding: EncodingArguments) -> GridPlan
         asymmetric=arguments.asymmetric,
         remove_identical_ids=arguments.remove_identical_ids,
         max_memory=arguments.max_memory,
-        device=str(device) if device.type in ("cpu", "cuda") else "cpu",
+        device=scoring_device(device),
     )
     qrels = {dataset: read_qrels(arguments.qrels or dataset, split=arguments.split) for dataset in names}
     return GridPlan(arguments, encoding, names, qrels, layers, scoring)
+
+
+def scoring_device(model: torch.device) -> str:
+    """Return the device that scores passages.
+
+    Args:
+        model: The device of the encoder.
+
+    Returns:
+        The name of that device if it is a CPU or a CUDA GPU, such as `cuda:1`; else `cpu`.
+    """
+    return str(model) if model.type in ("cpu", "cuda") else "cpu"
 
 
 def _dataset_names(arguments: GridArguments) -> dict[str, str]:

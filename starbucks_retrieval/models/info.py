@@ -197,7 +197,7 @@ class ModelInfo:
             max_tokens: The largest rows x length of a batch.
             device: The device to measure on.
             dtype: The autocast dtype; None is float32.
-            budget: Seconds of the clock to measure for; the fastest pass counts. None: `clock.MEASURED`.
+            budget: Seconds of the clock to measure for; the fastest pass counts. None: `clock.LAYER_SECONDS`.
             clock: Returns seconds; `time.process_time` counts those of the processor.
         """
         import torch
@@ -213,7 +213,7 @@ class ModelInfo:
             model = _bare(hf_config).to(on).eval()
             layers = len(layers_of(model, layout))
             # Of processor time on a busy machine too, else one cold pass counts.
-            best, stop = float("inf"), clock() + (clocks.MEASURED if budget is None else budget)
+            best, stop = float("inf"), clock() + (clocks.LAYER_SECONDS if budget is None else budget)
             while best == float("inf") or clock() < stop:
                 began = clock()
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))

@@ -114,7 +114,7 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
         notes = [f"Measured at this scale: {plan.scale.about}.", *map(str, verdicts)]
         if any(row.spread for row in scores.values()):
             notes.append(
-                "Tests on this page are over queries alone, of the means over seeds; those of the verdicts cover other seeds."
+                "Tests on this page are over queries alone, of the means over seeds; those of the verdicts are over queries and seeds."
             )
         sizes = None if plan.table.sizes == "grid" else str(plan.sizes)
         measured = {measure for row in scores.values() for _, measure, _, _ in row.cells}

@@ -47,9 +47,8 @@ def planned(name: str, scale_name: str) -> tuple[Table, Plan]:
     """Return a table of the package and its plan at a scale."""
     path = find_table(name)
     table = read_table(path)
-    scale = dataclasses.replace(
-        read_scale(scale_name, table, path), child=False
-    )  # the folder of the data is not looked at
+    # So that the folder of the data is not looked at.
+    scale = dataclasses.replace(read_scale(scale_name, table, path), child=False)
     return table, make_plan(table, scale, 1, Path("nowhere"))
 
 

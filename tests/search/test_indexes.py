@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import slow_except
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search, parse_parameters
@@ -83,7 +82,7 @@ FACTORIES = {  # what the rescored 10 best must share with the exact ones, at th
 }
 
 
-@pytest.mark.parametrize("factory", slow_except(set(FACTORIES) - {"OPQ8_16,IVF16,PQ8x4fs"}, FACTORIES))
+@pytest.mark.parametrize("factory", FACTORIES)
 def test_every_kind_is_built_kept_and_searched(store, queries, saved, factory):
     index = saved(factory, train_sample=600)
     wide = {"nprobe": 16, "efSearch": 200}

@@ -11,8 +11,8 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import EmbeddingStore
 
 # Writes a store of three shards. With a step number it dies of SIGKILL just before that call of fsync or replace, and
-# what was not flushed by then is torn, as after a power cut; nothing is flushed for real, which only takes time. With a number of shards it stops, and says so, at the first
-# such call after so many are there.
+# what was not flushed by then is torn, as after a power cut; nothing is flushed for real, which only takes time. With a
+# number of shards it stops, and says so, at the first such call after so many are there.
 SCRIPT = """
 import glob, json, os, signal, sys
 import numpy as np

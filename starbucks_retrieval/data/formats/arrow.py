@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,28 +182,25 @@ def parquet_rows(path: Path, start: int = 0, stop: int | None = None, layouts: L
     Raises:
         UserError: While iterating: the file is missing, compressed with gzip or damaged, or a value cannot be read.
     """
-    import pyarrow
     import pyarrow.parquet
 
     _check_not_gzip(path, "Parquet")
-    try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            columns = text_columns(table.schema_arrow)
-            first = 0
-            for group in range(table.num_row_groups):
-                size = table.metadata.row_group(group).num_rows
-                if first + size <= start:
-                    first += size
-                    continue
-                for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
-                    yield from batch_rows(batch, first, start, stop, path)
-                    first += batch.num_rows
-                    if stop is not None and first >= stop:
-                        return
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}", "check the path") from None
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
-        raise UserError(f"{path}: not a readable Parquet file ({error})", "fetch or make the file again") from None
+    with (
+        _readable(path, "a readable Parquet file", "check the path", "fetch or make the file again"),
+        pyarrow.parquet.ParquetFile(path) as table,
+    ):
+        columns = text_columns(table.schema_arrow)
+        first = 0
+        for group in range(table.num_row_groups):
+            size = table.metadata.row_group(group).num_rows
+            if first + size <= start:
+                first += size
+                continue
+            for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
+                yield from batch_rows(batch, first, start, stop, path)
+                first += batch.num_rows
+                if stop is not None and first >= stop:
+                    return
 
 
 def count_parquet_rows(path: Path) -> int:
@@ -221,23 +219,36 @@ def _check_not_gzip(path: Path, name: str) -> None:
 def _stream_rows(files: list[Path], start: int, stop: int | None, source: Path) -> NumberedRows:
     import pyarrow
 
+    again = "save the data set again"
     first = 0  # the position of the next batch's first row
     for path in files:
-        try:
-            with pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_stream(mapped) as reader:
-                columns = text_columns(reader.schema)
-                for batch in reader:
-                    if first + batch.num_rows > start:
-                        chosen = batch.select(columns)
-                        _validate(chosen)
-                        yield from batch_rows(chosen, first, start, stop, source)
-                    first += batch.num_rows
-                    if stop is not None and first >= stop:
-                        return
-        except FileNotFoundError:
-            raise UserError(f"no such file: {path}", "save the data set again") from None
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
-            raise UserError(f"{path}: not an Arrow stream ({error})", "save the data set again") from None
+        with (
+            _readable(path, "an Arrow stream", again, again),
+            pyarrow.memory_map(str(path)) as mapped,
+            pyarrow.ipc.open_stream(mapped) as reader,
+        ):
+            columns = text_columns(reader.schema)
+            for batch in reader:
+                if first + batch.num_rows > start:
+                    chosen = batch.select(columns)
+                    _validate(chosen)
+                    yield from batch_rows(chosen, first, start, stop, source)
+                first += batch.num_rows
+                if stop is not None and first >= stop:
+                    return
+
+
+@contextmanager
+def _readable(path: Path, what: str, if_missing: str, if_damaged: str) -> Iterator[None]:
+    """Raise a UserError with its remedy where the file that is read within is missing or not `what` it should be."""
+    import pyarrow
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}", if_missing) from None
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the names of columns are read late
+        raise UserError(f"{path}: not {what} ({error})", if_damaged) from None
 
 
 def _validate(batch: Any) -> None:

@@ -23,13 +23,14 @@ from starbucks_retrieval.search.funnel import check_depth
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
 
-# Of FAISS 1.15: below so many numbers in a batch of queries it scans the passages for each query anew, which suits tens of
-# threads. For few, facebookresearch/faiss#5109 measured matrix products to be faster from 800 numbers a thread on.
-_SCANNED_SINGLY, _SCANNED_SINGLY_BY_A_THREAD = 128_000, 800
+# FAISS multiplies matrices for batches of queries of at least so many numbers (queries x dim) and scans the passages once
+# for each query of smaller ones. Its 1.15 sets the number for tens of threads; facebookresearch/faiss#5109 measured
+# products to be faster from 800 numbers a thread on.
+_BLAS_THRESHOLD, _BLAS_THRESHOLD_PER_THREAD = 128_000, 800
 
 
 def import_faiss() -> Any:
-    """Return the module faiss, which uses matrix products for small batches of queries too, unless its user chose when.
+    """Return the module faiss, set to multiply matrices for small batches of queries too; another threshold is kept.
 
     Raises UserError with the command that installs it where it is missing.
     """
@@ -40,9 +41,9 @@ def import_faiss() -> Any:
             "search needs FAISS, which is not installed",
             "pip install faiss-cpu (or faiss-gpu on a CUDA machine; never both)",
         ) from None
-    if faiss.cvar.distance_compute_blas_threshold == _SCANNED_SINGLY:
-        most = _SCANNED_SINGLY_BY_A_THREAD * faiss.omp_get_max_threads()
-        faiss.cvar.distance_compute_blas_threshold = min(_SCANNED_SINGLY, most)
+    if faiss.cvar.distance_compute_blas_threshold == _BLAS_THRESHOLD:
+        threshold = _BLAS_THRESHOLD_PER_THREAD * faiss.omp_get_max_threads()
+        faiss.cvar.distance_compute_blas_threshold = min(_BLAS_THRESHOLD, threshold)
     return faiss
 
 
