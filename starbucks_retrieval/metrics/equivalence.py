@@ -4,8 +4,7 @@ A test of significance that finds nothing does not show that two systems are on 
 (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987): the difference is above -margin, and below
 +margin. The first of them alone is the test of non-inferiority. The margin is to be named before the figures are seen.
 
-Sources: Schuirmann (1987); for several seeds, the variance of a mean over two crossed random factors with Satterthwaite's
-degrees of freedom (Clark, Journal of Verbal Learning and Verbal Behavior 12, 1973); for correlations with the same gold
+Sources: Schuirmann (1987); for several seeds see `starbucks_retrieval.metrics.seeds`; for correlations with the same gold
 scores, the interval of Zou (Psychological Methods 12, 2007, eq. 15), whose covariance is that of Steiger (1980, eq. 3).
 """
 
@@ -16,23 +15,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.significance import QueryValues, adjust, are_equal, paired_values
+from starbucks_retrieval.metrics.seeds import seeds_error, sum_of_squares
+from starbucks_retrieval.metrics.significance import (
+    QueryValues,
+    adjust,
+    are_equal,
+    fisher_z,
+    paired_values,
+    williams_t,
+)
 
 _HALVINGS = 60  # of the level of an interval, which find a p-value to 1e-16
 
 
 class Equivalence(NamedTuple):
-    """The p-values of two tests against a margin; NaN if unknown.
-
-    Attributes:
-        non_inferior: Of the test that the difference is above -margin.
-        equivalent: Of the test that it is between -margin and +margin.
-    """
+    """The p-values of two tests against a margin, that a difference is above -margin, and that it is within; NaN if unknown."""
 
     non_inferior: float
     equivalent: float
@@ -42,6 +44,11 @@ class Difference(ABC):
     """A difference of two systems that has confidence limits."""
 
     value: float  # the first system less the second
+
+    @property
+    @abstractmethod
+    def p_value(self) -> float:
+        """Two-tailed, of no difference; NaN if it cannot be tested."""
 
     @abstractmethod
     def limits(self, alpha: float) -> tuple[float, float]:
@@ -85,7 +92,7 @@ class MeanDifference(Difference):
         value: The difference.
         error: Its standard error.
         freedom: Degrees of freedom of its t distribution.
-        count, seeds: Numbers of queries and of seeds.
+        count, seeds: Numbers of queries and of seeds, the smaller one if the systems have different numbers.
     """
 
     value: float
@@ -96,7 +103,7 @@ class MeanDifference(Difference):
 
     @property
     def p_value(self) -> float:
-        """The two-tailed p-value of no difference: that of Student's paired t-test if there is one seed."""
+        """That of Student's paired t-test if there is one seed."""
         if self.error == 0:
             return 1.0 if self.value == 0 else 0.0
         from scipy.stats import t
@@ -144,6 +151,13 @@ class CorrelationDifference(Difference):
         """The difference."""
         return self.first - self.second
 
+    @property
+    def p_value(self) -> float:
+        """That of Williams' test, or of Fisher's z for independent correlations."""
+        if self.between is None:
+            return fisher_z(self.first, self.count, self.second, self.count)[1]
+        return williams_t(self.first, self.second, self.between, self.count)[1]
+
     def limits(self, alpha: float) -> tuple[float, float]:
         """Return the limits of Zou, which follow those of Fisher's z of each correlation."""
         if self.count < 4 or not (abs(self.first) < 1 and abs(self.second) < 1):
@@ -166,18 +180,19 @@ class CorrelationDifference(Difference):
 
 
 def mean_difference(
-    ours: QueryValues | Sequence[QueryValues], theirs: QueryValues | Sequence[QueryValues]
+    ours: QueryValues | Sequence[QueryValues], theirs: QueryValues | Sequence[QueryValues], same_models: bool = False
 ) -> MeanDifference:
     """Return the mean difference of two systems over the same queries, and over seeds if both have several.
 
-    With several seeds, queries and seeds are both samples: the standard error covers another set of queries as well as
-    another training. Runs are paired in the order in which they are given.
+    With several seeds, it covers other queries and other trainings; see `starbucks_retrieval.metrics.seeds`.
 
     Args:
-        ours, theirs: Values of a system by query id or [queries]; or a list of these, one for each seed.
+        ours, theirs: Values of a system by query id or [queries]; or a list of these, one for each seed. For a system
+            without training, repeat them.
+        same_models: The seeds of both are the same trained models, in the same order.
 
     Raises:
-        UserError: Values of different queries, or different numbers of seeds.
+        UserError: Values of different queries, one seed against several, or other numbers of seeds of the same models.
 
     Example:
         >>> found = mean_difference([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.4, 0.6])
@@ -186,51 +201,49 @@ def mean_difference(
         >>> round(found.equivalence(0.5).equivalent, 4)
         0.0081
     """
-    mine, other = _by_seed(ours), _by_seed(theirs)
-    if len(mine) != len(other):
-        raise UserError(f"{len(mine)} and {len(other)} seeds cannot be compared", "give as many runs of both")
-    pairs = [paired_values(*both) for both in zip(mine, other)]
-    if len({len(one) for one, _ in pairs}) > 1:
-        raise UserError("seeds were scored on different queries", "score all with the same judgements")
-    differences = np.stack([one - another for one, another in pairs])
-    seeds, count = differences.shape
-    if count < 2 or not np.isfinite(differences).all():
+    sides = _by_seed(ours), _by_seed(theirs)
+    seeds = _common_seeds(*sides, same_models)
+    first, second = (np.stack([paired_values(sides[0][0], run)[1] for run in side]) for side in sides)
+    count = first.shape[1]
+    if count < 2 or not (np.isfinite(first).all() and np.isfinite(second).all()):
         return MeanDifference(math.nan, math.nan, math.nan, count, seeds)
-    error, freedom = _crossed_error(differences) if seeds > 1 else (_error(differences[0]), count - 1)
-    return MeanDifference(float(differences.mean()), error, freedom, count, seeds)
+    if seeds == 1:
+        differences = (first - second)[0]
+        return MeanDifference(float(differences.mean()), _error(differences), count - 1, count)
+    error, freedom = seeds_error([first - second] if same_models else [first, -second])
+    return MeanDifference(float(first.mean() - second.mean()), error, freedom, count, seeds)
 
 
 def correlation_difference(
     ours: Sequence[float], theirs: Sequence[float], count: int, between: float | None = None
 ) -> CorrelationDifference | MeanDifference:
-    """Return the difference of two correlations with the same gold scores, over seeds if both have several.
+    """Return the difference of two correlations with the same gold scores, without the scores of their pairs.
 
-    With several seeds, the squared standard error is that of the mean difference over the seeds plus that of the mean
-    correlations over the pairs, which counts the interaction of the two twice: it is rather too large than too small.
+    With several seeds, its squared standard error is that of the mean difference over the seeds plus that of the mean
+    correlations over the pairs, which counts their interaction twice and takes the two correlations for independent:
+    it is too large rather than too small.
 
     Args:
         ours, theirs: The correlations of a system, one for each seed.
         count: Number of pairs.
-        between: As in `CorrelationDifference`.
+        between: As in `CorrelationDifference`, for one seed.
 
     Raises:
-        UserError: Different numbers of seeds.
+        UserError: One seed against several.
 
     Example:
         >>> one, three = correlation_difference([0.8], [0.7], 900), correlation_difference([0.8] * 3, [0.7] * 3, 900)
         >>> [[round(limit, 3) for limit in found.interval()] for found in (one, three)]
         [[0.06, 0.141], [0.059, 0.141]]
     """
-    spread = mean_difference(ours, theirs)  # whose pairs are seeds
     found = CorrelationDifference(float(np.mean(ours)), float(np.mean(theirs)), count, between)
-    if len(ours) < 2:
+    if (seeds := _common_seeds(ours, theirs)) == 1:
         return found
     low, high = found.interval()
-    of_pairs, of_seeds = ((high - low) / 2 / NormalDist().inv_cdf(0.975)) ** 2, spread.error**2
-    square = of_pairs + of_seeds
-    parts = of_pairs**2 / (count - 1) + of_seeds**2 / (len(ours) - 1)
-    freedom = square**2 / parts if parts else float(count - 1)
-    return MeanDifference(found.value, math.sqrt(square), freedom, count, len(ours))
+    parts = [(((high - low) / 2 / NormalDist().inv_cdf(0.975)) ** 2, count - 1)]
+    parts += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in (ours, theirs)]
+    square, freedom = sum_of_squares(parts)
+    return MeanDifference(found.value, math.sqrt(square), freedom, count, seeds)
 
 
 def _by_seed(values: QueryValues | Sequence[QueryValues]) -> Sequence[QueryValues]:
@@ -238,28 +251,15 @@ def _by_seed(values: QueryValues | Sequence[QueryValues]) -> Sequence[QueryValue
     return values if several else [values]  # type: ignore[return-value, list-item]
 
 
+def _common_seeds(ours: Sequence[Any], theirs: Sequence[Any], same_models: bool = False) -> int:
+    seeds = min(len(ours), len(theirs))
+    if len(ours) != len(theirs) and (same_models or seeds == 1):
+        raise UserError(f"{len(ours)} and {len(theirs)} seeds cannot be compared", "give as many runs of both")
+    return seeds
+
+
 def _error(differences: np.ndarray) -> float:
     return 0.0 if are_equal(differences) else float(differences.std(ddof=1)) / math.sqrt(len(differences))
-
-
-def _crossed_error(differences: np.ndarray) -> tuple[float, float]:
-    """Return the standard error of the mean of [seeds, queries], both random, and its degrees of freedom."""
-    seeds, count = differences.shape
-    total = differences.mean()
-    by_seed, by_query = differences.mean(1, keepdims=True), differences.mean(0, keepdims=True)
-    rest = ((differences - by_seed - by_query + total) ** 2).sum() / ((seeds - 1) * (count - 1))
-    of_seeds = count * ((by_seed - total) ** 2).sum() / (seeds - 1)
-    of_queries = seeds * ((by_query - total) ** 2).sum() / (count - 1)
-    square = of_seeds + of_queries - rest
-    # An estimate of a variance component may be below 0: then the factor counts for nothing, and the other remains.
-    if square <= max(of_seeds, of_queries):
-        square, freedom = max((of_queries, float(count - 1)), (of_seeds, float(seeds - 1)))
-    else:
-        parts = (of_seeds**2 / (seeds - 1), of_queries**2 / (count - 1), rest**2 / ((seeds - 1) * (count - 1)))
-        freedom = square**2 / sum(parts)
-    if square <= 1e-24 * (differences**2).max():
-        return 0.0, float(count - 1)
-    return math.sqrt(square / differences.size), float(freedom)
 
 
 def adjust_equivalence(found: Sequence[Equivalence], correction: str) -> list[Equivalence]:

@@ -107,6 +107,18 @@ class Results:
         return [replace(self, label=label, cells=cells) for label, cells in parts.items()]
 
 
+def model_of(more: Mapping[str, Any], dataset: str) -> str:
+    """Return the fingerprint of the model whose scores on a data set a file holds, "" if the file does not tell.
+
+    Args:
+        more: The keys of the file besides its cells: `fingerprint` of one model, or `fingerprints` by data set.
+        dataset: The data set.
+    """
+    by_set = more.get("fingerprints")
+    found = by_set.get(dataset) if isinstance(by_set, Mapping) else more.get("fingerprint")
+    return found if isinstance(found, str) else ""
+
+
 def set_of(dataset: str) -> str:
     """Return the set that a data set counts for in an average: its forum's set for CQADupStack, else itself.
 

@@ -83,6 +83,7 @@ class MethodResults:
         seeds: Its cells of several seeds by column and size, where `cells` has their means.
         gold: The gold scores of sets of pairs, by set, where the cosines of its pairs are kept.
         origins: The file of each cell; of several seeds, that of the first.
+        models: The fingerprints of the models of several seeds by column and size, "" where unknown.
     """
 
     label: str
@@ -92,6 +93,7 @@ class MethodResults:
     seeds: dict[tuple[Column, Size | None], list[Cell]] = field(default_factory=dict)
     gold: dict[str, dict[str, float]] = field(default_factory=dict)
     origins: dict[tuple[Column, Size | None], str] = field(default_factory=dict)
+    models: dict[tuple[Column, Size | None], list[str]] = field(default_factory=dict)
 
     def add_pairs(self, cells: Iterable[Cell]) -> list[Cell]:
         """Add the scores of two layers at one dim, where a column has several of a dim, and return their cells."""

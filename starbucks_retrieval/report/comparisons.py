@@ -5,44 +5,29 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from starbucks_retrieval.metrics import significance
-from starbucks_retrieval.metrics.equivalence import (
-    CorrelationDifference,
-    Difference,
-    MeanDifference,
-    adjust_equivalence,
-    mean_difference,
+from starbucks_retrieval.metrics.equivalence import adjust_equivalence
+from starbucks_retrieval.metrics.score_tests import (
+    FISHER,
+    INDEPENDENT_SEEDS,
+    TESTS,
+    CorrelationTest,
+    ScoreTest,
+    SeedScore,
+    compare_scores,
+    is_correlation,
 )
-from starbucks_retrieval.metrics.results import Cell
 from starbucks_retrieval.report.columns import Column, MethodResults, ReportSizes, group_columns, measure_name
 from starbucks_retrieval.report.tables import ALPHA, Block, CellComparison, Heading, Table, TableCell, TableRow
 from starbucks_retrieval.sizes import Size
 
 Family = Literal["size", "table"]
-CorrelationTest = Literal["fisher", "williams"]
 CORRECTIONS = {"none": "no correction", "holm": "Holm's correction", "bonferroni": "Bonferroni's correction"}
-PAIRED, FISHER, WILLIAMS, SEEDS = "paired t-test", "Fisher's z", "Williams' test", "t-test over seeds"
-_TESTS = {
-    PAIRED: "two-tailed paired t-test over queries",
-    FISHER: "Fisher's z for independent correlations, two-tailed, as published",
-    WILLIAMS: "Williams' test for dependent correlations, two-tailed",
-    SEEDS: "two-tailed paired t-test over the correlations of several seeds",
-}
-_CORRELATIONS = ("spearman", "pearson")
 Tests = dict[tuple[Column, Size | None], dict[str, CellComparison]]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """A test before corrections: its name and p-value, the difference with its limits, and the p of Williams' test."""
-
-    test: str
-    p: float
-    difference: Difference
-    williams: float | None = None
 
 
 class SignificanceMarks:
@@ -89,7 +74,7 @@ class SignificanceMarks:
         Returns:
             (column, size) → label of a method → comparison.
         """
-        found: dict[tuple[Column, Size | None], dict[str, _Outcome]] = {}
+        found: dict[tuple[Column, Size | None], dict[str, ScoreTest]] = {}
         for size in sizes:
             for column in columns:
                 found[column, size] = dict(self._outcomes(methods, column, size))
@@ -105,7 +90,7 @@ class SignificanceMarks:
                 )
             for number, (key, label, one) in enumerate(members):
                 interval = one.difference.interval()
-                shown = one.difference.value, one.p, adjusted[number], one.test
+                shown = one.difference.value, one.p, adjusted[number], one.name
                 equal = equals[number] if equals else None
                 known = interval if all(map(math.isfinite, interval)) else None
                 tests[key][label] = CellComparison(*shown, known, equal, one.williams)
@@ -113,7 +98,7 @@ class SignificanceMarks:
 
     def _outcomes(
         self, methods: Sequence[MethodResults], column: Column, size: Size | None
-    ) -> Iterable[tuple[str, _Outcome]]:
+    ) -> Iterable[tuple[str, ScoreTest]]:
         if self.baseline is None or self.baseline.cell(column, size) is None:
             return
         for method in methods:
@@ -123,9 +108,8 @@ class SignificanceMarks:
             if isinstance(outcome, str):
                 self.untested[outcome] += 1
                 continue
-            self.tests[outcome.test] += 1
-            if isinstance(outcome.difference, MeanDifference):
-                self.seeds = max(self.seeds, outcome.difference.seeds)
+            self.tests[outcome.name] += 1
+            self.seeds = max(self.seeds, outcome.seeds)
             yield method.label, outcome
 
     def notes(self) -> list[str]:
@@ -134,13 +118,13 @@ class SignificanceMarks:
             return ["No baseline was named (--baseline), so nothing was tested for significance."]
         notes = []
         if self.tests:
-            made = [f"{text} ({self.tests[name]} comparisons)" for name, text in _TESTS.items() if self.tests[name]]
+            made = [f"{text} ({self.tests[name]} comparisons)" for name, text in TESTS.items() if self.tests[name]]
             over = {
                 "size": " over the methods compared on one data set at one size.",
                 "table": f" over all {sum(self.tests.values())} comparisons of the table.",
             }[self.family]
             notes.append(
-                f"* differs from {self.baseline.label} (p < {ALPHA}): {' and '.join(made)}; {CORRECTIONS[self.correction]}"
+                f"* differs from {self.baseline.label} (p < {ALPHA}, two-tailed): {' and '.join(made)}; {CORRECTIONS[self.correction]}"
                 + (over if self.correction != "none" else ".")
             )
             if self.margin is not None:
@@ -152,10 +136,10 @@ class SignificanceMarks:
                 notes.append(
                     f"Figures are means over up to {self.seeds} seeds; tests and intervals cover other queries and other seeds."
                 )
-            if self.tests[FISHER]:
+            if self.tests[FISHER] or self.tests[INDEPENDENT_SEEDS]:
                 notes.append(
-                    "Fisher's z takes two correlations for independent, although both methods scored the same pairs: "
-                    "it finds fewer differences than a test for dependent correlations would."
+                    "Both methods scored the same pairs, so a test that takes their correlations for independent finds fewer "
+                    "differences than one for dependent correlations would, which needs all pairs (sts --keep_pairs true)."
                 )
         for reason, count in self.untested.items():
             notes.append(f"Not tested, and so without a mark: {count} comparisons, because {reason}.")
@@ -164,48 +148,19 @@ class SignificanceMarks:
 
 def _test(
     method: MethodResults, baseline: MethodResults, column: Column, size: Size | None, correlation: CorrelationTest
-) -> _Outcome | str:
+) -> ScoreTest | str:
     """Return the test, or why it cannot be made."""
-    ours, theirs = method.runs(column, size), baseline.runs(column, size)
-    if len(ours) != len(theirs):
-        return f"one method has {len(ours)} seeds and the other {len(theirs)}"
-    if column.measure.lower() in _CORRELATIONS:
-        if len(ours) > 1:
-            spread = mean_difference([cell.value for cell in ours], [cell.value for cell in theirs])
-            outcome = _Outcome(SEEDS, spread.p_value, replace(spread, seeds=len(ours)))
-        else:
-            outcome = _correlations(ours[0], theirs[0], method.gold.get(column.dataset), correlation)
-    else:
-        ours_values, theirs_values = ([cell.values for cell in cells] for cells in (ours, theirs))
-        if not all(ours_values) or not all(theirs_values):
-            return "a figure comes without those of single queries"
-        if len({frozenset(values or ()) for values in (*ours_values, *theirs_values)}) > 1:
-            return "the two methods were scored on different queries"
-        spread = mean_difference(ours_values, theirs_values)  # type: ignore[arg-type]
-        outcome = _Outcome(PAIRED, spread.p_value, spread)
-    return "there are too few queries or pairs" if math.isnan(outcome.p) else outcome
-
-
-def _correlations(ours: Cell, theirs: Cell, gold: dict[str, float] | None, correlation: CorrelationTest) -> _Outcome:
-    """Test two correlations; with the cosines of all pairs, of both methods, by Williams' test too."""
-    p = significance.fisher_z(ours.value, ours.count, theirs.value, theirs.count)[1]
-    difference = CorrelationDifference(ours.value, theirs.value, min(ours.count, theirs.count))
-    if (
-        not gold
-        or not ours.values
-        or not theirs.values
-        or not ours.values.keys() == theirs.values.keys() == gold.keys()
-    ):
-        return _Outcome(FISHER, p, difference)
-    from scipy.stats import pearsonr, spearmanr
-
-    scores, first, second = ([values[name] for name in gold] for values in (gold, ours.values, theirs.values))
-    pearson = ours.measure.lower() == "pearson"
-    williams = significance.compare_correlations(scores, first, second, pearson=pearson).p_value
-    between = (pearsonr if pearson else spearmanr)(first, second).statistic
-    difference = replace(difference, between=float(between))
-    chosen = (WILLIAMS, williams) if correlation == "williams" else (FISHER, p)
-    return _Outcome(*chosen, difference, williams)
+    runs = [one.runs(column, size) for one in (method, baseline)]
+    ids = {frozenset(cell.values) for cells in runs for cell in cells if cell.values}
+    if len(ids) > 1:
+        return "the two methods were scored on different queries"
+    gold = method.gold.get(column.dataset, {}) if is_correlation(column.measure) else {}
+    mine, other = (
+        [SeedScore.of(cell, model) for cell, model in zip(cells, one.models.get((column, size), [""] * len(cells)))]
+        for cells, one in zip(runs, (method, baseline))
+    )
+    known = np.array([gold[name] for name in sorted(gold)]) if frozenset(gold) in ids else None
+    return compare_scores(column.measure, mine, other, known, correlation)
 
 
 def differences_table(
@@ -239,7 +194,8 @@ def differences_table(
     headings = tuple(Heading(column.dataset, measure_name(column.measure)) for column in columns)
     notes = [
         f"Differences from {marker.baseline.label} with 95 % confidence intervals, not corrected for their number: Student's t "
-        "for means over queries; for correlations Zou's (2007), of dependent ones where both methods keep their pairs.",
+        "for means over queries and for several seeds; for correlations of one seed Zou's (2007), of dependent ones where both "
+        "methods keep their pairs.",
         *marker.notes(),
     ]
     return Table("differences", f"Differences from {marker.baseline.label}", "size", headings, tuple(blocks), notes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import file_digest
-from starbucks_retrieval.metrics.results import Cell, Results, read_results
+from starbucks_retrieval.metrics.results import Cell, Results, model_of, read_results
 from starbucks_retrieval.report.columns import (
     Column,
     MethodResults,
@@ -116,7 +116,10 @@ def read_inputs(
             left_out += sum(id(cell) not in kept for cell in part.cells)
             method.gold |= part.more.get("gold") or {}
             for cell in shown:
-                (add_seed if seeds else add_cell)(method, cell, path)
+                if seeds:
+                    add_seed(method, cell, path, model_of(part.more, cell.dataset))
+                else:
+                    add_cell(method, cell, path)
             notes += [note for note in _layer_notes(part.label, shown) if note not in notes]
             sizes = {cell.size for cell in shown if cell.size is not None}
             if part.layout == "list":

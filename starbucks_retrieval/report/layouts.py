@@ -18,6 +18,7 @@ from starbucks_retrieval.report.columns import (
 )
 from starbucks_retrieval.report.comparisons import SignificanceMarks
 from starbucks_retrieval.report.inputs import ReportInputs
+from starbucks_retrieval.report.merging import are_same
 from starbucks_retrieval.report.published import NO_PUBLISHED, Published
 from starbucks_retrieval.report.tables import (
     DASH,
@@ -140,7 +141,7 @@ def _spreads(method: MethodResults, size: Size | None) -> dict[Column, str]:
     """Return the means over seeds with their standard deviations, as text, of the columns that have several."""
     shown = {}
     for (column, known), cells in method.seeds.items():
-        if known == size and len(cells) > 1:
+        if known == size and len(cells) > 1 and not are_same(cells):
             values = [cell.value for cell in cells]
             shown[column] = f"{statistics.fmean(values):.{DIGITS}f} ± {statistics.stdev(values):.{DIGITS}f}"
     return shown

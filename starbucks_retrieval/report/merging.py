@@ -47,13 +47,14 @@ def add_cell(method: MethodResults, cell: Cell, path: str) -> None:
         method.cells[key], method.origins[key] = cell, path
 
 
-def add_seed(method: MethodResults, cell: Cell, path: str) -> None:
+def add_seed(method: MethodResults, cell: Cell, path: str, model: str = "") -> None:
     """Add the cell of one seed to a method.
 
     Args:
         method: The method.
         cell: The cell.
         path: Its file.
+        model: The fingerprint of its model, "" if unknown.
 
     Raises:
         UserError: The cells of two seeds are over different numbers of queries.
@@ -67,8 +68,14 @@ def add_seed(method: MethodResults, cell: Cell, path: str) -> None:
             "score all seeds with the same judgements",
         )
     known.append(cell)
+    method.models.setdefault(key, []).append(model)
     method.origins.setdefault(key, path)
     method.cells[key] = cell
+
+
+def are_same(cells: Sequence[Cell]) -> bool:
+    """Return whether the cells of all seeds are one run: that of a method without training."""
+    return all(cell == cells[0] for cell in cells)
 
 
 def average_seeds(method: MethodResults) -> list[str]:
@@ -88,6 +95,8 @@ def average_seeds(method: MethodResults) -> list[str]:
     if not counts or counts == [1]:
         return []
     shown = " or ".join(map(str, counts))
+    if all(map(are_same, method.seeds.values())):
+        return [f"{method.label}: one run, the same for all {shown} seeds."]
     return [f"{method.label}: means over {shown} seeds, ± their standard deviation."]
 
 

@@ -104,18 +104,13 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
         with atomic_writer(folder / file) as out:
             out.write(text.encode())
     rows = [row for row in plan.table.rows if row.name in scores]
+    runs = max((count for row in scores.values() for count in row.seeds.values()), default=1)
     inputs = []
     for number, row in enumerate(rows):
-        label = row.label or row.name
-        write_row(folder / "rows" / f"{number}.json", label, scores[row.name])
-        inputs.append(str(folder / "rows" / f"{number}.json"))
+        inputs += write_row(folder / "rows", number, row.label or row.name, scores[row.name], 1 if row.train else runs)
     if inputs:
         baseline = next((row.label or row.name for row in rows if row.name == plan.table.baseline), None)
         notes = [f"Measured at this scale: {plan.scale.about}.", *map(str, verdicts)]
-        if any(row.spread for row in scores.values()):
-            notes.append(
-                "Tests on this page are over queries alone, of the means over seeds; those of the verdicts are over queries and seeds."
-            )
         sizes = None if plan.table.sizes == "grid" else str(plan.sizes)
         measured = {measure for row in scores.values() for _, measure, _, _ in row.cells}
         page = ReportArguments(
@@ -123,6 +118,8 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
             str(folder / "page"),
             sizes=sizes,
             baseline=baseline,
+            correlation_test="williams",  # as the table
+            seeds=runs > 1,
             measures=sorted(measured.intersection(measure for _, measure in columns)),  # not all that the jobs measure
             title=plan.table.title,
             note=notes,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from starbucks_retrieval.metrics.equivalence import Difference, adjust_equivalence, mean_difference, verdict
+from starbucks_retrieval.metrics.equivalence import Difference, adjust_equivalence, verdict
+from starbucks_retrieval.metrics.score_tests import ScoreTest, SeedScore, compare_scores
 from starbucks_retrieval.metrics.significance import adjust
-from starbucks_retrieval.reproduce.comparisons import Pair, make_pair, seed_values
+from starbucks_retrieval.reproduce.comparisons import Pair, make_pair
 from starbucks_retrieval.reproduce.plan import Plan
-from starbucks_retrieval.reproduce.results import Key, RowScores, SeedScore
+from starbucks_retrieval.reproduce.results import Key, RowScores
 from starbucks_retrieval.reproduce.scaling import rescale
 from starbucks_retrieval.reproduce.schema import Claim
 from starbucks_retrieval.sizes import Size
@@ -107,19 +108,19 @@ def _judge(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Seq
 
 def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
     by_set: dict[str, list[Pair]] = {}
-    tests: list[tuple[str, Difference]] = []
     for pair in found.pairs:
-        name = f"{pair.one.dataset} {pair.one.size if pair.is_correlation else pair.one.measure}"
-        if (difference := pair.difference) is not None:
-            by_set.setdefault(name, []).append(pair)
-            if pair.is_correlation:
-                tests.append((name, difference))
+        at = pair.one.size if pair.is_correlation else pair.one.measure
+        by_set.setdefault(f"{pair.one.dataset} {at}", []).append(pair)
+    tests: list[tuple[str, Difference]] = []
+    untested: list[str] = []
     for name, pairs in by_set.items():
-        if not pairs[0].is_correlation:
-            ours, theirs = _query_means([pair.ours for pair in pairs]), _query_means([pair.theirs for pair in pairs])
-            tests.append((name, mean_difference(ours, theirs)))
+        test = pairs[0].test if len(pairs) == 1 else _test_means(pairs)
+        if isinstance(test, str):
+            untested.append(f"{name} is not tested: {test}.")
+        else:
+            tests.append((name, test.difference))
     if not tests:
-        return Verdict(claim, NOT_TESTABLE, "The scores come without those of single queries.")
+        return Verdict(claim, NOT_TESTABLE, untested[0])
     adjusted = adjust_equivalence([test.equivalence(claim.margin) for _, test in tests], "holm")
     equal = sum(verdict(one) == "equivalent" for one in adjusted)
     shown = ", ".join(
@@ -128,14 +129,25 @@ def _judge_equivalence(claim: Claim, found: _Differences) -> Verdict:
     )
     told = (
         f"{claim.row} less {claim.than}, with 95 % intervals: {shown}; {equal} of {len(tests)} are within ±{claim.margin:g} "
-        "(two one-sided tests, Holm's correction)."
+        + " ".join(["(two one-sided tests, Holm's correction).", *untested])
     )
     return Verdict(claim, CONFIRMED if equal == len(tests) else NOT_CONFIRMED, told)
 
 
-def _query_means(sides: Sequence[Sequence[SeedScore]]) -> list[np.ndarray]:
-    """Return the mean of each query's values over the sizes, for each seed."""
-    return [np.mean(values, axis=0) for values in zip(*map(seed_values, sides))]
+def _test_means(pairs: Sequence[Pair]) -> ScoreTest | str:
+    """Test the means over the sizes of the values of queries."""
+    ours, theirs = _mean_scores([pair.ours for pair in pairs]), _mean_scores([pair.theirs for pair in pairs])
+    return compare_scores(pairs[0].one.measure, ours, theirs)
+
+
+def _mean_scores(sizes: Sequence[Sequence[SeedScore]]) -> list[SeedScore]:
+    """Return the mean over the sizes of the score of each seed, and of the values of its queries."""
+    means = []
+    for scores in zip(*sizes):
+        values = [score.values for score in scores if score.values is not None]
+        mean = np.mean(values, axis=0) if len(values) == len(scores) else None
+        means.append(replace(scores[0], value=float(np.mean([score.value for score in scores])), values=mean))
+    return means
 
 
 def _judge_gain(claim: Claim, plan: Plan, scores: Mapping[str, RowScores], shown: Sequence[tuple[str, str]]) -> Verdict:
@@ -179,6 +191,9 @@ def _differences(
     pairs = [pair for pair in pairs if math.isfinite(pair.one.value) and math.isfinite(pair.other.value)]
     if not pairs:
         return f"{claim.row} and {claim.than} have no score in common at {_name({'sets': sets, 'sizes': sizes})}."
+    reasons = [pair.test for pair in pairs if isinstance(pair.test, str)]
+    if len(reasons) == len(pairs):
+        return f"{claim.row} less {claim.than} cannot be tested: {reasons[0]}."
     return _Differences(pairs, adjust([pair.p_value for pair in pairs], "holm"))
 
 

@@ -8,33 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.results import Cell, Results, read_results, write_results
+from starbucks_retrieval.metrics.results import Cell, Results, model_of, read_results, write_results
+from starbucks_retrieval.metrics.score_tests import SeedScore
 from starbucks_retrieval.reproduce.plan import Measured, Plan
 from starbucks_retrieval.reproduce.run import is_done
 from starbucks_retrieval.sizes import Size
 
 Key = tuple[str, str, Size, Size | None]  # set, measure, size, size of the passages if it differs
-
-
-@dataclass(frozen=True)
-class SeedScore:
-    """A score of one seed.
-
-    Attributes:
-        value: The score.
-        values: Those of its queries, or the cosines of its pairs, in the order of their ids; None without.
-    """
-
-    value: float
-    values: np.ndarray | None
-
-    @classmethod
-    def of(cls, cell: Cell) -> SeedScore:
-        """Return the score of a cell."""
-        return cls(cell.value, np.array([cell.values[key] for key in sorted(cell.values)]) if cell.values else None)
 
 
 @dataclass(frozen=True)
@@ -48,6 +29,7 @@ class RowScores:
         seeds: How many seeds each set has.
         costs: Entries of the result files about the costs of sizes, of the first seed.
         by_seed: The scores of each seed.
+        gold: The gold scores of each set of pairs of sentences, by the ids of the pairs.
     """
 
     row: str
@@ -56,6 +38,7 @@ class RowScores:
     seeds: dict[str, int]
     costs: dict[str, Any] = field(default_factory=dict)
     by_seed: dict[Key, list[SeedScore]] = field(default_factory=dict)
+    gold: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[str, str], str]]:
@@ -80,21 +63,23 @@ def collect(plan: Plan, root: Path) -> tuple[dict[str, RowScores], dict[tuple[st
         if not seeds:
             continue
         scores = found.setdefault(one.row, RowScores(one.row, {}, {}, {}))
-        runs = [
-            {key: cell for job in jobs for key, cell in _cells(job.folder(root) / job.output, one).items()}
-            for jobs in seeds
-        ]
+        files = [[read_results(job.folder(root) / job.output) for job in jobs] for jobs in seeds]
+        runs = [{key: cell for file in each for key, cell in _cells(file, one).items()} for each in files]
+        models = [_model(each) for each in files]
+        gold = files[0][0].more.get("gold") or {}
+        if len(gold) == 1:
+            scores.gold[one.set] = next(iter(gold.values()))
         for key in runs[0]:
             cells = [run[key] for run in runs if key in run]
             scores.cells[key] = _mean(cells, f"row {one.row!r} on {one.set}")
-            scores.by_seed[key] = [SeedScore.of(cell) for cell in cells]
+            scores.by_seed[key] = [SeedScore.of(run[key], model) for run, model in zip(runs, models) if key in run]
             if len(cells) > 1:
                 values = [cell.value for cell in cells]
                 middle = math.fsum(values) / len(values)
                 scores.spread[key] = math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
         scores.seeds[one.set] = len(seeds)
-        if len(seeds[0]) == 1:
-            more = read_results(seeds[0][0].folder(root) / seeds[0][0].output).more
+        if len(files[0]) == 1:
+            more = files[0][0].more
             scores.costs.update({key: value for key, value in more.items() if key.startswith("cost")})
     check_queries([*found.values()])
     return found, missing
@@ -114,25 +99,57 @@ def check_queries(rows: Sequence[RowScores]) -> None:
                 )
 
 
-def write_row(path: Path, label: str, scores: RowScores) -> None:
-    """Write the scores of a row as a result file, which `report` and `choose` read.
+def write_row(folder: Path, number: int, label: str, scores: RowScores, runs: int) -> list[str]:
+    """Write the means of a row as a result file, and those of each seed if there are several.
 
     Args:
-        path: The file.
+        folder: The folder of the files.
+        number: The position of the row, which names them.
         label: What tables call the row.
         scores: The scores; seeds and costs are written too.
+        runs: Number of runs that other rows have; those of a row with one seed are all the same if it is not trained.
+
+    Returns:
+        The files of the seeds, for `report`: that of the means if there is one seed.
     """
-    write_results(path, Results("grid", label, [*scores.cells.values()], {"seeds": scores.seeds} | scores.costs))
+    path = folder / f"{number}.json"
+    more = {"seeds": scores.seeds, "gold": scores.gold} | scores.costs
+    write_results(path, Results("grid", label, [*scores.cells.values()], more))
+    seeds = max(scores.seeds.values(), default=1)
+    if seeds == 1:
+        return [str(path)] * runs
+    found = []
+    for seed in range(seeds):
+        ours = {key: by_seed[seed] for key, by_seed in scores.by_seed.items() if seed < len(by_seed)}
+        cells = [_cell_of_seed(scores.cells[key], score) for key, score in ours.items()]
+        models = {key[0]: score.model for key, score in ours.items() if score.model}
+        more = {"fingerprints": models, "gold": scores.gold} | (scores.costs if seed == 0 else {})
+        path = folder / f"{number}-seed{seed + 1}.json"
+        write_results(path, Results("grid", label, cells, more))
+        found.append(str(path))
+    return found
 
 
-def _cells(path: Path, one: Measured) -> dict[Key, Cell]:
+def _cell_of_seed(mean: Cell, score: SeedScore) -> Cell:
+    values = None
+    if mean.values and score.values is not None:
+        values = dict(zip(sorted(mean.values), score.values.tolist(), strict=True))
+    return replace(mean, value=score.value, values=values)
+
+
+def _cells(results: Results, one: Measured) -> dict[Key, Cell]:
     """Return the cells of a result file under the name of their set; of several data sets, their mean."""
     found: dict[Key, list[Cell]] = {}
-    for cell in read_results(path).cells:
+    for cell in results.cells:
         if cell.size is not None:
             key = (one.set, cell.measure, cell.size, cell.passage_size)
             found.setdefault(key, []).append(replace(cell, dataset=one.set, label=None))
     return {key: cells[0] if len(cells) == 1 else _mean_of_sets(cells) for key, cells in found.items()}
+
+
+def _model(files: Sequence[Results]) -> str:
+    """Return the fingerprint of the model of a seed, "" if it is unknown or every size has its own model."""
+    return model_of(files[0].more, "") if len(files) == 1 else ""
 
 
 def _mean_of_sets(cells: Sequence[Cell]) -> Cell:

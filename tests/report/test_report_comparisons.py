@@ -8,12 +8,13 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
+from scipy.stats import pearsonr, spearmanr, ttest_1samp, ttest_rel
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.metrics.equivalence import CorrelationDifference
+from starbucks_retrieval.metrics.equivalence import CorrelationDifference, correlation_difference, mean_difference
 from starbucks_retrieval.metrics.results import Cell
+from starbucks_retrieval.metrics.seeds import correlation_values
 from starbucks_retrieval.metrics.significance import compare_correlations
 from starbucks_retrieval.provenance import training_settings
 from starbucks_retrieval.report.__main__ import main
@@ -105,23 +106,81 @@ def test_files_of_one_label_are_seeds_if_so_named(write):
     assert any("up to 3 seeds" in note for note in differences.notes)
     with pytest.raises(UserError, match="base: web"):
         tables(made)
-    unequal, _ = tables(made[:-1], seeds=True)
-    assert any("one method has 2 seeds and the other 3" in note for note in unequal.notes)
+    expected = mean_difference([values["new", 0], values["new", 1]], [values["base", seed] for seed in range(3)])
+    assert of(tables(made[:-1], seeds=True)[0], "new").comparison.interval == pytest.approx(expected.interval())
+    unequal, _ = tables(made[:-2], seeds=True)
+    assert any("one method has 1 seeds and the other 3" in note for note in unequal.notes)
     short = write("short.json", [cell(BASE[:20])], "new")
     with pytest.raises(UserError, match=r"over 30 in .* but over 20"):
         tables([*made, short], seeds=True)
 
 
-def test_correlations_over_seeds_are_tested_over_seeds(write):
+def test_a_method_without_training_is_named_once_for_each_seed(write):
+    rng = np.random.default_rng(4)
+    runs = [BASE + rng.normal(0.05, 0.02) + rng.normal(0, 0.02, 30) for _ in range(3)]
+    made = [write(f"new{i}.json", [cell(one)], "new") for i, one in enumerate(runs)]
+    by_size, _ = tables([*made, *[write("base.json", [cell(BASE)], "base")] * 3], seeds=True)
+    expected = mean_difference(runs, [BASE] * 3)
+    assert of(by_size, "new").comparison.interval == pytest.approx(expected.interval())
+    assert of(by_size, "base").text == f"{BASE.mean():.4f}"
+    notes = read_inputs([*made, *[str(made[0].replace("new0", "base"))] * 3], seeds=True).notes
+    assert any("base: one run, the same for all 3 seeds" in note for note in notes)
+
+
+@pytest.mark.parametrize("measured_on", ["the same models", "others", "models of each set"])
+def test_seeds_are_paired_where_the_models_are_the_same(write, measured_on):
+    rng = np.random.default_rng(5)
+    models = [BASE + rng.normal(0, 0.05) for _ in range(3)]
+    runs = {name: [model + rng.normal(0, 0.01, 30) for model in models] for name in ("base", "new")}
+    made = []
+    for name, values in runs.items():
+        for i, one in enumerate(values):
+            mark = f"{i}:{'' if measured_on != 'others' else name}"
+            more = {"fingerprints": {"web": mark}} if measured_on == "models of each set" else {"fingerprint": mark}
+            made.append(write(f"{name}{i}.json", [cell(one)], name, **more))
+    interval = of(tables(made, seeds=True)[0], "new").comparison.interval
+    paired, nested = (mean_difference(runs["new"], runs["base"], same).interval() for same in (True, False))
+    assert paired[1] - paired[0] < (nested[1] - nested[0]) / 2
+    assert interval == pytest.approx(nested if measured_on == "others" else paired)
+
+
+@pytest.mark.parametrize("measure", ["spearman", "pearson"])
+def test_correlations_are_tested_over_pairs_and_seeds(write, measure):
+    rng = np.random.default_rng(6)
+    gold = rng.integers(0, 6, 60).astype(float)
+    correlate = {"spearman": spearmanr, "pearson": pearsonr}[measure]
+    ids = [str(i) for i in range(60)]
+    cosines = {name: [gold + rng.normal(0, noise, 60) for _ in range(3)] for name, noise in (("base", 2), ("new", 1))}
+    made = []
+    for name, runs in cosines.items():
+        for i, one in enumerate(runs):
+            value = float(correlate(gold, one).statistic)
+            scored = Cell("STS-B", measure, SIZE, value, 60, values=dict(zip(ids, one.tolist())))
+            known = {"STS-B": dict(zip(ids, gold.tolist()))}
+            made.append(write(f"{name}{i}.json", [scored], name, "sts", gold=known))
+    comparison = of(tables(made, seeds=True)[0], "new").comparison
+    ours, theirs = (
+        [correlation_values(gold, one, pearson=measure == "pearson") for one in cosines[name]]
+        for name in ("new", "base")
+    )
+    expected = mean_difference(ours, theirs)
+    assert (comparison.p, *comparison.interval) == pytest.approx((expected.p_value, *expected.interval()))
+    assert comparison.test == "t-test over pairs and seeds"
+
+
+def test_correlations_over_seeds_without_their_pairs_are_taken_for_independent(write):
     figures = {"base": (0.7, 0.72, 0.71), "new": (0.8, 0.83, 0.82)}
     made = [
         write(f"{name}{i}.json", [Cell("STS-B", "spearman", SIZE, value, 1000)], name, "sts")
         for name, values in figures.items()
         for i, value in enumerate(values)
     ]
-    comparison = of(tables(made, seeds=True)[0], "new").comparison
-    assert comparison.p == pytest.approx(ttest_rel(figures["new"], figures["base"]).pvalue)
-    assert comparison.test == "t-test over seeds"
+    by_size = tables(made, seeds=True)[0]
+    comparison = of(by_size, "new").comparison
+    expected = correlation_difference(figures["new"], figures["base"], 1000)
+    assert (comparison.p, *comparison.interval) == pytest.approx((expected.p_value, *expected.interval()))
+    assert comparison.test == "t-test over independent pairs and seeds"
+    assert any("needs all pairs (sts --keep_pairs true)" in note for note in by_size.notes)
 
 
 def test_williams_stands_beside_fisher_where_pairs_are_kept(write):

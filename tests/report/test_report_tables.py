@@ -60,10 +60,11 @@ def test_every_size_as_latex(two_methods):
         r" & old & 0.7000 & \textbf{0.5000} & -- & -- \\",
         r"\bottomrule",
         r"\end{tabular}",
-        r"\par\smallskip\parbox{\linewidth}{\footnotesize * differs from old (p \textless{} 0.05): two-tailed paired "
-        r"t-test over queries (2 comparisons) and Fisher's z for independent correlations, two-tailed, as published "
-        r"(2 comparisons); no correction. Fisher's z takes two correlations for independent, although both methods "
-        r"scored the same pairs: it finds fewer differences than a test for dependent correlations would. Not tested, "
+        r"\par\smallskip\parbox{\linewidth}{\footnotesize * differs from old (p \textless{} 0.05, two-tailed): "
+        r"paired t-test over queries (2 comparisons) and Fisher's z, which takes correlations for independent "
+        r"(2 comparisons); no correction. Both methods scored the same pairs, so a test that takes their correlations "
+        r"for independent finds fewer differences than one for dependent correlations would, which needs all pairs "
+        r"(sts --keep\_pairs true). Not tested, "
         r"and so without a mark: 1 comparisons, because a figure comes without those of single queries. "
         r"Averages are not tested: a test needs a count of queries or pairs, which an average lacks. -- was not measured. An average over data sets in which a "
         r"figure is missing is missing too.}",
