@@ -280,6 +280,25 @@ def test_the_tokens_of_a_local_set_are_counted(tmp_path, monkeypatch, tiny_bert)
     assert tokens("short", model_name_or_path=str(tmp_path)) == pytest.approx(50)  # no model there
 
 
+@pytest.mark.parametrize("flags", [{"stage": "sts"}, {"stage": "grid", "task": "sts"}])
+def test_the_tokens_of_sentences_are_counted(tmp_path, monkeypatch, tiny_bert, flags):
+    lines = ["sentence1\tsentence2\tscore", *(f"w1 w2 w3\tw1 w2 w3 w4 w5\t{i}" for i in range(9))]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
+    monkeypatch.setattr(estimate, "_speed", lambda jobs, scale, half: 1e9)
+    table = read_table(write(tmp_path, TABLE))
+    scale = dataclasses.replace(read_scale("cpu", table, tmp_path / "t.yaml"), tokens=50)
+
+    def tokens(name, **more):
+        given = {"model_name_or_path": str(tiny_bert), "data": [str(tmp_path / name)], "layers": "1", "dims": "16"}
+        job = Job(flags["stage"], given | flags | more)
+        (found,) = estimate.estimate([job], scale, tmp_path).jobs
+        return (found.hours * 3600 - 8) * 1e9 / (5000 * 2 * 12 * scale.full.dim**2)
+
+    assert tokens("pairs.tsv") == pytest.approx(6)  # of sentences, with [CLS] and [SEP]
+    assert tokens("pairs.tsv", max_length=5) == pytest.approx(5)
+    assert tokens("none") == pytest.approx(24)  # a hub name: short texts
+
+
 def test_a_job_that_computes_no_embeddings_takes_its_start(tmp_path, monkeypatch):
     table = read_table(write(tmp_path, TABLE))
     scale = read_scale("cpu", table, tmp_path / "t.yaml")
