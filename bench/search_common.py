@@ -10,7 +10,7 @@ first. Speed and memory do not depend on these choices; recall and overlap do: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from starbucks_retrieval.search.engines import (
     choose_engine,
     make_candidate_generator,
 )
-from starbucks_retrieval.search.engines.exact import import_faiss
+from starbucks_retrieval.search.engines.exact import BLAS_THRESHOLD, import_faiss
 from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import EmbeddingStore, StoreSpec, StoreWriter, size_folder
 
@@ -193,6 +193,17 @@ def plain_search(index: Any, queries: np.ndarray, depth: int, batch_size: int = 
     """Rows and scores [queries, depth], `batch_size` queries at a time, as the published search asks for them."""
     found = [index.search(queries[start : start + batch_size], depth) for start in range(0, len(queries), batch_size)]
     return np.concatenate([rows for _, rows in found]), np.concatenate([scores for scores, _ in found])
+
+
+def as_faiss_is_set(search: Callable[[], Results]) -> Results:
+    """Search with the threshold for matrix products that FAISS has when it is imported."""
+    settings = import_faiss().cvar
+    ours = settings.distance_compute_blas_threshold
+    settings.distance_compute_blas_threshold = BLAS_THRESHOLD
+    try:
+        return search()
+    finally:
+        settings.distance_compute_blas_threshold = ours
 
 
 def generator(name: str, queries: int, store: EmbeddingStore) -> CandidateGenerator:

@@ -15,7 +15,8 @@ from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MemoryPlan, plan_memory
 from starbucks_retrieval.search.engines.exact import check_queries, exact_search
-from starbucks_retrieval.search.engines.torch import TopRows, float32_products, tensor_blocks
+from starbucks_retrieval.search.engines.top_rows import TopRows
+from starbucks_retrieval.search.engines.torch import float32_products, tensor_blocks
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.store import EmbeddingStore

@@ -5,7 +5,7 @@ import pytest
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, plan_memory
 from starbucks_retrieval.search.engines import exact as exact_module
 
 
@@ -210,3 +210,12 @@ def test_faiss_multiplies_small_batches_unless_its_user_chose_when(monkeypatch, 
         assert exact_module.import_faiss().cvar.distance_compute_blas_threshold == after
     finally:
         faiss.cvar.distance_compute_blas_threshold = at_first
+
+
+@pytest.mark.parametrize(
+    ("queries", "dim", "depth", "rows"),
+    [(1, 64, 10, 2**16), (16, 64, 10, 2**16), (17, 64, 10, 2**18), (100, 64, 100_000, 412_628), (100, 4, 10, 500_000)],
+)
+def test_blocks_of_faiss_stay_small(queries, dim, depth, rows):
+    """Whatever the memory limit; but not so small that lists are merged more often than filled."""
+    assert plan_memory(2 * 10**9, -1, depth, 500_000, dim).block_for(queries, dim) == rows

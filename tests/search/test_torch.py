@@ -6,6 +6,7 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, plan_memory
 from starbucks_retrieval.search.engines import exact as exact_module
+from starbucks_retrieval.search.engines import top_rows as lists_module
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator
 from starbucks_retrieval.search.stores import SlicedStore
@@ -185,10 +186,10 @@ def test_lists_are_those_of_a_sort_of_all_scores(dtype, width, monkeypatch):
     """Also when few scores of a block enter, so that only the greatest of 16 are compared with the list."""
     scores = torch.from_numpy(np.random.default_rng(0).permutation(5 * 40 * width).reshape(5, -1).astype(np.float32))
     scores = (scores - 5000).to(dtype)
-    kept = engine_module.TopRows(5, 3, torch.device("cpu"))
+    kept = lists_module.TopRows(5, 3, torch.device("cpu"))
     compared = []
-    real = engine_module._nonzero
-    monkeypatch.setattr(engine_module, "_nonzero", lambda mask: compared.append(mask.shape) or real(mask))
+    real = lists_module._nonzero
+    monkeypatch.setattr(lists_module, "_nonzero", lambda mask: compared.append(mask.shape) or real(mask))
     for start in range(0, scores.shape[1], width):
         kept.add(start, scores[:, start : start + width].contiguous())
     best, rows = kept.finish()
@@ -196,3 +197,41 @@ def test_lists_are_those_of_a_sort_of_all_scores(dtype, width, monkeypatch):
     assert np.array_equal(best, expected.numpy())
     assert np.array_equal(scores.float().numpy()[np.arange(5)[:, None], rows], best)
     assert ((5, 4) in compared) == (width == 64)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("misleading", [False, True])
+def test_a_sample_tells_which_scores_to_skip(open_written, monkeypatch, dtype, misleading):
+    """Where the sampled passages are the best of all, too few others exceed its scores: these queries are scanned again."""
+    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    rng = np.random.default_rng(8)
+    vectors = rng.uniform(0.1, 1, (6000, 24)).astype(np.float32)
+    if misleading:
+        runs = {"fp32": 5, "bf16": 3}[dtype]  # of a sample for so many candidates
+        starts = np.linspace(0, 6000 - 32, runs).astype(np.int64)
+        vectors[(starts[:, None] + np.arange(32)).ravel()] += 9
+    ids, queries = [f"d{number}" for number in rng.permutation(6000)], rng.uniform(0.1, 1, (20, 24)).astype(np.float32)
+    store = open_written(ids, vectors, name=f"{dtype}-{misleading}")
+    expected = as_bytes(exact_search(queries, store, 100))
+    floors, scans = [], []
+    real_floor, real_blocks = engine_module._sampled_floor, engine_module.tensor_blocks
+    monkeypatch.setattr(engine_module, "_sampled_floor", lambda *args: floors.append(real_floor(*args)) or floors[-1])
+    monkeypatch.setattr(engine_module, "tensor_blocks", lambda *args: scans.append(args) or real_blocks(*args))
+    assert as_bytes(exact_search(queries, store, 100, generator=torch_generator("cpu", dtype))) == expected
+    assert floors[0].shape == (20, 1)
+    assert len(scans) == (2 if misleading else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_do_not_depend_on_how_much_is_read_at_once(open_written, dtype):
+    ids, vectors, _ = corpus("random")
+    store = open_written(ids, vectors, store_dtype="float16", shard_size=700)
+    cpu = torch.device("cpu")
+    for read in (0, 64, 256, 4096):
+        found = [
+            (start, block.clone()) for start, block, _ in engine_module.tensor_blocks(store, 64, cpu, dtype, "", read)
+        ]
+        assert [start for start, _ in found] == list(range(0, 1500, 64))
+        assert torch.equal(
+            torch.cat([block for _, block in found]), torch.from_numpy(store.vectors(np.arange(1500))).to(dtype)
+        )

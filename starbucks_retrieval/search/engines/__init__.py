@@ -35,7 +35,7 @@ ENGINES: Registry[type[CandidateEngine] | type[RetrieverEngine]] = Registry(
 
 MAX_MEMORY = 2 * 10**9  # bytes
 FEW = 16  # queries
-_SMALL_BLOCK = 2**24  # numbers of a block for fewer queries
+_CACHED, _CACHED_FEW = 2**24, 2**22  # numbers of a block, for many and for few queries
 _MANY_PRODUCTS = 1e10  # multiplications that take FAISS longer than importing torch takes
 _MANY_ONCE_IMPORTED = 5e8  # that take FAISS longer than torch
 
@@ -62,8 +62,8 @@ class MemoryPlan:
     rescanned: int
 
     def block_for(self, queries: int, dim: int) -> int:
-        """Return `block`, or less for few queries: touching a large buffer would take longer than the products."""
-        return self.block if queries >= FEW else min(self.block, max(4 * self.candidates, _SMALL_BLOCK // dim))
+        """Return `block`, or fewer: filling a large buffer costs more than merging the lists of smaller blocks."""
+        return min(self.block, max(4 * self.candidates, (_CACHED_FEW if queries <= FEW else _CACHED) // dim))
 
 
 def plan_memory(memory: int, batch_size: int, depth: int, count: int, dim: int) -> MemoryPlan:

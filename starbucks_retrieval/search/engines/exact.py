@@ -26,7 +26,7 @@ from starbucks_retrieval.store import EmbeddingStore
 # FAISS multiplies matrices for batches of queries of at least so many numbers (queries x dim) and scans the passages once
 # for each query of smaller ones. Its 1.15 sets the number for tens of threads; facebookresearch/faiss#5109 measured
 # products to be faster from 800 numbers a thread on.
-_BLAS_THRESHOLD, _BLAS_THRESHOLD_PER_THREAD = 128_000, 800
+BLAS_THRESHOLD, _BLAS_THRESHOLD_PER_THREAD = 128_000, 800
 
 
 def import_faiss() -> Any:
@@ -41,9 +41,9 @@ def import_faiss() -> Any:
             "search needs FAISS, which is not installed",
             "pip install faiss-cpu (or faiss-gpu on a CUDA machine; never both)",
         ) from None
-    if faiss.cvar.distance_compute_blas_threshold == _BLAS_THRESHOLD:
+    if faiss.cvar.distance_compute_blas_threshold == BLAS_THRESHOLD:
         threshold = _BLAS_THRESHOLD_PER_THREAD * faiss.omp_get_max_threads()
-        faiss.cvar.distance_compute_blas_threshold = min(_BLAS_THRESHOLD, threshold)
+        faiss.cvar.distance_compute_blas_threshold = min(BLAS_THRESHOLD, threshold)
     return faiss
 
 

@@ -12,21 +12,25 @@ from torch import Tensor
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import (
+    FEW,
     CandidateEngine,
     CandidateGenerator,
     EngineOptions,
     MemoryPlan,
     blocks_with_progress,
 )
+from starbucks_retrieval.search.engines.top_rows import STRIPES, TopRows
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.dtypes import to_float32
 
 _ROUNDING = 2.0**-8  # of bfloat16: rounding errs by no more than this share
 _LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
 _LONG_VECTOR = 512  # dimensions
 _BLOCK_ROWS = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
 _CACHED_SCORES = 2**19  # of a product on a CPU: they stay in its cache until they are compared
-_STRIPES = 16  # scores whose greatest is compared first
+_READ = 2**22  # numbers to read at once: each time, shards are opened and mapped
+_EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
 
 
 class TorchEngine(CandidateEngine):
@@ -60,22 +64,53 @@ class TorchCandidateGenerator:
         bf16 = self.bf16 and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
         dim = store.spec.size.dim
         left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
-        rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 4 // (12 * dim + 16 * len(queries))))
+        rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 3 // (12 * dim + 16 * len(queries))))
         if self.device.type == "cpu":
-            rows = min(rows, max(512, _CACHED_SCORES // len(queries) // _STRIPES * _STRIPES))
-        kept = TopRows(len(queries), plan.candidates, self.device)
-        product = _Product(left, min(rows, store.count))
+            rows = min(rows, max(512, _CACHED_SCORES // len(queries) // STRIPES * STRIPES))
+        rows, count = min(rows, store.count), plan.candidates
+        read = max(1, min(plan.block // 4, _READ // dim) // rows) * rows
+        product = _Product(left, rows)
         largest_move = 0.0  # no passage moved by more than this when it was rounded
-        with torch.inference_mode(), float32_products():
-            for start, block, moved in tensor_blocks(store, min(rows, store.count), self.device, left.dtype, label):
+
+        def scan(product: _Product, floor: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+            nonlocal largest_move
+            kept = TopRows(len(product.queries), count, self.device, floor)
+            for start, block, moved in tensor_blocks(store, rows, self.device, left.dtype, label, read):
                 kept.add(start, product(block))
                 largest_move = max(largest_move, moved)
-            scores, found = kept.finish()
+            return kept.finish()
+
+        with torch.inference_mode(), float32_products():
+            floor = _sampled_floor(left, store, plan) if self.device.type == "cpu" else None
+            scores, found = scan(product, floor)
+            short = np.flatnonzero(np.isneginf(scores[:, -1]))  # the sample promised too much
+            if len(short):
+                scores[short], found[short] = scan(_Product(left[short], rows), None)
         if not bf16:
             return _needed(scores, found, depth, single_error(queries, store.largest_norm), 0.0)
         moved_queries = np.sqrt(np.square(queries.astype(np.float64) - left.double().cpu().numpy()).sum(axis=1))
         error = _bf16_error(queries, moved_queries, largest_move, store.largest_norm)
         return _needed(scores, found, depth, error, product.share)
+
+
+def _sampled_floor(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> Tensor | None:
+    """Return scores that probably, not certainly, `plan.candidates` passages exceed: [queries, 1].
+
+    A sample of the store holds about `expected` of a query's candidates, give or take its root; four of these deviations
+    lower are the scores. None where the lists are so short that scoring a sample costs more than it saves.
+    """
+    sampled = min(_EXPECTED * store.count // plan.candidates, plan.block // 4, _SAMPLED) // _RUN * _RUN
+    expected = plan.candidates * sampled / store.count
+    rank = int(expected + 4 * expected**0.5 + 4)
+    if len(queries) < FEW or 16 * sampled > store.count or expected < _EXPECTED / 8 or 4 * rank > sampled:
+        return None
+    starts = np.linspace(0, store.count - _RUN, sampled // _RUN).astype(np.int64)
+    vectors = to_float32(store.vectors((starts[:, None] + np.arange(_RUN)).ravel()))
+    sample = torch.from_numpy(vectors).to(queries.dtype)
+    scores = (part @ sample.T for part in queries.split(max(1, _CACHED_SCORES // sampled)))
+    ranked = [np.partition(part.float().numpy(), -rank, axis=1)[:, -rank] for part in scores]
+    floor = torch.from_numpy(np.concatenate(ranked)).to(queries.dtype).unsqueeze(1)
+    return torch.nextafter(floor, torch.full_like(floor, -torch.inf)).float()  # equal scores pass
 
 
 class _Product:
@@ -95,84 +130,6 @@ class _Product:
         if self.wide:
             return torch.mm(self.queries, vectors.T, out_dtype=torch.float32, out=out)
         return torch.mm(self.queries, vectors.T, out=out)
-
-
-class TopRows:
-    """Keeps the best `count` scores of each query, with their rows, while blocks of scores are added.
-
-    Args:
-        queries: Number of queries.
-        count: Rows to keep per query.
-        device: Where the lists are kept.
-    """
-
-    def __init__(self, queries: int, count: int, device: torch.device) -> None:
-        self.count = count
-        self.filled = 0  # columns in use; the lists hold twice `count` and what one block may add
-        self.scores = torch.empty((queries, 3 * count), dtype=torch.float32, device=device)
-        self.rows = torch.empty((queries, 3 * count), dtype=torch.int64, device=device)
-        self.floor: Tensor | None = None  # [queries, 1]: once `count` rows are kept, lower scores are skipped
-
-    def add(self, start: int, scores: Tensor) -> None:
-        """Add scores [queries, rows] of the consecutive rows from `start`."""
-        if self.floor is None:
-            self._take_best(start, scores)
-            return
-        few = start > _STRIPES**2 * self.count  # about `count` of every `start` scores enter
-        query, row = _above(scores, self.floor.to(scores.dtype), few)  # of this dtype: the cast is exact
-        per_query = torch.bincount(query, minlength=len(scores))
-        most = int(per_query.max())
-        if most > self.count:
-            self._take_best(start, scores)
-        elif most:
-            column = torch.arange(len(query), device=query.device) - (torch.cumsum(per_query, 0) - per_query)[query]
-            values = torch.full((len(scores), most), -torch.inf, device=scores.device)
-            rows = torch.zeros((len(scores), most), dtype=torch.int64, device=scores.device)
-            values[query, column] = scores[query, row].float()
-            rows[query, column] = row + start
-            self._append(values, rows)
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores, descending, and rows: both [queries, count]."""
-        scores, order = self.scores[:, : self.filled].topk(min(self.count, self.filled), dim=1)
-        return scores.cpu().numpy(), self.rows.gather(1, order).cpu().numpy()
-
-    def _take_best(self, start: int, scores: Tensor) -> None:
-        values, rows = scores.topk(min(self.count, scores.shape[1]), dim=1, sorted=False)
-        self._append(values.float(), rows + start)
-
-    def _append(self, scores: Tensor, rows: Tensor) -> None:
-        added = slice(self.filled, self.filled + scores.shape[1])
-        self.scores[:, added], self.rows[:, added] = scores, rows
-        self.filled = added.stop
-        if self.filled >= (self.count if self.floor is None else 2 * self.count):
-            best, order = self.scores[:, : self.filled].topk(self.count, dim=1, sorted=False)
-            self.scores[:, : self.count], self.rows[:, : self.count] = best, self.rows.gather(1, order)
-            self.filled, self.floor = self.count, best.min(dim=1, keepdim=True).values
-
-
-def _above(scores: Tensor, floor: Tensor, few: bool) -> tuple[Tensor, Tensor]:
-    """Return the queries and rows of the scores [queries, rows] above `floor` [queries, 1], ordered by query.
-
-    At 32 dimensions, comparing all scores takes torch longer than computing them. If `few` pass, the greatest of every
-    `_STRIPES` scores is compared first, then those under it: a sixth of the time.
-    """
-    if scores.device.type != "cpu":
-        return (scores > floor).nonzero(as_tuple=True)
-    width, remainder = divmod(scores.shape[1], _STRIPES)
-    if few and not remainder:
-        stripes = scores.view(len(scores), _STRIPES, width)
-        query, column = _nonzero((stripes.amax(1) > floor).numpy())
-        hit, stripe = _nonzero((stripes[query, :, column] > floor[query]).numpy())
-        return query[hit], stripe * width + column[hit]
-    if scores.dtype == torch.bfloat16:  # which NumPy lacks
-        return _nonzero((scores > floor).numpy())
-    return _nonzero(scores.numpy() > floor.numpy())
-
-
-def _nonzero(mask: np.ndarray) -> tuple[Tensor, Tensor]:
-    found = torch.from_numpy(np.flatnonzero(mask))  # ten times as fast as torch where few are set
-    return found // mask.shape[1], found % mask.shape[1]
 
 
 def _needed(
@@ -229,7 +186,7 @@ TensorBlock = tuple[int, Tensor, float]
 
 
 def tensor_blocks(
-    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str
+    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str, read: int = 0
 ) -> Iterator[TensorBlock]:
     """Iterate over all vectors of a store, in order.
 
@@ -239,6 +196,7 @@ def tensor_blocks(
         device: Where the tensors are needed.
         dtype: float32 or bfloat16.
         label: Shown with the progress; empty for none.
+        read: Vectors to read from the store at once, on a CPU: a multiple of `rows`; 0: `rows`.
 
     Returns:
         An iterator over (first row, tensor [rows, dim], distance): no vector is farther than `distance` from the stored
@@ -252,18 +210,19 @@ def tensor_blocks(
     # torch converts in a tenth of the time that NumPy takes, but refuses read-only memory, such as a mapped file.
     copy = torch.from_numpy(np.empty((chunk, dim), store.block_dtype))
     single, vectors = torch.empty(chunk, dim), torch.empty(rows, dim, dtype=dtype)
-    for start, block in blocks_with_progress(store, rows, store.block_dtype, label):
-        distance = 0.0
-        for low in range(0, len(block), chunk):
-            part = block[low : low + chunk]
-            stored, before, near = copy[: len(part)], single[: len(part)], vectors[low : low + len(part)]
-            stored.numpy()[:] = part
-            if dtype == torch.float32:
-                near.copy_(stored)
-            else:
-                before.copy_(stored)
-                distance = max(distance, _round(before, near))
-        yield start, vectors[: len(block)], distance
+    for first, many in blocks_with_progress(store, read or rows, store.block_dtype, label):
+        for start in range(0, len(many), rows):
+            block, distance = many[start : start + rows], 0.0
+            for low in range(0, len(block), chunk):
+                part = block[low : low + chunk]
+                stored, before, near = copy[: len(part)], single[: len(part)], vectors[low : low + len(part)]
+                stored.numpy()[:] = part
+                if dtype == torch.float32:
+                    near.copy_(stored)
+                else:
+                    before.copy_(stored)
+                    distance = max(distance, _round(before, near))
+            yield first + start, vectors[: len(block)], distance
 
 
 def _on_gpu(
