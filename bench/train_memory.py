@@ -22,6 +22,7 @@ import torch
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
+from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.train.module import Chunks, TrainingModule
 
 
@@ -30,7 +31,7 @@ def main() -> None:
     flags.add_argument("--queries", type=int, default=4, help="queries of a step at 1x")
     flags.add_argument("--group", type=int, default=8, help="passages of a query")
     flags.add_argument("--factors", type=int, nargs="+", default=[1, 2, 4], help="batches, in multiples of --queries")
-    flags.add_argument("--max_tokens_per_chunk", type=int, default=1024, help="padded tokens of a chunk")
+    flags.add_argument("--max_tokens_per_chunk", type=int, default=1024, help="tokens of a chunk")
     flags.add_argument("--mmap_threshold", type=int, default=131072, help="bytes from which a block is one by itself")
     flags.add_argument("--layers", type=int, default=12, help="layers of the model")
     flags.add_argument("--width", type=int, default=768, help="width of the model")
@@ -56,6 +57,7 @@ class Step:
 
     def __init__(self, folder: str, settings: Any, factor: int) -> None:
         self.encoder = NestedEncoder.from_pretrained(folder, device="cpu").train()
+        unpadded.enable(self.encoder.backbone)  # as in training
         self.max_tokens = settings.max_tokens_per_chunk
         self.optimizer = torch.optim.AdamW(self.encoder.parameters(), lr=0.0)
         count = settings.queries * factor

@@ -1,7 +1,7 @@
 """Claim: one SRL training step takes less time and less memory than the published computation.
 
 A step is the forward pass, the loss over all sizes, the backward pass and AdamW. Ours: the training module, texts
-sorted by length into chunks. Rival: queries and passages each padded to a multiple of 16, all hidden states stacked,
+laid end to end without padding. Rival: queries and passages each padded to a multiple of 16, all hidden states stacked,
 one product tensor [layers, queries, passages, hidden]. Both start from the same weights and must give one loss.
 """
 
@@ -21,7 +21,7 @@ import torch
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
-from starbucks_retrieval.models.attention import use_plain_attention
+from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.train import TrainArguments
 from starbucks_retrieval.train.module import Chunks, TrainingModule
@@ -121,8 +121,8 @@ class Contenders:
         """The loss of batch `number` as `mode` (ours or rival) computes it."""
         batch = self.batches[number]
         self.encoder.backbone.set_attn_implementation("sdpa")
-        if mode == "ours" and self.dtype == "bf16":  # as in training
-            use_plain_attention(self.encoder)
+        if mode == "ours":  # as in training
+            unpadded.enable(self.encoder.backbone)
         with common.autocast(self.dtype):
             if mode == "ours":
                 return self.module(**batch.ours)["loss"]

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 
-def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None = None) -> list[np.ndarray]:
+def token_batches(
+    lengths: Sequence[int], max_tokens: int, max_rows: int | None = None, padded: bool = True
+) -> list[np.ndarray]:
     """Group rows of similar length into batches, longest first.
 
     The batches depend on the lengths alone: the same texts always share the same batches, so a resumed job repeats an
@@ -17,8 +19,9 @@ def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None 
 
     Args:
         lengths: Tokens of each row.
-        max_tokens: The largest rows x longest row of a batch; a longer row gets a batch of its own.
+        max_tokens: The most tokens of a batch; a longer row gets a batch of its own.
         max_rows: The most rows of a batch.
+        padded: A batch has rows x longest row tokens; otherwise, the sum of its lengths.
 
     Returns:
         The positions of the rows of each batch, int64.
@@ -26,14 +29,18 @@ def token_batches(lengths: Sequence[int], max_tokens: int, max_rows: int | None 
     Example:
         >>> [batch.tolist() for batch in token_batches([2, 9, 3, 8], max_tokens=18)]
         [[1, 3], [2, 0]]
+        >>> [batch.tolist() for batch in token_batches([2, 9, 3, 8], max_tokens=20, padded=False)]
+        [[1, 3, 2], [0]]
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    ends = np.asarray(lengths, dtype=np.int64)[order].cumsum()
     batches = []
     start = 0
     while start < len(order):
         longest = max(1, lengths[order[start]])
-        rows = max(1, max_tokens // longest)
-        stop = start + min(rows, max_rows or rows)
+        before = ends[start] - lengths[order[start]]
+        rows = max_tokens // longest if padded else int(np.searchsorted(ends, before + max_tokens, "right")) - start
+        stop = start + min(max(1, rows), max_rows or len(order))
         batches.append(order[start:stop])
         start = stop
     return batches

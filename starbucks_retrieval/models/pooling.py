@@ -203,6 +203,8 @@ class PooledBackbone(nn.Module):
         mask = self.pooling_mask(packing.padded(packing.ids.unsqueeze(-1)).squeeze(-1), packing.mask)
 
         def pooled(hidden: Tensor) -> Tensor:
+            if self.config.pooling == "cls":  # no other token is needed
+                return self._pool(hidden[0, packing.bounds[:-1]].unsqueeze(1), mask)
             return self._pool(packing.padded(hidden), mask)
 
         with unpadded.attend_within(packing):

@@ -1,4 +1,4 @@
-"""Attention over texts laid end to end, without padding; on GPUs with torch's variable-length kernel."""
+"""Attention over texts laid end to end, without padding: in encoding on GPUs, and in training on CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from starbucks_retrieval.errors import UserError
 
@@ -123,6 +122,15 @@ def enable(backbone: Any) -> None:
     backbone.set_attn_implementation(_REGISTERED)
 
 
+def is_supported(backbone: Any) -> bool:
+    """Return whether a backbone is one of transformers' own that `enable` can change, with torch's usual attention."""
+    return (
+        backbone.config.model_type in FAMILIES
+        and backbone.config._attn_implementation == "sdpa"
+        and type(backbone).__module__.startswith("transformers.")
+    )
+
+
 def is_enabled(backbone: Any) -> bool:
     """Return whether `enable` was called on a backbone."""
     return backbone.config._attn_implementation == _REGISTERED
@@ -151,6 +159,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    dropout: float = 0.0,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     **keywords: Any,
@@ -161,15 +170,15 @@ def _attention(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **keywords
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **keywords
         )
     causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", False))
     left = -1 if sliding_window is None else sliding_window - 1
     window = (left, 0 if causal else left)
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))  # [tokens, heads, width]
-    half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
-    attend = _with_kernel if half else _text_by_text
-    return attend(q, k, v, packing, window, scaling)[None], None
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _with_kernel(q, k, v, packing, window, scaling)[None], None
+    return _by_length(q, k, v, packing, window, scaling, dropout)[None], None
 
 
 @functools.cache
@@ -203,19 +212,37 @@ def _with_kernel(
     )
 
 
-def _text_by_text(
-    query: Tensor, key: Tensor, value: Tensor, packing: Packing, window: tuple[int, int], scale: float | None
+def _by_length(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    window: tuple[int, int],
+    scale: float | None,
+    dropout: float,
 ) -> Tensor:
-    """Attend text by text where the kernel does not run: slow, for tests and other devices."""
-    out = torch.empty_like(query)
-    bounds = packing.bounds.tolist()
-    for start, stop in itertools.pairwise(bounds):
-        q, k, v = (states[start:stop].transpose(0, 1) for states in (query, key, value))
-        positions = torch.arange(stop - start, device=query.device)
-        distance = positions[None] - positions[:, None]  # of a key from a query
-        left, right = (stop if side < 0 else side for side in window)
-        visible = (distance >= -left) & (distance <= right)
-        grouped = query.shape[1] != key.shape[1]
-        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=grouped)
-        out[start:stop] = attended.transpose(0, 1)
-    return out
+    """Attend where torch's kernel does not run. Neighbouring texts of the same length are a batch: sort texts by length."""
+    from starbucks_retrieval.models.attention import attend  # imports transformers
+
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+    runs = [(length, len(list(run))) for length, run in itertools.groupby(packing.bounds.diff().tolist())]
+    parts = [length * texts for length, texts in runs]
+    out = []
+    for (length, texts), *states in zip(runs, *(states.split(parts) for states in (query, key, value))):
+        q, k, v = (part.unflatten(0, (texts, length)).transpose(1, 2) for part in states)
+        out.append(attend(q, k, v, _bias(q, window), dropout, scale).transpose(1, 2).flatten(0, 1))
+    return torch.cat(out)
+
+
+def _bias(query: Tensor, window: tuple[int, int]) -> Tensor | None:
+    """Return 0 where a token [..., tokens, width] sees a token of its text, else -inf; None if it sees all."""
+    length = query.shape[-2]
+    left, right = (length if side < 0 else side for side in window)
+    if min(left, right) >= length - 1:
+        return None
+    positions = torch.arange(length, device=query.device)
+    distance = positions[None] - positions[:, None]  # of a key from a query
+    hidden = (distance < -left) | (distance > right)
+    return query.new_zeros(1, 1, length, length).masked_fill(hidden, float("-inf"))

@@ -147,7 +147,8 @@ class TrainArguments(MixtureArguments, TextArguments, ProjectArguments):
         rare=True,
     )
     max_tokens_per_chunk: int | None = flag(
-        None, "padded tokens per encoder call, texts sorted by length (default: 1024; on a GPU 16384)"
+        None,
+        "tokens per encoder call, texts sorted by length (default: 16384 on a GPU; on a CPU 4096, or 1024 with --grad_cache or padding)",
     )
     grad_cache: bool = flag(False, "keep the activations of one chunk only, so that any batch size fits into memory")
     gc_q_chunk_size: int | None = flag(None, "with --grad_cache: queries per chunk at most", rare=True)

@@ -191,6 +191,7 @@ def training_module(
         teacher: Another teacher and its map, if the run has one.
         guide: The guide of false negatives, if the run has one.
     """
+    from starbucks_retrieval.models import unpadded
     from starbucks_retrieval.train.distil import DistilModule
     from starbucks_retrieval.train.module import Chunks, TrainingModule
 
@@ -208,6 +209,10 @@ def training_module(
         # Layers are compiled one by one; hooks, chunks of many lengths and the loss are not compiled.
         encoder.compile_layers()
         settings.torch_compile = False
+    elif settings.device.type == "cpu" and not settings.gradient_checkpointing:
+        for model in (encoder, anchor):
+            if model is not None and unpadded.is_supported(model.backbone):
+                unpadded.enable(model.backbone)
     return module
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from starbucks_retrieval.losses.base import Objective
 from starbucks_retrieval.losses.batch import Batch, Loss, outside_group
-from starbucks_retrieval.models import NestedEncoder
+from starbucks_retrieval.models import NestedEncoder, unpadded
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
@@ -30,7 +30,8 @@ class Chunks:
     """The chunks in which the encoder processes the texts of a step.
 
     Attributes:
-        max_tokens: Padded tokens per chunk; None means 1024 on a CPU and 16384 on a GPU.
+        max_tokens: Tokens per chunk, with padding where there is any; None means 16384 on a GPU. On a CPU it means 4096
+            without padding and without the cache, else 1024.
         query_rows: Queries per chunk at most.
         passage_rows: Passages per chunk at most.
         cached: Keep no activations of a chunk; the backward pass runs it again with the same dropout (GradCache,
@@ -41,6 +42,12 @@ class Chunks:
     query_rows: int | None = None
     passage_rows: int | None = None
     cached: bool = False
+
+    def budget(self, device_type: str, padded: bool) -> int:
+        """Return the tokens of a chunk on a device ("cpu" or "cuda"), whose texts are padded or not."""
+        # In small chunks, queries are not padded to the length of passages. A GPU needs larger ones.
+        default = 16384 if device_type != "cpu" else 1024 if padded or self.cached else 4096
+        return self.max_tokens or default
 
 
 class TrainingModule(GradientCheckpointing):
@@ -228,22 +235,23 @@ class TrainingModule(GradientCheckpointing):
         Returns:
             {layer: [texts, hidden]}, in the order of the texts.
         """
-        pad_id = encoder.tokenizer.pad_token_id or 0
-        # In small chunks, queries are not padded to the length of passages. A GPU needs larger ones.
-        budget = self.chunks.max_tokens or (16384 if device.type != "cpu" else 1024)
-        chunks = token_batches([len(row) for row in rows], budget, max_rows)
-        outputs = [self._chunk(encoder, pad([rows[i] for i in chunk], pad_id, device), layers) for chunk in chunks]
+        padded = not (unpadded.is_enabled(encoder.backbone) and device.type == "cpu" and not self.recomputing)
+        chunks = token_batches([len(row) for row in rows], self.chunks.budget(device.type, padded), max_rows, padded)
+        outputs = [self._chunk(encoder, [rows[i] for i in chunk], layers, padded) for chunk in chunks]
         order = torch.from_numpy(np.argsort(np.concatenate(chunks))).to(device)  # undoes the sorting
         return {layer: _to_float32(torch.cat([output[layer] for output in outputs]))[order] for layer in layers}
 
-    def _chunk(self, encoder: NestedEncoder, padded: dict[str, Tensor], layers: tuple[int, ...]) -> PooledLayers:
+    def _chunk(
+        self, encoder: NestedEncoder, rows: list[list[int]], layers: tuple[int, ...], padded: bool
+    ) -> PooledLayers:
         # Not __call__: ZeRO 3's hooks cannot read its outputs, and the parameters belong to inner modules.
-        run = encoder.forward
+        run: Any = encoder.forward if padded else encoder.forward_unpadded
+        inputs = pad(rows, encoder.tokenizer.pad_token_id or 0, encoder.device) if padded else {"rows": rows}
         if not (self.chunks.cached and torch.is_grad_enabled()):
-            return run(**padded, layers=layers)
+            return run(**inputs, layers=layers)
         # GradCache is gradient checkpointing of a whole chunk: only its pooled outputs are kept, and it runs again when
         # their gradient is known. `checkpoint` restores autocast and the random state.
-        return checkpoint(run, **padded, layers=layers, use_reentrant=False)
+        return checkpoint(run, **inputs, layers=layers, use_reentrant=False)
 
     def _anchor_loss(self, rows: list[list[int]], queries: PooledLayers, passages: PooledLayers) -> Tensor | None:
         (anchor,) = self._anchor

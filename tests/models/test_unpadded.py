@@ -28,7 +28,7 @@ def encoder_of(folder, family, pooling):
 @pytest.mark.parametrize("family", slow_except(TYPICAL, unpadded.FAMILIES))
 def test_pooled_layers_equal_those_of_padded_batches(tmp_path, family):
     rng = np.random.default_rng(0)
-    rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 7, 30, 2)]
+    rows = [rng.integers(5, 100, length).tolist() for length in (1, 30, 30, 7, 30, 2)]
     for pooling in ["last"] if family in DECODERS else ["cls", "mean", "last"]:
         encoder = encoder_of(tmp_path / pooling, family, pooling)
         with torch.no_grad():
@@ -37,6 +37,20 @@ def test_pooled_layers_equal_those_of_padded_batches(tmp_path, family):
         assert list(found) == [1, 2, 4]
         for layer, pooled in expected.items():
             torch.testing.assert_close(found[layer], pooled, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_has_dropout_in_training_only(tmp_path):
+    save_model(tmp_path, "bert")
+    encoder = NestedEncoder.from_pretrained(tmp_path, attn_implementation=unpadded.NAME, device="cpu", dropout=0.5)
+    for part in encoder.modules():
+        if isinstance(part, torch.nn.Dropout) and part is not encoder.backbone.encoder.layer[0].attention.self.dropout:
+            part.p = 0.0
+    rows = [[5, 6, 7], [8, 9]]
+    with torch.no_grad():
+        for training in (True, False):
+            encoder.train(training)
+            first, second = (encoder.forward_unpadded(rows, [4])[4] for _ in range(2))
+            assert torch.equal(first, second) != training
 
 
 def test_no_text_sees_another(tmp_path):

@@ -1,4 +1,4 @@
-"""The unpadded and the cached step equal the padded one, and its parts are what the objective says."""
+"""The sorted, the unpadded and the cached step equal the padded one, and its parts are what the objective says."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starbucks_retrieval import NestedEncoder, Size, Sizes
 from starbucks_retrieval.losses import LOSSES
 from starbucks_retrieval.losses.batch import Batch
 from starbucks_retrieval.losses.srl import SRL, SRLOptions
+from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.batching import pad
 from starbucks_retrieval.train.examples import Collator, Example
 from starbucks_retrieval.train.module import Chunks, TrainingModule, excluded_passages
@@ -51,11 +52,19 @@ def gradients(module, batch):
     return output["loss"].detach(), found
 
 
+@pytest.mark.parametrize("end_to_end", [False, True])
 @pytest.mark.parametrize("max_tokens", [1, 60, 100_000])
-def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens):
+def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens, end_to_end):
     objective = srl(Sizes.parse("1:8,3:16,4:32"), temperature=0.5)
     rows = random_rows(4 + 8)
+    rows[3:6] = (row[:7] for row in rows[3:6])  # texts of one length
+    if end_to_end:
+        unpadded.enable(encoder.backbone)
+    computed = []
+    hook = encoder.backbone.encoder.layer[0].register_forward_hook(lambda *states: computed.append(states[2][..., 0]))
     loss, ours = gradients(TrainingModule(encoder, objective, Chunks(max_tokens)), flat(rows, 4))
+    hook.remove()
+    assert not end_to_end or sum(one.numel() for one in computed) == sum(map(len, rows))
     encoder.zero_grad()
     queries = encoder(**pad(rows[:4], 0), layers=(1, 3, 4))
     passages = encoder(**pad(rows[4:], 0), layers=(1, 3, 4))
@@ -76,6 +85,14 @@ def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens):
     ],
 )
 def test_the_gradient_cache_repeats_the_step_with_its_dropout(tiny_bert, method, variant):
+    check_the_cache(tiny_bert, method, variant)
+
+
+def test_the_gradient_cache_repeats_an_unpadded_step(tiny_bert):
+    check_the_cache(tiny_bert, "srl", "starbucks", end_to_end=True)
+
+
+def check_the_cache(tiny_bert, method, variant, end_to_end=False):
     options = LOSSES[method].variants[variant]
     if getattr(options, "pca", "exact") == "lowrank":  # takes random numbers of its own, which a cache does not move
         options = dataclasses.replace(options, pca="exact")
@@ -83,6 +100,8 @@ def test_the_gradient_cache_repeats_the_step_with_its_dropout(tiny_bert, method,
     sizes = Sizes([Size(4, 32)]) if single else Sizes.parse("1:8,2:16,4:32")
     objective = LOSSES[method].objective(sizes, Size(4, 32), options)
     encoder = NestedEncoder.from_pretrained(tiny_bert, dropout=0.2)
+    if end_to_end:
+        unpadded.enable(encoder.backbone)
     batch = flat(random_rows(4 + 8), 4)
     results = []
     for cached in (False, True):
@@ -165,7 +184,10 @@ def test_queries_run_no_layer_that_only_passages_need(encoder):
     assert sum(rows) == 8
 
 
-def test_checkpointing_changes_nothing(encoder):
+@pytest.mark.parametrize("end_to_end", [False, True])
+def test_checkpointing_changes_nothing(encoder, end_to_end):
+    if end_to_end:  # layers that are computed again would not know where a text ends
+        unpadded.enable(encoder.backbone)
     module = TrainingModule(encoder, srl(), Chunks(100))
     batch = flat(random_rows(6), 3)
     plain = torch.autograd.grad(module(**batch)["loss"], module.encoder.backbone.embeddings.word_embeddings.weight)

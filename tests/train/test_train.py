@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import save_model
 from safetensors.torch import load_file
 
 from starbucks_retrieval import NestedEncoder, Size
@@ -230,3 +231,18 @@ def test_trained_sizes_encode_without_the_layers_above(tiny_bert, dataset, tmp_p
     whole = NestedEncoder.from_pretrained(tmp_path / "m").encode(["w1 w2"])
     cut = NestedEncoder.from_pretrained(tmp_path / "m", layers=2).encode(["w1 w2"])
     assert np.array_equal(whole[Size(2, 8)], cut[Size(2, 8)])
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "used"),
+    [("bert", [], True), ("bert", ["--gradient_checkpointing"], False), ("mpnet", [], False)],
+)
+def test_no_padding_is_computed_on_a_cpu_where_it_can_be_left_out(dataset, tmp_path, monkeypatch, family, words, used):
+    passes, forward = [], NestedEncoder.forward_unpadded
+    monkeypatch.setattr(
+        NestedEncoder, "forward_unpadded", lambda *given, **named: passes.append(1) or forward(*given, **named)
+    )
+    save_model(tmp_path / "start", family)
+    train(tmp_path / "start", dataset, tmp_path / "m", "--max_steps", "1", "--save_strategy", "no", "--use_cpu", *words)
+    assert bool(passes) == used
+    assert "starbucks" not in (tmp_path / "m" / "config.json").read_text().lower()
