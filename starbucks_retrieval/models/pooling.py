@@ -200,7 +200,8 @@ class PooledBackbone(nn.Module):
         start = unpadded.first_position(self.backbone.config)
         packing = unpadded.Packing.pack(rows, start, self.device)
         inputs = {"input_ids": packing.ids, "position_ids": packing.positions}
-        mask = self.pooling_mask(packing.padded(packing.ids.unsqueeze(-1)).squeeze(-1), packing.mask)
+        padded_ids = packing.padded(packing.ids.unsqueeze(-1)).squeeze(-1)
+        mask = self.pooling_mask(padded_ids, packing.mask)
 
         def pooled(hidden: Tensor) -> Tensor:
             if self.config.pooling == "cls":  # no other token is needed
@@ -211,7 +212,7 @@ class PooledBackbone(nn.Module):
             return self._projected(
                 layers,
                 lambda needed: self._pooled_layers(inputs, pooled, needed),
-                lambda table: table.embed_rows(rows),
+                lambda table: table(padded_ids, packing.mask),  # tokens that do not count get no gradient
             )
 
     def _projected(

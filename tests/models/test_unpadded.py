@@ -39,6 +39,27 @@ def test_pooled_layers_equal_those_of_padded_batches(tmp_path, family):
             torch.testing.assert_close(found[layer], pooled, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", slow_except(("bert", "qwen3"), TYPICAL))
+def test_gradients_equal_those_of_padded_batches(tmp_path, family):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(5, 100, length).tolist() for length in (30, 30, 17, 5, 5, 5, 2)]
+    for pooling in ["last"] if family in DECODERS else ["cls", "mean"]:
+        encoder = encoder_of(tmp_path / pooling, family, pooling).double()
+
+        def gradients(pooled, encoder=encoder):
+            encoder.zero_grad()
+            sum(states.square().sum() for states in pooled.values()).backward()
+            return {name: weight.grad.clone() for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+        expected = gradients(encoder(**pad(rows, 0), layers=[1, 2, 4]))
+        found = gradients(encoder.forward_unpadded(rows, [1, 2, 4]))
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(
+                found[name], gradient, rtol=1e-9, atol=1e-9 * float(gradient.abs().max()) + 1e-12
+            )
+
+
 def test_attention_has_dropout_in_training_only(tmp_path):
     save_model(tmp_path, "bert")
     encoder = NestedEncoder.from_pretrained(tmp_path, attn_implementation=unpadded.NAME, device="cpu", dropout=0.5)

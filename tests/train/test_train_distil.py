@@ -10,7 +10,7 @@ from train.resuming import assert_resumes_to_the_same_bits
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.models import EncoderConfig
+from starbucks_retrieval.models import EncoderConfig, unpadded
 from starbucks_retrieval.models.projections import FILE
 from starbucks_retrieval.train import TrainArguments
 from starbucks_retrieval.train.__main__ import main
@@ -74,7 +74,10 @@ def test_the_loss_falls(run):
 
 
 @pytest.mark.parametrize("flags", ["--grad_cache", "--gradient_checkpointing true"])
-def test_cache_and_checkpointing_change_nothing(distilled, run, flags):
+def test_cache_and_checkpointing_change_nothing(distilled, run, flags, monkeypatch):
+    if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
+        monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
+        distilled = run("padded", STEPS)
     other = run("other", f"{STEPS} {flags}")
     for one, two in zip(history(distilled), history(other)):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)

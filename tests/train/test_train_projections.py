@@ -10,6 +10,7 @@ from train.resuming import assert_resumes_to_the_same_bits
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.models.projections import FILE, Projections
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.trainer import separate_group
@@ -82,7 +83,10 @@ def test_a_fit_is_the_same_in_every_run(fitted, run):
 @pytest.mark.parametrize(
     "flags", ["--grad_cache --gc_p_chunk_size 3", "--gradient_checkpointing true", "--max_tokens_per_chunk 30"]
 )
-def test_cache_checkpointing_and_chunks_change_nothing(fitted, run, flags):
+def test_cache_checkpointing_and_chunks_change_nothing(fitted, run, flags, monkeypatch):
+    if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
+        monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
+        fitted = run("padded", f"--projections fit {STEPS}")
     other = run("other", f"--projections fit {STEPS} {flags}")
     np.testing.assert_allclose(losses(other), losses(fitted), rtol=1e-4)
     first, second = maps(fitted), maps(other)

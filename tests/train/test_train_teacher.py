@@ -11,6 +11,7 @@ from train.resuming import assert_resumes_to_the_same_bits
 
 from starbucks_retrieval import NestedEncoder, Size
 from starbucks_retrieval.cli import run_command
+from starbucks_retrieval.models import unpadded
 from starbucks_retrieval.train.__main__ import main
 from starbucks_retrieval.train.distil import TeacherMap, fit_map
 from starbucks_retrieval.train.examples import Text
@@ -107,7 +108,10 @@ def test_stored_embeddings_teach_as_the_model_does(taught, run):
 
 
 @pytest.mark.parametrize("flags", ["--grad_cache", "--gradient_checkpointing true"])
-def test_cache_and_checkpointing_change_nothing(taught, run, flags):
+def test_cache_and_checkpointing_change_nothing(taught, run, flags, monkeypatch):
+    if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
+        monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
+        taught = run("padded", f"{STEPS} {MODEL}")
     for one, two in zip(history(taught), history(run("other", f"{STEPS} {MODEL} {flags}"))):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
