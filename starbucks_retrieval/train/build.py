@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,9 @@ def training_module(
         encoder.compile_layers()
         settings.torch_compile = False
     elif settings.device.type == "cpu" and not settings.gradient_checkpointing:
+        # Without padding most steps have new shapes, and oneDNN would keep a thousand kernels, more than a gigabyte. It reads
+        # this before its first product. With 64, steps of 128 texts took 14 % longer; with 256 no longer than without.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
         for model in (encoder, anchor):
             if model is not None and unpadded.is_supported(model.backbone):
                 unpadded.enable(model.backbone)
