@@ -222,9 +222,8 @@ def count_records(records: Records[Any]) -> RecordCount:
     path = Path(records.source)
     if not path.is_file():
         return RecordCount(None, False)
-    reader = find_reader(path)
-    for its_reader, count in ((arrow.rows, arrow.count_rows), (arrow.parquet_rows, arrow.count_parquet_rows)):
-        if reader is its_reader:
+    for reader, count in ((arrow.rows, arrow.count_rows), (arrow.parquet_rows, arrow.count_parquet_rows)):
+        if find_reader(path) is reader:
             return RecordCount(count(path), True)
     size, packed = path.stat().st_size, path.suffix == ".gz"
     if size <= (SMALL_FILE // 4 if packed else SMALL_FILE):
