@@ -164,9 +164,11 @@ def _seconds_per_token(plan: TrainPlan, mean_length: int) -> float:
     """Return the seconds that one token of a training step takes on this device."""
     import torch
 
+    from starbucks_retrieval.train.module import Chunks
+
     arguments, settings = plan.arguments, plan.settings
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
-    chunk = arguments.max_tokens_per_chunk or (16384 if settings.device.type == "cuda" else 1024)
+    chunk = Chunks(arguments.max_tokens_per_chunk).budget(settings.device.type, padded=True)
     layer = plan.model.layer_seconds(mean_length, chunk, str(settings.device), dtype)
     frozen = plan.objective.depth if plan.anchor_weight else 0 if plan.labelled else plan.model.num_layers
     seconds = layer * (plan.objective.depth * (1 + _BACKWARD + bool(arguments.grad_cache)) + frozen)
