@@ -86,20 +86,22 @@ class _Maker:
                     blocks.append(Block(f"layer {layer}, {place}", mark_best([one for pair in rows for one in pair])))
                 continue
             for row in self.rows:
-                found, title = by_row[row.name], f"{row.label or row.name}, {place}"
-                if layout == "differences":
-                    if row.name == baseline:
-                        continue
-                    title = f"{row.label or row.name} less {baseline}, {place}"
-                    found = {n: (_less(found[n][0], by_row[baseline][n][0]), []) for n in layers}
-                lines = [TableRow(f"layer {n}", tuple(found[n][0])) for n in layers]
-                blocks.append(Block(title, tuple(lines)))
+                label, values = row.label or row.name, {n: by_row[row.name][n][0] for n in layers}
+                if layout == "heat":
+                    blocks.append(_layer_block(f"{label}, {place}", values))
+                elif not self._has_model_of_baseline(row):
+                    less = {n: _less(values[n], by_row[baseline][n][0]) for n in layers}
+                    blocks.append(_layer_block(f"{label} less {baseline}, {place}", less))
                 deepest = _method(row, self.scores.get(row.name), layers[-1])  # of rows measured with `asymmetric`
-                if layout == "heat" and any(known == column for known, _ in deepest.cells):
+                if any(known == column for known, _ in deepest.cells):
                     values = {n: [TableCell(deepest.value(column, Size(n, dim))) for dim in dims] for n in layers}
-                    lines = [TableRow(f"layer {n}", tuple(cells)) for n, cells in values.items()]
-                    blocks.append(Block(f"{title}, passages of layer {layers[-1]}", tuple(lines)))
+                    blocks.append(_layer_block(f"{label}, {place}, passages of layer {layers[-1]}", values))
         return blocks
+
+    def _has_model_of_baseline(self, row: Row) -> bool:
+        """Return whether a row measures the baseline's model, so that the differences are zero."""
+        other = next(other for other in self.rows if other.name == self.plan.table.baseline)
+        return all(getattr(row, part) == getattr(other, part) for part in ("start", "pretrain", "fit", "train", "each"))
 
     def _layers(
         self, row: Row, column: Column, layers: Sequence[int], dims: Sequence[int]
@@ -199,6 +201,10 @@ def to_markdown(table: Table, verdicts: Sequence[object]) -> str:
     if verdicts:
         lines += ["", "### Claims", "", *(f"- {escape_markdown(str(verdict))}" for verdict in verdicts), ""]
     return "\n".join(lines)
+
+
+def _layer_block(title: str, values: Mapping[int, Sequence[TableCell]]) -> Block:
+    return Block(title, tuple(TableRow(f"layer {layer}", tuple(cells)) for layer, cells in values.items()))
 
 
 def _less(cells: Sequence[TableCell], others: Sequence[TableCell]) -> list[TableCell]:

@@ -442,6 +442,19 @@ def test_a_heat_map_shows_passages_of_the_last_layer_too(tmp_path):
     assert "bare, MS MARCO RR@10, passages of layer 6" not in shown
 
 
+def test_differences_leave_out_a_row_with_the_baselines_model(tmp_path):
+    path = tmp_path / "differences.yaml"
+    same = "  - {name: all pairs, measure: {asymmetric: true}}\n  - {name: later"
+    path.write_text(TABLE.replace("sizes: 2:32,12:768", "layout: differences").replace("  - {name: later", same))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    scores = {name: row(name, {"1:2": value}) for name, value in (("SRL", 0.75), ("bare", 0.5))}
+    scores["all pairs"] = row("all pairs", {"1:2": 0.26}, passages=6)
+    table = make_table(plan, "differences", scores, {})
+    shown = {block.title: block.rows[0].cells[0].value for block in table.blocks}
+    assert [*shown] == ["SRL less bare, MS MARCO RR@10", "all pairs, MS MARCO RR@10, passages of layer 6"]
+    assert [*shown.values()] == pytest.approx([0.25, 0.27])  # not the difference
+
+
 def test_a_claim_about_a_layer_that_the_backbone_lacks_is_not_judged_at_others(tmp_path):
     path = tmp_path / "claim.yaml"
     path.write_text(TABLE.replace("than: bare}", 'than: bare, sizes: ["2:32"], passage_layer: 11}'))
