@@ -230,8 +230,11 @@ class _Planner:
         flags = {"model_name_or_path": model, **self._located(flags)}
         if scaled:
             for name in SIZED:
-                if name in flags:
-                    flags[name] = flag_at_scale(name, str(flags[name]), self.table, self.scale)
+                if (value := _recipe(flags).get(name)) is None:
+                    continue
+                at_scale = flag_at_scale(name, str(value), self.table, self.scale)
+                if name in flags or at_scale != value:  # presets too name sizes of the paper's backbone
+                    flags[name] = at_scale
         local = [one for value in flags.values() for one in local_paths(value)]
         return Job(
             stage, {k: v for k, v in flags.items() if v is not None}, tuple((path, state_of(path)) for path in local)

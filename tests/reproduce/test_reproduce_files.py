@@ -62,6 +62,12 @@ def test_the_tables_of_the_package_can_be_planned_at_every_scale(name):
         assert len(ids) == len(set(ids))
         position = {one: number for number, one in enumerate(ids)}
         assert all(position[needed.id] < position[job.id] for job in plan.jobs() for needed in job.needs)
+        for job in (job for job in plan.jobs() if job.stage == "train"):
+            preset = PRESETS.get(job.flags.get("preset", ""), {})
+            dims = (preset | job.flags).get("train_dims", "1")
+            assert max(map(int, dims.split(","))) <= plan.scale.full.dim  # also those of a preset
+            if scale_name == "full" and "train_dims" in preset:
+                assert "train_dims" not in job.flags
 
 
 def test_the_table_in_the_documentation_can_be_planned(tmp_path):
