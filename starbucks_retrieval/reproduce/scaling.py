@@ -62,7 +62,9 @@ def flag_at_scale(name: str, text: str, table: Table, scale: Scale) -> str:
         found = [rescale(size, paper, full) for size in Sizes.parse(text)]
         return str(Sizes(dict.fromkeys(size for size in found if size is not None)))
     ours, theirs = (full.dim, paper.dim) if name == "train_dims" else (full.layer, paper.layer)
-    return ",".join(str(int(n) * ours // theirs) for n in text.split(",") if int(n) * ours % theirs == 0)
+    fitting = [int(n) * ours // theirs for n in text.split(",") if int(n) * ours % theirs == 0]
+    # The cosine of vectors of one dim is 1 or -1, and AnglE's loss halves vectors.
+    return ",".join(str(n) for n in fitting if n > 1 or name != "train_dims")
 
 
 def axis(scale: Scale, name: str) -> list[int]:
