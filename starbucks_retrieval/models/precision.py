@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from typing import Any, Literal
 
 import torch
@@ -14,11 +15,14 @@ from torch.overrides import TorchFunctionMode
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 
+log = logging.getLogger(__name__)
+
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 WeightsDtype = Literal["float32", "bfloat16", "float16"]
 _WEIGHTS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _MIN_SPEEDUP = 1.2  # auto takes bf16 on a measured CPU from this factor on
+_SLOW = 2.0  # times as long as in float32: bf16 gives a warning from this factor on
 
 
 def weights_dtype(name: WeightsDtype, dtype: str, device: torch.device) -> torch.dtype:
@@ -49,7 +53,8 @@ def autocast_dtype(name: str, device: torch.device, weights: torch.dtype | None 
 
     auto is bf16 where the hardware is fast in it: a GPU that supports it, a CPU with AMX tiles, and a CPU that has only
     the AVX-512 instructions for it if a short measurement says so. Of two such CPUs without AMX, one (AMD EPYC) encoded
-    twice as fast in bf16 and one (Intel Xeon) slower. Weights of 16 bits are computed in their own type.
+    twice as fast in bf16 and one (Intel Xeon) slower. Weights of 16 bits are computed in their own type. bf16 that was
+    asked for on a CPU that is slow in it gives a warning.
 
     Args:
         name: A value of `Precision`, or the name of computations with weights of 16 bits: see `dtype_name`.
@@ -69,12 +74,16 @@ def autocast_dtype(name: str, device: torch.device, weights: torch.dtype | None 
                 f"weights in {dtype_name(weights, weights)} are not computed in {name}",
                 "leave out --dtype, or --weights_dtype",
             )
+        if weights is torch.bfloat16:
+            warn_if_bf16_is_slow(device, "leave out --weights_dtype")
         return weights
     if name in _WEIGHTS:
         raise UserError(f"the embeddings were computed with weights in {name}", f"add --weights_dtype {name}")
     if name == "auto":
         fast = torch.cuda.is_bf16_supported(False) if device.type == "cuda" else _fast_on_this_cpu()
         return torch.bfloat16 if fast else None
+    if name == "bf16":
+        warn_if_bf16_is_slow(device, "take --dtype fp32")
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
@@ -95,6 +104,22 @@ def dtype_name(dtype: torch.dtype | None, weights: torch.dtype | None = None) ->
 
 
 @functools.cache
+def warn_if_bf16_is_slow(device: torch.device, remedy: str, backward: bool = False) -> None:
+    """Warn, once in a process, if a device is a CPU that computes bf16 more slowly than float32. It is computed all the same.
+
+    Args:
+        device: The device.
+        remedy: What to type for float32.
+        backward: Whether gradients are computed too, which can be much slower than the forward pass.
+    """
+    if device.type != "cpu" or torch.cpu.get_capabilities().get("amx_bf16"):
+        return
+    times = 1 / bf16_speedup(turns=1, backward=backward)
+    if times >= _SLOW:
+        log.warning("bf16 takes about %.0f times as long as fp32 on this processor\n  try: %s", times, remedy)
+
+
+@functools.cache
 def _fast_on_this_cpu() -> bool:
     capabilities = torch.cpu.get_capabilities()
     if capabilities.get("amx_bf16"):
@@ -102,28 +127,32 @@ def _fast_on_this_cpu() -> bool:
     return bool(capabilities.get("avx512_bf16")) and bf16_speedup() > _MIN_SPEEDUP
 
 
-def bf16_speedup(turns: int = 5) -> float:
-    """Measure how many times faster this CPU multiplies matrices in bf16 than in float32, by the best of some turns.
+def bf16_speedup(turns: int = 5, backward: bool = False) -> float:
+    """Measure how many times faster this CPU computes a linear layer in bf16 than in float32, by the best of some turns.
 
     Args:
-        turns: Multiplications in each type, after a first one that warms up.
+        turns: Computations in each type, after a first one that warms up.
+        backward: Whether to compute gradients too.
 
     Returns:
         The time in float32 divided by that in bf16: above 1 where bf16 is faster.
     """
     best: dict[torch.dtype, float] = {}
+    count = 32 if backward else 256  # gradients can take seconds
     for _ in range(turns + 1):  # the first one warms up
         for dtype in (torch.float32, torch.bfloat16):
-            rows, weights = torch.zeros(256, 768, dtype=dtype), torch.zeros(3072, 768, dtype=dtype)
+            rows, weights = torch.zeros(count, 768, dtype=dtype), torch.zeros(3072, 768, dtype=dtype)
             began = now()
-            functional.linear(rows, weights)
+            output = functional.linear(rows, weights)
+            if backward:
+                output @ weights, output.T @ rows
             best[dtype] = min(best.get(dtype, float("inf")), seconds_since(began))
     return best[torch.float32] / best[torch.bfloat16]
 
 
 # Arranging a weight takes as long as multiplying some hundred rows with it.
 _MIN_TOKENS = 2048
-_OPERATIONS = ("_reorder_linear_weight", "_linear_pointwise")
+_OPERATIONS = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 _ROWS = 1024  # of a product that the layout is chosen for; it serves any number
 
 
@@ -142,7 +171,7 @@ def packed_weights(
 
     Returns:
         A context that does nothing for float32, 16-bit weights, few tokens, other devices than CPUs, compiled layers, and
-        a torch that lacks the operations.
+        a CPU or a torch that lacks the operations.
     """
     weight = next(module.parameters())
     packs = (
@@ -153,6 +182,7 @@ def packed_weights(
         and not any("forward" in vars(part) for part in module.modules())  # torch.compile
         and torch.backends.mkldnn.is_available()
         and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS)
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # else the two others raise
     )
     return _Packed() if packs else contextlib.nullcontext()
 

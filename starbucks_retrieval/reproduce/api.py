@@ -17,6 +17,7 @@ from starbucks_retrieval.reproduce.estimate import estimate
 from starbucks_retrieval.reproduce.layout import make_table, shown_columns, to_markdown
 from starbucks_retrieval.reproduce.made import make_data
 from starbucks_retrieval.reproduce.plan import Plan, make_plan
+from starbucks_retrieval.reproduce.precision import keep_precision
 from starbucks_retrieval.reproduce.reading import find_table, read_scale, read_table
 from starbucks_retrieval.reproduce.results import collect, write_row
 from starbucks_retrieval.reproduce.run import Stopped, run_jobs
@@ -40,10 +41,9 @@ def plan_reproduction(arguments: ReproduceArguments) -> Plan:
     for name in arguments.only:
         if name not in names:
             raise UserError(f"{path}: no row is called {name!r}", f"--only takes {', '.join(names)}")
-    data_dir = Path(arguments.data_dir).expanduser()
-    if not scale.child:
-        data_dir = Path(arguments.output_dir).expanduser().absolute() / "made"
-    return make_plan(table, scale, arguments.seeds, data_dir)
+    root = Path(arguments.output_dir).expanduser().absolute()
+    data_dir = Path(arguments.data_dir).expanduser() if scale.child else root / "made"
+    return make_plan(table, scale, arguments.seeds, data_dir, root)
 
 
 def reproduce(arguments: ReproduceArguments) -> dict[str, Any]:
@@ -70,6 +70,8 @@ def reproduce(arguments: ReproduceArguments) -> dict[str, Any]:
     plan = plan_reproduction(arguments)  # a mistake is told before anything is written
     if not plan.scale.child and make_data(root / "made"):
         plan = plan_reproduction(arguments)  # the names of jobs have digests of their data
+    if plan.precision:
+        keep_precision(root, plan.precision)
     complete = True
     try:
         run_jobs(plan.jobs(arguments.only), root, plan.scale.child, arguments.minutes)
@@ -110,7 +112,7 @@ def write_tables(plan: Plan, arguments: ReproduceArguments, root: Path) -> dict[
         inputs += write_row(folder / "rows", number, row.label or row.name, scores[row.name], 1 if row.train else runs)
     if inputs:
         baseline = next((row.label or row.name for row in rows if row.name == plan.table.baseline), None)
-        notes = [f"Measured at this scale: {plan.scale.about}.", *map(str, verdicts)]
+        notes = [f"Measured at this scale: {plan.about}.", *map(str, verdicts)]
         sizes = None if plan.table.sizes == "grid" else str(plan.sizes)
         measured = {measure for row in scores.values() for _, measure, _, _ in row.cells}
         page = ReportArguments(
@@ -151,8 +153,8 @@ def preview(arguments: ReproduceArguments) -> tuple[list[list[str]], dict[str, A
         rows.append([job.id, state, f"{one.hours:.2f}", readable(one.bytes), one.what])
     waiting = [one for one in found.jobs if not one.finished]
     hours, size = sum(one.hours for one in waiting), sum(one.bytes for one in waiting)
-    total = f"{len(jobs)} jobs, {len(waiting)} to run: {hours:.2f} hours, {readable(size)}" + (
-        f"; {found.basis}" if found.basis else ""
-    )
+    total = f"{len(jobs)} jobs, {len(waiting)} to run: {hours:.2f} hours, {readable(size)}"
+    total += f"; in {plan.precision}" if plan.precision else ""
+    total += f"; {found.basis}" if found.basis else ""
     blocked = {" on ".join(filter(None, key)): reason for key, reason in plan.not_run.items()}
     return rows, {"summary": total, "hours": hours, "bytes": size, "jobs": len(jobs), "not_run": blocked}

@@ -173,7 +173,7 @@ class _Maker:
         return self.published.get((row.name, column.dataset, column.measure, at))
 
     def _notes(self, missing: Mapping[tuple[str, str], str], averages: bool) -> list[str]:
-        notes = [f"Measured at this scale: {self.plan.scale.about}."]
+        notes = [f"Measured at this scale: {self.plan.about}."]
         if self.published:
             sources = dict.fromkeys(score.source for score in self.plan.table.published)
             full = self.plan.table.full

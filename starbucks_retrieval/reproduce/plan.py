@@ -21,6 +21,7 @@ from starbucks_retrieval.reproduce.jobs import (
     local_paths,
     state_of,
 )
+from starbucks_retrieval.reproduce.precision import choose_precision
 from starbucks_retrieval.reproduce.scaling import SIZED, axis, flag_at_scale, sizes_of
 from starbucks_retrieval.reproduce.schema import DataSet, Flags, Row, Scale, Table, Task
 from starbucks_retrieval.reproduce.sentence_transformers import SentenceTransformersArguments
@@ -55,12 +56,14 @@ class Plan:
         table, scale: What is made, at which scale.
         measured: The jobs of every row and set that can be run.
         not_run: The reason for the rows, or rows and sets, that cannot: {(row, set or ""): reason}.
+        precision: What `auto` stands for in their flags; empty if none says so.
     """
 
     table: Table
     scale: Scale
     measured: list[Measured]
     not_run: dict[tuple[str, str], str]
+    precision: str = ""
 
     def jobs(self, rows: Sequence[str] = ()) -> list[Job]:
         """Return all jobs, or those of some rows, each once and after those that it needs."""
@@ -83,20 +86,26 @@ class Plan:
         """The sizes of the table, in terms of the scale's backbone. Raises UserError if none fits it."""
         return sizes_of(self.table, self.scale)
 
+    @property
+    def about(self) -> str:
+        """What tables say about the scale."""
+        return self.scale.about + (f"; computed in {self.precision}" if self.precision else "")
 
-def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
+
+def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path, root: Path) -> Plan:
     """Return the jobs behind a table.
 
     Args:
         table, scale: What `read_table` and `read_scale` return.
         seeds: Runs of each trained row.
         data_dir: The folder in which the scale's relative paths are looked up.
+        root: The output folder, which may know the precision that `auto` stands for.
 
     Raises:
         UserError: A backbone or a set is missing, rows see different negatives, or no size fits the scale's backbone.
     """
     sizes_of(table, scale)  # a mistake is told before anything runs
-    planner = _Planner(table, scale, data_dir)
+    planner = _Planner(table, scale, data_dir, root)
     measured, not_run = [], dict[tuple[str, str], str]()
     columns = list(dict.fromkeys(column.set for column in table.columns))
     for row in table.rows:
@@ -127,12 +136,13 @@ def make_plan(table: Table, scale: Scale, seeds: int, data_dir: Path) -> Plan:
             runs = range(seeds if row.train else 1)
             measured.append(Measured(row.name, name, [list(planner.measure(row, data, task, i)) for i in runs]))
     planner.check_negatives()
-    return Plan(table, scale, measured, not_run)
+    return Plan(table, scale, measured, not_run, planner.precision)
 
 
 class _Planner:
-    def __init__(self, table: Table, scale: Scale, data_dir: Path) -> None:
-        self.table, self.scale, self.data_dir = table, scale, data_dir
+    def __init__(self, table: Table, scale: Scale, data_dir: Path, root: Path) -> None:
+        self.table, self.scale, self.data_dir, self.root = table, scale, data_dir, root
+        self.precision = ""
         self.settings: dict[str, dict[str, Any]] = {}
 
     def measure(self, row: Row, data: DataSet, task: Task, seed: int) -> Iterator[Job]:
@@ -227,7 +237,7 @@ class _Planner:
         return self._job("evaluate", {"run": run, "answers": answers, "corpus": corpus, "measures": data.measures})
 
     def _job(self, stage: str, flags: Flags, model: Job | str | None = None, scaled: bool = True) -> Job:
-        flags = {"model_name_or_path": model, **self._located(flags)}
+        flags = {"model_name_or_path": model, **self._explicit(self._located(flags))}
         if scaled:
             for name in SIZED:
                 if (value := _recipe(flags).get(name)) is None:
@@ -244,6 +254,13 @@ class _Planner:
         """Return flags with the paths of `dataset_path` looked up in the folder of the data."""
         paths = flags.get("dataset_path")
         return flags | {"dataset_path": [self._find(path) for path in paths]} if isinstance(paths, list) else flags
+
+    def _explicit(self, flags: Flags) -> Flags:
+        """Return flags with the precision of this folder in place of `auto`."""
+        asked = [name for name in ("bf16", "dtype") if flags.get(name) == "auto"]
+        if asked and not self.precision:
+            self.precision = choose_precision(self.root)
+        return flags | {name: self.precision == "bf16" if name == "bf16" else self.precision for name in asked}
 
     def _find(self, path: str) -> str:
         return find_data(path, self.data_dir, self.scale.child)

@@ -19,6 +19,7 @@ from starbucks_retrieval.cli.dry_run import Preview, free_bytes
 from starbucks_retrieval.cli.precedence import ParsedTraining, flag_sources
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models.precision import warn_if_bf16_is_slow
 from starbucks_retrieval.trainer import SAVE_STEPS, complete_checkpoints
 from starbucks_retrieval.trainer.distributed import shutdown
 
@@ -147,7 +148,10 @@ def run_training(
     arguments, common = parsed.arguments, parsed.common
     if arguments.print_config:
         _print_config(parsed, settings, defaults)
-    elif arguments.dry_run:
+        return
+    if settings.bf16:  # also by a preset, which is kept as published on every machine
+        warn_if_bf16_is_slow(settings.device, "add --bf16 false", backward=True)
+    if arguments.dry_run:
         preview(arguments, settings).show(common)
     else:
         figures = train(arguments, settings)

@@ -13,6 +13,19 @@ from starbucks_retrieval.models.precision import packed_weights
 BF16 = torch.bfloat16
 
 
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch) -> None:
+    """Compute what oneDNN's kernels compute, on processors that they do not support."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+        monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda weight, rows: weight)
+        monkeypatch.setattr(
+            torch.ops.mkldnn,
+            "_linear_pointwise",
+            lambda states, weight, bias, *rest: nn.functional.linear(states, weight, bias),
+        )
+
+
 @pytest.fixture
 def layers() -> nn.ModuleList:
     torch.manual_seed(0)
@@ -52,6 +65,9 @@ def test_only_where_it_pays(layers, monkeypatch):
     layers[0].forward = layers[0].forward  # as torch.compile leaves it
     assert not packs()
     del layers[0].forward
+    with monkeypatch.context() as other:
+        other.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+        assert not packs()
     monkeypatch.setattr(module, "_OPERATIONS", ("gone",))
     assert not packs()
 

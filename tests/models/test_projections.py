@@ -209,7 +209,8 @@ def test_a_table_that_is_an_input_only_is_no_layer(encoder, tmp_path):
     encoder.config = dataclasses.replace(encoder.config, projected_layers=(2, 4))
     encoder.save_pretrained(tmp_path / "part")
     part = NestedEncoder.from_pretrained(tmp_path / "part", device="cpu")
-    np.testing.assert_array_equal(part.encode(["w1 w2 w3"], "2:16")[Size(2, 16)], probe)
+    # Kernels may sum in another order where weights lie elsewhere in memory.
+    np.testing.assert_allclose(part.encode(["w1 w2 w3"], "2:16")[Size(2, 16)], probe, atol=1e-6)
     with pytest.raises(UserError, match="0:8 needs a token table"):
         part.encode(["w1"], "0:8")
 

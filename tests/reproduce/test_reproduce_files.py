@@ -49,7 +49,7 @@ def planned(name: str, scale_name: str) -> tuple[Table, Plan]:
     table = read_table(path)
     # So that the folder of the data is not looked at.
     scale = dataclasses.replace(read_scale(scale_name, table, path), child=False)
-    return table, make_plan(table, scale, 1, Path("nowhere"))
+    return table, make_plan(table, scale, 1, Path("nowhere"), Path("nowhere"))
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -213,7 +213,7 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
         scale = dataclasses.replace(
             read_scale("tiny", table, tmp_path / "t.yaml"), pretrain={"dataset_path": ["./text.txt"]}
         )
-        jobs = make_plan(table, scale, 2, folder).jobs()
+        jobs = make_plan(table, scale, 2, folder, folder).jobs()
         assert [job.stage for job in jobs].count("pretrain") == 1
         assert [job.stage for job in jobs].count("train") == 2  # seeds
         ids.append([job.id for job in jobs if job.stage == "pretrain"])
@@ -222,16 +222,18 @@ def test_rows_share_jobs_and_ids_do_not_depend_on_folders(tmp_path):
     from starbucks_retrieval.reproduce.jobs import state_of
 
     state_of.cache_clear()
-    assert [job.id for job in make_plan(table, scale, 2, tmp_path / "b").jobs() if job.stage == "pretrain"] != ids[0]
+    assert [
+        job.id for job in make_plan(table, scale, 2, tmp_path / "b", tmp_path / "b").jobs() if job.stage == "pretrain"
+    ] != ids[0]
 
 
 def test_tables_of_the_study_measure_the_models_of_its_first_one():
     trained = {}
-    for name in ("cpu", "sts", "same-time"):  # not zero-shot, whose models are trained in fp32
+    for name in ("cpu", "sts", "same-time"):
         path = find_table(f"study/{name}")
         table = read_table(path)
         scale = dataclasses.replace(read_scale("cpu", table, path), child=False)
-        jobs = make_plan(table, scale, 2, Path("nowhere")).jobs()
+        jobs = make_plan(table, scale, 2, Path("nowhere"), Path("nowhere")).jobs()
         trained[name] = {job.id: job.flags for job in jobs if job.stage in ("fit", "train")}
     assert trained["same-time"].keys() <= trained["cpu"].keys()
     added = [flags["preset"] for job, flags in trained["sts"].items() if job not in trained["cpu"]]
@@ -246,7 +248,7 @@ def test_hours_follow_the_layers_and_the_time_of_other_jobs(tmp_path, monkeypatc
     )
     table = read_table(write(tmp_path, text))
     scale = read_scale("cpu", table, tmp_path / "t.yaml")
-    jobs = make_plan(table, dataclasses.replace(scale, child=False), 1, tmp_path).jobs()
+    jobs = make_plan(table, dataclasses.replace(scale, child=False), 1, tmp_path, tmp_path).jobs()
     monkeypatch.setattr(estimate, "_speed", lambda jobs, scale, half: 4e9 if half else 1e9)
     found = estimate.estimate(jobs, scale, tmp_path)
     hours = {(job.stage, job.flags.get("layers")): one.hours - 8 / 3600 for job, one in zip(jobs, found.jobs)}
@@ -319,9 +321,9 @@ def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
     path = find_table("retromae/table2")
     table = read_table(path)
     scale = read_scale("full", table, path)
-    assert set(make_plan(table, scale, 1, tmp_path).not_run.values()) >= {f"no nq-test.jsonl in {tmp_path}"}
+    assert set(make_plan(table, scale, 1, tmp_path, tmp_path).not_run.values()) >= {f"no nq-test.jsonl in {tmp_path}"}
     (tmp_path / "nq-test.jsonl").write_text('{"query_id": "1", "query": "who", "answers": ["Ada"]}\n')
-    jobs = {job.id: job for job in make_plan(table, scale, 1, tmp_path).jobs()}
+    jobs = {job.id: job for job in make_plan(table, scale, 1, tmp_path, tmp_path).jobs()}
     (evaluate, *_) = [job for job in jobs.values() if job.stage == "evaluate"]
     (search,) = evaluate.needs
     trained = {needed.id for job in search.needs for needed in job.needs}
@@ -331,7 +333,11 @@ def test_sets_that_are_judged_by_answers_or_have_parts(tmp_path):
     path = find_table("retromae/table1")
     table = read_table(path)
     scale = read_scale("full", table, path)
-    forums = [job.flags["dataset_path"] for job in make_plan(table, scale, 1, tmp_path).jobs() if job.stage == "grid"]
+    forums = [
+        job.flags["dataset_path"]
+        for job in make_plan(table, scale, 1, tmp_path, tmp_path).jobs()
+        if job.stage == "grid"
+    ]
     assert 12 in map(len, forums)
 
 
