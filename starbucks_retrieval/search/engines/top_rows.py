@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STRIPES = 16  # scores whose greatest is compared first
-
 
 class TopRows:
     """Keeps the best `count` scores of each query, with their rows, while blocks of scores are added.
@@ -28,8 +26,8 @@ class TopRows:
         self.filled = torch.zeros(queries, dtype=torch.int64, device=device)
         self.first = torch.arange(queries, device=device) * self.width  # of each list, in all of them
         self.floor = floor  # of scores to skip; None until `count` rows are kept
-        self.sampled = floor is not None
         self.seen = 0
+        self.mask = np.empty(0, bool)  # a buffer: allocating one for each block takes longer than comparing
 
     def add(self, start: int, scores: Tensor) -> None:
         """Add scores [queries, rows], contiguous, of the consecutive rows from `start`."""
@@ -38,8 +36,7 @@ class TopRows:
         if self.floor is None:
             self._take_best(start, scores)
             return
-        few = self.sampled or start > STRIPES**2 * self.count  # about `count` of every `start` scores enter
-        found = _above(scores, self.floor, few)
+        found = self._above(scores, self.floor)
         query = found // scores.shape[1]
         per_query = torch.bincount(query, minlength=len(scores))
         most = int(per_query.max())
@@ -81,24 +78,12 @@ class TopRows:
         least = best.min(dim=1, keepdim=True).values
         self.floor = least if self.floor is None else torch.maximum(self.floor, least)
 
-
-def _above(scores: Tensor, floor: Tensor, few: bool) -> Tensor:
-    """Return where scores [queries, rows] are above `floor` [queries, 1]: flat positions, ordered by query.
-
-    At 32 dimensions, comparing all scores takes torch longer than computing them. If `few` pass, the greatest of every
-    `STRIPES` scores is compared first, then those under it: a sixth of the time.
-    """
-    if scores.device.type != "cpu":
-        return (scores > floor).view(-1).nonzero().squeeze(1)
-    width, remainder = divmod(scores.shape[1], STRIPES)
-    values, least = scores.numpy(), floor.numpy()
-    if not few or remainder:
-        return torch.from_numpy(_nonzero(values > least))
-    stripes = (len(scores), STRIPES, width)
-    query, column = np.divmod(_nonzero(scores.view(stripes).amax(1).numpy() > least), width)
-    hit, stripe = np.divmod(_nonzero(values.reshape(stripes)[query, :, column] > least[query]), STRIPES)
-    return torch.from_numpy((query[hit] * STRIPES + stripe) * width + column[hit])
-
-
-def _nonzero(mask: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(mask)  # ten times as fast as torch where few are set
+    def _above(self, scores: Tensor, floor: Tensor) -> Tensor:
+        """Return where scores [queries, rows] are above `floor` [queries, 1]: flat positions, ordered by query."""
+        if scores.device.type != "cpu":
+            return (scores > floor).view(-1).nonzero().squeeze(1)
+        if self.mask.size < scores.numel():
+            self.mask = np.empty(scores.numel(), bool)
+        mask = self.mask[: scores.numel()]
+        np.greater(scores.numpy(), floor.numpy(), out=mask.reshape(scores.shape))
+        return torch.from_numpy(np.flatnonzero(mask))  # ten times as fast as torch where few are set

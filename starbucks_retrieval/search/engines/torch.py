@@ -19,7 +19,7 @@ from starbucks_retrieval.search.engines import (
     MemoryPlan,
     blocks_with_progress,
 )
-from starbucks_retrieval.search.engines.top_rows import STRIPES, TopRows
+from starbucks_retrieval.search.engines.top_rows import TopRows
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.dtypes import to_float32
@@ -66,7 +66,7 @@ class TorchCandidateGenerator:
         left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
         rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 3 // (12 * dim + 16 * len(queries))))
         if self.device.type == "cpu":
-            rows = min(rows, max(512, _CACHED_SCORES // len(queries) // STRIPES * STRIPES))
+            rows = min(rows, max(512, _CACHED_SCORES // len(queries)))
         rows, count = min(rows, store.count), plan.candidates
         read = max(1, min(plan.block // 4, _READ // dim) // rows) * rows
         product = _Product(left, rows)
