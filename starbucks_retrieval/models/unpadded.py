@@ -92,17 +92,26 @@ _current = _Current()
 
 
 @contextlib.contextmanager
-def attend_within(packing: Packing) -> Iterator[None]:
+def attend_within(packing: Packing | None) -> Iterator[None]:
     """Restrict the attention of enabled models to the texts of `packing`, in this thread.
 
     Args:
-        packing: The texts of the forward passes in the `with` block. After it, padded batches can be computed again.
+        packing: The texts of the forward passes in the `with` block; None for padded batches.
     """
-    _current.packing = packing
+    before, _current.packing = _current.packing, packing
     try:
         yield
     finally:
-        _current.packing = None
+        _current.packing = before
+
+
+def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    """Return the contexts of a layer, the `context_fn` of `torch.utils.checkpoint`.
+
+    Returns:
+        The context of the forward pass, and that in which the backward pass runs the layer again, on the same texts.
+    """
+    return contextlib.nullcontext(), attend_within(_current.packing)
 
 
 def enable(backbone: Any) -> None:

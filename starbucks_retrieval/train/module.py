@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from starbucks_retrieval.losses.base import Objective
 from starbucks_retrieval.losses.batch import Batch, Loss, outside_group
 from starbucks_retrieval.models import NestedEncoder, unpadded
+from starbucks_retrieval.models.activations import keep_fewer_activations
 from starbucks_retrieval.models.batching import pad, token_batches
 from starbucks_retrieval.trainer.distributed import gather, gather_layers, world
 from starbucks_retrieval.trainer.trainer import GradientCheckpointing
@@ -31,7 +33,7 @@ class Chunks:
 
     Attributes:
         max_tokens: Tokens per chunk, with padding where there is any; None means 16384 on a GPU. On a CPU it means 4096
-            without padding and without the cache, else 1024.
+            where activations are kept and there is no padding, else 1024.
         query_rows: Queries per chunk at most.
         passage_rows: Passages per chunk at most.
         cached: Keep no activations of a chunk; the backward pass runs it again with the same dropout (GradCache,
@@ -43,10 +45,10 @@ class Chunks:
     passage_rows: int | None = None
     cached: bool = False
 
-    def budget(self, device_type: str, padded: bool) -> int:
-        """Return the tokens of a chunk on a device ("cpu" or "cuda"), whose texts are padded or not."""
+    def budget(self, device_type: str, padded: bool, recomputing: bool = False) -> int:
+        """Return the tokens of a chunk on a device ("cpu" or "cuda"), whose texts are padded or layers recomputed or not."""
         # In small chunks, queries are not padded to the length of passages. A GPU needs larger ones.
-        default = 16384 if device_type != "cpu" else 1024 if padded or self.cached else 4096
+        default = 16384 if device_type != "cpu" else 1024 if padded or self.cached or recomputing else 4096
         return self.max_tokens or default
 
 
@@ -235,8 +237,9 @@ class TrainingModule(GradientCheckpointing):
         Returns:
             {layer: [texts, hidden]}, in the order of the texts.
         """
-        padded = not (unpadded.is_enabled(encoder.backbone) and device.type == "cpu" and not self.recomputing)
-        chunks = token_batches([len(row) for row in rows], self.chunks.budget(device.type, padded), max_rows, padded)
+        padded = not (unpadded.is_enabled(encoder.backbone) and device.type == "cpu")
+        budget = self.chunks.budget(device.type, padded, self.recomputing)
+        chunks = token_batches([len(row) for row in rows], budget, max_rows, padded)
         outputs = [self._chunk(encoder, [rows[i] for i in chunk], layers, padded) for chunk in chunks]
         order = torch.from_numpy(np.argsort(np.concatenate(chunks))).to(device)  # undoes the sorting
         return {layer: _to_float32(torch.cat([output[layer] for output in outputs]))[order] for layer in layers}
@@ -248,7 +251,8 @@ class TrainingModule(GradientCheckpointing):
         run: Any = encoder.forward if padded else encoder.forward_unpadded
         inputs = pad(rows, encoder.tokenizer.pad_token_id or 0, encoder.device) if padded else {"rows": rows}
         if not (self.chunks.cached and torch.is_grad_enabled()):
-            return run(**inputs, layers=layers)
+            with contextlib.nullcontext() if padded else keep_fewer_activations(encoder.backbone):
+                return run(**inputs, layers=layers)
         # GradCache is gradient checkpointing of a whole chunk: only its pooled outputs are kept, and it runs again when
         # their gradient is known. `checkpoint` restores autocast and the random state.
         return checkpoint(run, **inputs, layers=layers, use_reentrant=False)

@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.files import atomic_path, write_text
-from starbucks_retrieval.models import projections
+from starbucks_retrieval.models import projections, unpadded
 from starbucks_retrieval.models.attention import use_plain_attention
 from starbucks_retrieval.models.card import CardScore, base_model_text, front_matter
 from starbucks_retrieval.models.sentence_modules import remove_modules
@@ -286,7 +286,8 @@ class GradientCheckpointing(nn.Module):
                 f"{model.config.model_type!r} has no gradient checkpointing", "drop --gradient_checkpointing"
             )
         # The re-entrant kind runs layers without a graph, and would cut the hidden states of lower layers from theirs.
-        kwargs = {**(activation_checkpointing_kwargs or {}), "use_reentrant": False}
+        ours = {"context_fn": unpadded.checkpoint_contexts} if unpadded.is_enabled(model) else {}
+        kwargs = {**(activation_checkpointing_kwargs or {}), **ours, "use_reentrant": False}
         # transformers before 5.23 has the older name only.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable(kwargs, **others)
