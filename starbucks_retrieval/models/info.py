@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from starbucks_retrieval import clock as clocks
-from starbucks_retrieval.clock import LEAST, now, seconds_since
+from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models.architectures import cut_config, layers_of, layout_of, token_limit
 from starbucks_retrieval.models.config import EncoderConfig
@@ -22,6 +22,7 @@ from starbucks_retrieval.models.loading import (
     projections_file,
     quiet_transformers,
     read_configs,
+    set_dropout,
 )
 from starbucks_retrieval.models.modules_json import HeadModule, read_head
 from starbucks_retrieval.models.projections import TABLE, TokenTable
@@ -145,8 +146,14 @@ class ModelInfo:
 
     def mean_tokens(self, texts: Sequence[str], max_length: int) -> float:
         """Return the mean number of tokens of a text, special ones included, cut at `max_length`."""
+        return sum(self.token_counts(texts, max_length)) / max(1, len(texts))
+
+    def token_counts(self, texts: Sequence[str], max_length: int) -> list[int]:
+        """Return the number of tokens of each text, special ones included, cut at `max_length`."""
+        if not texts:
+            return []
         rows = self.tokenizer(list(texts), truncation=True, max_length=max_length, padding=False)["input_ids"]
-        return sum(map(len, rows)) / max(1, len(rows))
+        return [len(row) for row in rows]
 
     def seconds_per_text(
         self, layer: int, texts: Sequence[str], max_length: int, max_tokens: int, device: str, dtype: Any
@@ -202,25 +209,32 @@ class ModelInfo:
         """
         import torch
 
-        hf_config = copy.deepcopy(self.hf_config)
-        cut_config(hf_config, min(_TIMED_LAYERS, self.num_layers))
-        hf_config.vocab_size, hf_config.pad_token_id = _VOCABULARY, 0
-        layout = layout_of(hf_config)
         on = torch.device(device)
         rows = max(1, max_tokens // length)
         ids = torch.full((rows, length), 5, device=on)
         with torch.inference_mode(), torch.autocast(on.type, dtype=dtype, enabled=dtype is not None):
-            model = _bare(hf_config).to(on).eval()
-            layers = len(layers_of(model, layout))
-            # Of processor time on a busy machine too, else one cold pass counts.
-            best, stop = float("inf"), clock() + (clocks.LAYER_SECONDS if budget is None else budget)
-            while best == float("inf") or clock() < stop:
-                began = clock()
+            model = self.random_backbone().to(on).eval()
+
+            def run() -> None:
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
                 if on.type == "cuda":
                     torch.cuda.synchronize(on)
-                best = min(best, max(LEAST, clock() - began))
-        return best / (rows * length * layers)
+
+            # Of processor time on a busy machine too, else one cold pass counts.
+            seconds = clocks.fastest(run, budget, clock)
+        return seconds / (rows * length * len(layers_of(model, layout_of(model.config))))
+
+    def random_backbone(self, dropout: float | None = None) -> Any:
+        """Return a backbone of two layers and few words with random weights, to be timed.
+
+        Args:
+            dropout: Replaces the model's dropout probabilities.
+        """
+        hf_config = copy.deepcopy(self.hf_config)
+        cut_config(hf_config, min(_TIMED_LAYERS, self.num_layers))
+        hf_config.vocab_size, hf_config.pad_token_id = _VOCABULARY, 0
+        set_dropout(hf_config, dropout)
+        return _bare(hf_config)
 
 
 def model_info(name_or_path: str) -> ModelInfo:

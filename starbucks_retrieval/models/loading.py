@@ -71,10 +71,7 @@ def load_backbone(
         config = dataclasses.replace(config, projected_layers=projected)
         if config.sizes is not None:
             config = _keep_reachable(config, layers)
-    if dropout is not None:
-        for name in _DROPOUTS:
-            if hasattr(hf_config, name):
-                setattr(hf_config, name, dropout)
+    set_dropout(hf_config, dropout)
     with explain_load_errors(name_or_path), quiet_transformers():
         plain = (
             encode_only and not (attn_implementation or trust_remote_code or weights_dtype) and bert.can_load(hf_config)
@@ -95,6 +92,13 @@ def load_backbone(
         raise UserError(f"{name_or_path} has no vocabulary", "copy the tokenizer's files into the model folder")
     backbone.config.use_cache = False
     return backbone, tokenizer, config
+
+
+def set_dropout(hf_config: Any, dropout: float | None) -> None:
+    """Replace every dropout probability of a configuration in place; None leaves them."""
+    for name in _DROPOUTS:
+        if dropout is not None and hasattr(hf_config, name):
+            setattr(hf_config, name, dropout)
 
 
 def read_configs(name_or_path: str, trust_remote_code: bool = False) -> tuple[Any, EncoderConfig]:

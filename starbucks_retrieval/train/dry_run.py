@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from starbucks_retrieval.models.fit_report import texts_needed
 from starbucks_retrieval.models.texts import mixed, quotas
 from starbucks_retrieval.train.arguments import TrainArguments
 from starbucks_retrieval.train.arrow_shard import check_first, check_inline, unknown_document
+from starbucks_retrieval.train.build import chunks_of
 from starbucks_retrieval.train.data import MissingCounts, check_rows
 from starbucks_retrieval.train.mixture import DataSet, Mixture
 from starbucks_retrieval.train.plan import (
@@ -27,6 +29,7 @@ from starbucks_retrieval.train.plan import (
     open_texts,
     plan_training,
 )
+from starbucks_retrieval.train.speed import layer_seconds
 from starbucks_retrieval.train.teacher import TeacherSource, too_few_texts
 from starbucks_retrieval.trainer.settings import count_steps, dry_run_figures, dry_run_lines, rows_per_step
 
@@ -34,14 +37,13 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 SAMPLE = 100  # training rows, and passages of a corpus, that are read from a large collection
-_BACKWARD = 2.0  # a backward pass takes about twice the time of a forward pass
 
 
 def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     """Describe what `train` would do with the same flags. Nothing is written, and no weights are read.
 
-    Rows are counted where that is cheap. The time is estimated from this device's speed with random weights and with
-    texts of the same length; it does not include the optimizer, dev scores and saving.
+    Rows are counted where that is cheap. The time is estimated from this device's speed with random weights and texts of
+    the lengths in a sample; it does not include the optimizer, dev scores and saving.
 
     Args:
         arguments: Flags of `train`.
@@ -61,10 +63,10 @@ def preview(arguments: TrainArguments, settings: TrainingArguments) -> Preview:
     steps = count_steps(settings, rows.number if mixture is None else len(mixture))
     parameters = plan.model.backbone_parameters(plan.objective.depth) + plan.projection_parameters
     shared = dry_run_figures(settings, parameters, steps, arguments.overwrite_output_dir)
-    query, passage = _mean_tokens(samples[0], plan) if plan.labelled else (_mean_text_tokens(plan), 0.0)
+    queries, passages = _lengths(samples[0], plan) if plan.labelled else (_lengths_of_texts(plan), [])
+    query, passage = (statistics.fmean(lengths or [0]) for lengths in (queries, passages))
     tokens = shared["rows_per_step"] * (query + plan.group_size * passage)
-    mean = max(3, round((query + plan.group_size * passage) / (1 + plan.group_size)))
-    seconds = tokens / settings.world_size * _seconds_per_token(plan, mean)
+    seconds = tokens / settings.world_size * _seconds_per_token(plan, _step(queries, passages, plan))
     if plan.teacher and rows.number is not None and rows.number < texts_needed(plan.teacher.width):
         raise too_few_texts(rows.number, plan.teacher.width)
     figures = {
@@ -126,20 +128,18 @@ def _count_texts(plan: TrainPlan) -> RecordCount:
     return _total([RecordCount(share, False) for share in shares])
 
 
-def _mean_text_tokens(plan: TrainPlan) -> float:
-    """Return the mean number of tokens of the first texts, an equal number from each source."""
+def _lengths_of_texts(plan: TrainPlan) -> list[int]:
+    """Return the tokens of the first texts, an equal number from each source."""
     sources = open_texts(plan, plan.config)
     first = list(itertools.islice(mixed(sources, [SAMPLE] * len(sources)), SAMPLE * len(sources)))
     if not first:
         raise UserError(f"{', '.join(plan.arguments.collections)} hold empty texts only", "check the files")
-    lengths = dict(zip((True, False), plan.lengths))
-    kinds = {kind: [text for text, is_query in first if is_query is kind] for kind in (True, False)}
-    total = sum(len(texts) * plan.model.mean_tokens(texts, lengths[kind]) for kind, texts in kinds.items() if texts)
-    return total / len(first)
+    of_queries, of_passages = plan.lengths
+    return [plan.model.token_counts([text], of_queries if is_query else of_passages)[0] for text, is_query in first]
 
 
-def _mean_tokens(sample: DataSample, plan: TrainPlan) -> tuple[float, float]:
-    """Return the mean number of tokens of a query and of a passage in a sample."""
+def _lengths(sample: DataSample, plan: TrainPlan) -> tuple[list[int], list[int]]:
+    """Return the tokens of queries and of passages in a sample."""
     config = plan.config
     queries: list[str] = []
     passages: list[str] = []
@@ -156,25 +156,33 @@ def _mean_tokens(sample: DataSample, plan: TrainPlan) -> tuple[float, float]:
             passages += [text(passage) for passage in (row.passages or {}).values()]
     passages = passages or [text(passage) for passage in itertools.islice(sample.corpus or (), SAMPLE)]
     query_max, passage_max = config.query_max_len or 0, config.passage_max_len or 0
-    query = plan.model.mean_tokens([(config.query_prefix + query).strip() for query in queries], query_max)
-    return query, plan.model.mean_tokens(passages, passage_max) if passages else float(passage_max)
+    lengths = plan.model.token_counts([(config.query_prefix + query).strip() for query in queries], query_max)
+    return lengths, plan.model.token_counts(passages, passage_max) or [passage_max]
 
 
-def _seconds_per_token(plan: TrainPlan, mean_length: int) -> float:
-    """Return the seconds that one token of a training step takes on this device."""
+def _step(queries: Sequence[int], passages: Sequence[int], plan: TrainPlan) -> list[int]:
+    """Return the tokens of the texts of a step of one process: a query and its passages, and so on."""
+    pairs = zip(itertools.cycle(queries), *[itertools.cycle(passages)] * (plan.group_size if passages else 0))
+    return list(itertools.chain(*itertools.islice(pairs, plan.settings.per_device_train_batch_size)))
+
+
+def _seconds_per_token(plan: TrainPlan, step: Sequence[int]) -> float:
+    """Return the seconds that a token of a training step takes on this device, in texts of these lengths."""
     import torch
 
-    from starbucks_retrieval.train.module import Chunks
-
-    arguments, settings = plan.arguments, plan.settings
+    depth, settings = plan.objective.depth, plan.settings
+    seconds = depth * layer_seconds(plan, step) if depth else 0.0
+    forward_only = [(plan.model, depth if plan.anchor_weight else 0 if plan.labelled else plan.model.num_layers)]
+    if plan.teacher is not None and plan.teacher.model is not None:
+        forward_only.append((plan.teacher.model, plan.teacher.model.num_layers))
     dtype = torch.bfloat16 if settings.bf16 else torch.float16 if settings.fp16 else None
-    chunk = Chunks(arguments.max_tokens_per_chunk).budget(settings.device.type, padded=True)
-    layer = plan.model.layer_seconds(mean_length, chunk, str(settings.device), dtype)
-    frozen = plan.objective.depth if plan.anchor_weight else 0 if plan.labelled else plan.model.num_layers
-    seconds = layer * (plan.objective.depth * (1 + _BACKWARD + bool(arguments.grad_cache)) + frozen)
-    if plan.teacher is None or (teacher := plan.teacher.model) is None:
-        return seconds
-    return seconds + teacher.num_layers * teacher.layer_seconds(mean_length, chunk, str(settings.device), dtype)
+    budget = chunks_of(plan.arguments).budget(settings.device.type, padded=True)
+    length = max(3, round(statistics.fmean(step)))
+    return seconds + sum(
+        layers * model.layer_seconds(length, budget, str(settings.device), dtype)
+        for model, layers in forward_only
+        if layers
+    )
 
 
 def _lines(figures: dict[str, Any], plan: TrainPlan, rows: RecordCount, unsure: list[str]) -> list[tuple[str, str]]:

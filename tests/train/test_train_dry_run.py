@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from starbucks_retrieval import NestedEncoder, clock
 from starbucks_retrieval.cli import run_command
-from starbucks_retrieval.models import info
+from starbucks_retrieval.train import dry_run, speed
 from starbucks_retrieval.train.__main__ import main
 
 
@@ -23,7 +24,7 @@ def job(tiny_bert, tmp_path, monkeypatch):
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1e-4)
+    monkeypatch.setattr(dry_run, "layer_seconds", lambda *_: 3e-4)
     return [
         *("--model_name_or_path", str(tiny_bert), "--dataset_path", str(folder), "--output_dir", "model"),
         *("--train_group_size", "1", "--per_device_train_batch_size", "6", "--use_cpu"),
@@ -50,7 +51,7 @@ def test_steps_and_sizes_are_those_of_the_run(job, tmp_path, capsys):
     assert not list((tmp_path / "here").iterdir())
     assert (printed["rows"], printed["rows_per_step"], printed["layers"], printed["state"]) == (20, 18, 3, "new")
     assert printed["tokens_per_step"] == 18 * (5 + 7)  # with the two special tokens of each text
-    assert printed["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 1e-4 * 3)
+    assert printed["seconds_per_step"] == pytest.approx(18 * 12 * 3 * 3e-4)
     assert run_command(main, [*job, *more, "--json", "--quiet"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["steps"], done["sizes"]) == (printed["steps"], printed["sizes"])
@@ -64,8 +65,22 @@ def test_max_steps_and_checkpoints(job, capsys):
     printed = previewed(capsys, *job, "--max_steps", "7", "--save_steps", "3")
     assert (printed["steps"], printed["checkpoints"]) == (7, 2)  # transformers keeps the last two
     assert printed["bytes"] == printed["parameters"] * 4 * (1 + 2 * 3)
-    again = previewed(capsys, *job, "--max_steps", "7", "--grad_cache")
-    assert again["seconds"] == pytest.approx(printed["seconds"] * 4 / 3)
+
+
+@pytest.mark.parametrize(("words", "passes"), [([], 1), (["--grad_cache"], 2)])
+def test_a_step_is_timed_as_it_is_trained(job, capsys, monkeypatch, words, passes):
+    timed, forward = [], NestedEncoder.forward_unpadded
+
+    def counted(encoder, rows, layers):
+        timed.append(sum(map(len, rows)))
+        return forward(encoder, rows, layers)
+
+    monkeypatch.setattr(NestedEncoder, "forward_unpadded", counted)
+    monkeypatch.setattr(clock, "fastest", lambda step: step() or 2.0)
+    monkeypatch.setattr(dry_run, "layer_seconds", speed.layer_seconds)
+    printed = previewed(capsys, *job, *words)
+    assert timed == [6 * (5 + 7)] * passes
+    assert printed["seconds_per_step"] == pytest.approx(2.0 * 4 / 2)  # two layers of four are timed
 
 
 def test_a_checkpoint_to_resume_from(job, tmp_path, capsys):
@@ -156,8 +171,6 @@ def test_a_dry_run_refuses_data_as_the_run_does(job, tmp_path, capsys, more, spo
 
 
 def test_a_large_file_without_negatives_in_its_first_rows_is_reported(job, tmp_path, capsys, monkeypatch):
-    from starbucks_retrieval.train import dry_run
-
     monkeypatch.setattr(dry_run, "SMALL_FILE", 0)
     rows = [{"query": "w1", "positive": "w2"}] * 120 + [{"query": "w1", "positive": "w2", "negative": "w3"}]
     job[3] = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -172,7 +185,7 @@ def test_text_for_a_terminal(job, capsys):
 
 
 def test_the_time_of_a_long_step_has_no_exponent(job, capsys, monkeypatch):
-    monkeypatch.setattr(info.ModelInfo, "layer_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(dry_run, "layer_seconds", lambda *_: 3.0)
     assert run_command(main, [*job, "--dry_run", "--quiet"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("time")]
     assert line.endswith(" 864 s a step")
