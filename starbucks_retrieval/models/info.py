@@ -232,7 +232,7 @@ class ModelInfo:
         """
         hf_config = copy.deepcopy(self.hf_config)
         cut_config(hf_config, min(_TIMED_LAYERS, self.num_layers))
-        hf_config.vocab_size, hf_config.pad_token_id = _VOCABULARY, 0
+        hf_config.vocab_size, hf_config.pad_token_id, hf_config.use_cache = _VOCABULARY, 0, False
         set_dropout(hf_config, dropout)
         return _bare(hf_config)
 

@@ -91,8 +91,9 @@ def test_the_same_command_works_after_a_kill_before_the_first_checkpoint(tiny_be
 
 
 @pytest.mark.slow
-def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, dataset, tmp_path):
-    steps = ("--num_train_epochs", "2", "--save_steps", "7", "--sizes", "2:8,4:32")
+@pytest.mark.parametrize("words", [(), pytest.param(("--gradient_checkpointing",), marks=pytest.mark.slow)])
+def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, dataset, tmp_path, words):
+    steps = ("--num_train_epochs", "2", "--save_steps", "7", "--sizes", "2:8,4:32", *words)
     train(tiny_bert, dataset, tmp_path / "whole", *steps)
     train(tiny_bert, dataset, tmp_path / "cut", *steps)
     # what a kill after step 7 leaves behind
