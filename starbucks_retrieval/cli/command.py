@@ -22,7 +22,10 @@ T = TypeVar("T")
 _LONGEST = 1000  # characters of a line of an error
 log = logging.getLogger("starbucks_retrieval")
 
-_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO)
+_PATHS = (
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EMFILE),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO),
+)
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:

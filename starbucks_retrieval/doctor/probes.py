@@ -25,7 +25,7 @@ from starbucks_retrieval.version import __version__
 PACKAGE = "starbucks-retrieval"
 FAISS_BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "faiss")  # the last as conda names its builds
 JAVA = 21  # the version that pyserini needs
-_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+_CPU_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 # Where the module has another name than the package.
 _MODULES = dict.fromkeys(FAISS_BUILDS, "faiss") | {
     "PyYAML": "yaml",

@@ -24,6 +24,7 @@ def raises(error):
         (KeyboardInterrupt(), 130, ("interrupted",)),
         (OSError(errno.ENOSPC, "full", "out/x.npy"), 2, ("no space left", "out/x.npy", "same command again")),
         (PermissionError(errno.EACCES, "no", "/root/x"), 2, ("/root/x", "permissions")),
+        (FileExistsError(errno.EEXIST, "File exists", "runs"), 2, ("runs: File exists", "check the path")),
     ],
 )
 def test_exit_codes(error, status, words, capsys):

@@ -326,6 +326,24 @@ def test_int8_needs_calibration(encoder):
             open_backend("openvino", encoder, SIZES, "int8", nothing)
 
 
+@pytest.mark.parametrize(
+    ("machine", "able", "warned"),
+    [
+        ("x86_64", {"avx2": True}, True),
+        ("AMD64", {"avx512_vnni": True}, False),
+        ("x86_64", {"avx_vnni": True}, False),
+        ("aarch64", {}, False),
+    ],
+)
+def test_int8_without_vnni_gives_a_warning(monkeypatch, caplog, machine, able, warned):
+    monkeypatch.setattr(openvino.platform, "machine", lambda: machine)
+    monkeypatch.setattr(openvino.torch.cpu, "get_capabilities", lambda: able)
+    openvino._warn_without_vnni.cache_clear()
+    openvino._warn_without_vnni()
+    openvino._warn_without_vnni.cache_clear()
+    assert ("no VNNI" in caplog.text and "--dtype fp32" in caplog.text) == warned
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_refuses_a_model_that_is_not_on_the_cpu(tmp_path, backend):
     encoder = load(tmp_path).to("meta")
