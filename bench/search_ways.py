@@ -20,6 +20,7 @@ import search_common
 import torch
 
 from starbucks_retrieval.data.collection import read_qrels
+from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_candidates import Agreement, JudgedQuality
@@ -86,8 +87,8 @@ def _way(
     first = code_shortlister(step, stores[step.size], threads=1) if step.code else None
     bits = {"int8": 8.0, "int4": 4.0, "int2": 2.0, "int1": 1.0, "binary": 1.0}
     bytes_each = step.size.dim * bits[step.code] / 8 if step.code else row_bytes(stored or "float16", step.size.dim)
-    if step.code is None and not stored and len(funnel.steps) > 1:
-        stores[step.size].hold(2**31)
+    if step.code is None and not stored:
+        stores[step.size].hold(MAX_MEMORY // 2)  # as a Searcher does
     return partial(_through, funnel, stores, first, batch), float(bytes_each)
 
 

@@ -237,6 +237,7 @@ class EmbeddingStore:
         if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
             [(_, self._held)] = self.blocks(self.count, np.float32)
             self._held.flags.writeable = False
+            self.keep_mapped()  # exact scores read single rows
 
     def verify_unchecked(self) -> None:
         """Verify a store without checksums of blocks: copies would give damaged vectors new checksums."""

@@ -165,8 +165,9 @@ def test_vectors_that_are_held_are_the_same_and_read_once(tmp_path, make_spec, w
     store = EmbeddingStore.open(write_store(tmp_path / "s", make_spec(store_dtype="float16")))
     expected = {rows: [(start, block.copy()) for start, block in store.blocks(rows, np.float32)] for rows in (3, 100)}
     store.hold(4 * store.count * store.spec.size.dim - 1)
-    assert store._held is None, "more than it may"
+    assert store._held is None and not store.mapped, "more than it may"
     store.hold(4 * store.count * store.spec.size.dim)
+    assert store.mapped
     halves = next(store.blocks(4))[1]
     assert halves.dtype == np.float16
     monkeypatch.setattr(store, "_shards", [])
