@@ -71,6 +71,7 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
     monkeypatch.setattr(
         api_module, "make_candidate_generator", lambda engine, *args: engines.append(engine) or real(engine, *args)
     )
+    monkeypatch.setattr(engines_module, "_SHORT_VECTOR", 3)
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
         monkeypatch.setattr(engines_module, "_MANY_ONCE_IMPORTED", much or engines_module._MANY_ONCE_IMPORTED)
@@ -101,11 +102,12 @@ def test_auto_takes_faiss_for_small_searches(tmp_path, stores, engine, device, d
 
 
 def test_auto_takes_torch_sooner_where_it_is_imported(tmp_path, stores, monkeypatch):
-    """2.4e9 products: less time than an import of torch takes, and more than torch needs for them."""
+    """2.4e9 products: less time than an import of torch takes, and more than torch needs for them; not of short vectors."""
     pytest.importorskip("torch")
     store = open_store(tmp_path / "p", Size(6, 16))
-    for count, once_imported in ((300, "faiss"), (10**6, "torch")):
+    for count, short, once_imported in ((300, 8, "faiss"), (10**6, 16, "faiss"), (10**6, 8, "torch")):
         monkeypatch.setattr(store, "count", count)
+        monkeypatch.setattr(engines_module, "_SHORT_VECTOR", short)
         assert choose_engine("auto", None, "auto", 150, store) == once_imported
         with monkeypatch.context() as without:
             without.delitem(sys.modules, "torch")

@@ -36,8 +36,9 @@ ENGINES: Registry[type[CandidateEngine] | type[RetrieverEngine]] = Registry(
 MAX_MEMORY = 2 * 10**9  # bytes
 FEW = 16  # queries
 _CACHED, _CACHED_FEW = 2**24, 2**22  # numbers of a block, for many and for few queries
-_MANY_PRODUCTS = 1e10  # multiplications that take FAISS longer than importing torch takes
+_MANY_PRODUCTS = 1e11  # multiplications by which torch gains the time that importing it takes
 _MANY_ONCE_IMPORTED = 5e8  # that take FAISS longer than torch
+_SHORT_VECTOR = 32  # dimensions up to which FAISS is at least as fast as torch
 
 SearchResults = tuple[np.ndarray, np.ndarray]
 RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
@@ -243,9 +244,9 @@ class RetrieverEngine(ABC):
 def choose_engine(engine: str, device: str | None, dtype: str, queries: int, store: EmbeddingStore) -> str:
     """Return the engine that `auto` stands for; any other name is returned as it is.
 
-    Importing torch takes seconds; after that it multiplies faster than FAISS and keeps the best rows at less cost, unless
-    there are few queries (bench/search_exact.py). So a process that has imported it already takes it for a twentieth of
-    the work. A device or a dtype selects torch.
+    Importing torch takes seconds; after that it is faster than FAISS, unless there are few queries or vectors are short
+    (bench/README.md, Exact search). So a process that has imported it already takes it for far less work. A device or a
+    dtype selects torch.
 
     Args:
         engine: `auto` or a name of `ENGINES`.
@@ -258,8 +259,11 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
         return engine
     if device not in (None, "cpu") or dtype != "auto":
         return "torch"
+    dim = store.spec.size.dim
+    if queries < FEW or dim <= _SHORT_VECTOR:
+        return "faiss"
     many = _MANY_ONCE_IMPORTED if "torch" in sys.modules else _MANY_PRODUCTS
-    return "torch" if queries >= FEW and queries * store.count * store.spec.size.dim >= many else "faiss"
+    return "torch" if queries * store.count * dim >= many else "faiss"
 
 
 def make_candidate_generator(
