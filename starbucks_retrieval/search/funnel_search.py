@@ -18,6 +18,7 @@ from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
 
+_NUMBERS_PER_THREAD = 4_000_000  # of the scored vectors; for fewer, starting a thread takes longer than it saves
 _READ_AT_ONCE = 2**22  # numbers of the vectors that are read together; larger arrays get new pages for every call
 
 
@@ -120,25 +121,29 @@ def rescore(
 def score_in_threads(
     queries: np.ndarray, rows: np.ndarray, store: EmbeddingStore, memory: int, threads: int | None = None
 ) -> np.ndarray:
-    """Return the exact scores of each query's rows, [queries, candidates]; threads share the queries.
+    """Return the exact scores of each query's rows, [queries, candidates]; if there are many, threads share the queries.
 
     Args:
         queries: [queries, dim].
         rows: Rows of the store [queries, candidates].
         store: Where the vectors are read.
         memory: Bytes for vectors and lists.
-        threads: CPU threads; None: all.
+        threads: CPU threads at most; None: all.
     """
-    plan = plan_memory(memory, len(rows), rows.shape[1], store.count, store.spec.size.dim)
-    threads = min(threads or os.cpu_count() or 1, len(rows))
+    dim = store.spec.size.dim
+    plan = plan_memory(memory, len(rows), rows.shape[1], store.count, dim)
+    threads = max(1, min(threads or os.cpu_count() or 1, len(rows), rows.size * dim // _NUMBERS_PER_THREAD))
     gathered = max(1, plan.gathered // threads)
     if store.mapped:  # else opening a shard takes time, and rows are read for as many queries as memory allows
-        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // store.spec.size.dim))
+        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // dim))
     scores = np.empty(rows.shape, np.float32)
 
     def score_share(share: slice) -> None:
         scores[share] = score_candidates(queries[share], rows[share], store, gathered)
 
+    if threads == 1:
+        score_share(slice(None))
+        return scores
     length = -(-len(rows) // threads)
     with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
         list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
