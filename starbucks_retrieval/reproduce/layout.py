@@ -19,14 +19,14 @@ from starbucks_retrieval.sizes import Size
 
 
 def shown_columns(plan: Plan) -> list[Column]:
-    """Return the set and the measure of every column."""
-    columns = []
+    """Return the set and the measure of every column; a set that nothing is known of has the measure of the others."""
+    found: list[str | None] = []
     for column in plan.table.columns:
         known = plan.scale.sets.get(column.set)
         published = [score.measure for score in plan.table.published if score.set == column.set]
-        measure = column.measure or (known.measures[0] if known else published[0] if published else "nDCG@10")
-        columns.append(Column(column.set, measure_of(measure)))
-    return columns
+        found.append(column.measure or (known.measures[0] if known else published[0] if published else None))
+    others = next(filter(None, found), "nDCG@10")
+    return [Column(column.set, measure_of(one or others)) for column, one in zip(plan.table.columns, found)]
 
 
 def make_table(plan: Plan, name: str, scores: Mapping[str, RowScores], missing: Mapping[tuple[str, str], str]) -> Table:
@@ -45,6 +45,9 @@ class _Maker:
     def __init__(self, plan: Plan, scores: Mapping[str, RowScores]) -> None:
         self.plan, self.scores = plan, scores
         self.columns = shown_columns(plan)
+        self.lacking = [
+            name for name in dict.fromkeys(one.dataset for one in self.columns) if name not in plan.scale.sets
+        ]
         self.rows = plan.table.rows
         self.methods = {row.name: _method(row, scores.get(row.name)) for row in self.rows}
         self.tests = compare_rows(plan.table, scores, self.columns, [*plan.sizes])
@@ -163,7 +166,8 @@ class _Maker:
         method = self.methods[row.name]
         if column.dataset != AVERAGE:
             return method.value(column, size)
-        return mean_or_none([method.value(one, size) for one in self.columns if one.measure == column.measure])
+        same = [one for one in self.columns if one.measure == column.measure and one.dataset not in self.lacking]
+        return mean_or_none([method.value(one, size) for one in same])
 
     def _comparison(self, row: Row, column: Column, size: Size | None) -> CellComparison | None:
         """Return the test of a score against the baseline's; None for a mean over sizes or sets, and without a test."""
@@ -180,6 +184,10 @@ class _Maker:
             notes.append(
                 f"Rows marked published are from {'; '.join(sources)}, and were not measured here. A size of this backbone, "
                 f"{self.plan.scale.full}, stands for the same part of the paper's {full}."
+            )
+        if self.lacking:
+            notes.append(
+                f"Averages of measured scores are without {', '.join(self.lacking)}, which this scale does not have."
             )
         if self.plan.table.baseline and not averages:
             notes += self.tests.notes

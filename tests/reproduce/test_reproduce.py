@@ -455,6 +455,18 @@ def test_differences_leave_out_a_row_with_the_baselines_model(tmp_path):
     assert [*shown.values()] == pytest.approx([0.25, 0.27])  # not the difference
 
 
+def test_averages_leave_out_a_set_that_the_scale_does_not_have(tmp_path):
+    path = tmp_path / "sets.yaml"
+    path.write_text(TABLE.replace("columns: [MS MARCO]", "columns: [MS MARCO, DL20]"))
+    plan = plan_reproduction(ReproduceArguments(str(path), output_dir=str(tmp_path)))
+    del plan.scale.sets["DL20"]
+    assert {column.measure for column in shown_columns(plan)} == {shown_columns(plan)[0].measure}  # not another column
+    table = make_table(plan, "t", {"bare": row("bare", {"1:2": 0.5})}, {})
+    (line,) = [line for line in table.blocks[0].rows if line.name == "bare"]
+    assert [cell.value for cell in line.cells] == [0.51, None, 0.51]
+    assert "Averages of measured scores are without DL20, which this scale does not have." in table.notes
+
+
 def test_a_claim_about_a_layer_that_the_backbone_lacks_is_not_judged_at_others(tmp_path):
     path = tmp_path / "claim.yaml"
     path.write_text(TABLE.replace("than: bare}", 'than: bare, sizes: ["2:32"], passage_layer: 11}'))
