@@ -1,5 +1,3 @@
-import importlib
-
 import numpy as np
 import pytest
 
@@ -96,26 +94,6 @@ def test_results_do_not_depend_on_batch_size_and_memory(corpus, queries):
     whole = list(funnel_search(queries, stores, funnel))
     for options in ({"batch_size": 1}, {"batch_size": -1, "max_memory": 1}, {"batch_size": 7, "threads": 1}):
         same(whole, funnel_search(queries, stores, funnel, **options))
-
-
-def test_threads_share_the_queries_of_long_shortlists(corpus, queries, monkeypatch):
-    # The package has a function of the module's name.
-    module = importlib.import_module("starbucks_retrieval.search.funnel_search")
-    _, _, stores = corpus
-    size, rows = SIZES[1], np.tile(np.arange(90), (len(queries[SIZES[1]]), 1))
-    scored, shares = module.score_candidates, []
-
-    def recorded(vectors, *rest):
-        shares.append(len(vectors))
-        return scored(vectors, *rest)
-
-    monkeypatch.setattr(module, "score_candidates", recorded)
-    monkeypatch.setattr(module, "_NUMBERS_PER_THREAD", rows.size * size.dim // 3)
-    results = [
-        module.score_in_threads(queries[size], rows, stores[size], 2**20, threads).tobytes() for threads in (1, 2, 9)
-    ]
-    assert len(set(results)) == 1
-    assert len(shares) == 1 + 2 + 3 and shares[0] == len(rows) == sum(shares[1:3]) == sum(shares[3:])
 
 
 class Counting(EmbeddingStore):

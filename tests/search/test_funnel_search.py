@@ -73,7 +73,12 @@ def test_threads_share_the_queries(open_written, monkeypatch, keep):
     store = open_written([f"d{i}" for i in range(COUNT)], corpora()["plain"], "plain")
     queries = np.random.default_rng(2).standard_normal((30, 16)).astype(np.float32)
     rescore(queries, shortlists(30, 500), keep, store, 10**9, threads=3)
-    assert shares == [10, 10, 10]
+    assert shares == [30]  # 240,000 numbers are too few for a second thread
+    monkeypatch.setattr(module, "_NUMBERS_PER_THREAD", 100_000)
+    rescore(queries, shortlists(30, 500), keep, store, 10**9, threads=3)
+    monkeypatch.setattr(module, "_NUMBERS_PER_THREAD", 1)
+    rescore(queries, shortlists(30, 500), keep, store, 10**9, threads=3)
+    assert shares == [30, 15, 15, 10, 10, 10]
 
 
 def test_threads_share_the_queries_of_an_index(open_written, tmp_path, monkeypatch):
@@ -86,6 +91,7 @@ def test_threads_share_the_queries_of_an_index(open_written, tmp_path, monkeypat
     monkeypatch.setattr(
         module, "score_candidates", lambda queries, *rest: shares.append(len(queries)) or real(queries, *rest)
     )
+    monkeypatch.setattr(module, "_NUMBERS_PER_THREAD", 1)
     index = open_index(tmp_path / "index", store)
     found = [index.search(queries, 9, threads=threads) for threads in (3, 1)]
     assert shares == [10, 10, 10, 30]
