@@ -46,10 +46,9 @@ class EmbeddingStore:
         return self.count
 
     def __repr__(self) -> str:
-        spec = self.spec
-        model = f", model {spec.model_name!r}" if spec.model_name else ""
+        model = f", model {self.spec.model_name!r}" if self.spec.model_name else ""
         folder = f", in {self.folders[0].parent if len(self.folders) > 1 else self.folders[0]}" if self.folders else ""
-        return f"{type(self).__name__}({self.count} {spec.kind} at {spec.size}, {self.dtype}{model}{folder})"
+        return f"{type(self).__name__}({self.count} {self.spec.kind} at {self.spec.size}, {self.dtype}{model}{folder})"
 
     @property
     def dtype(self) -> np.dtype:

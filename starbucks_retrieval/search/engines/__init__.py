@@ -245,13 +245,11 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
     """Return the engine that `auto` stands for; any other name is returned as it is.
 
     Importing torch takes seconds; after that it is faster than FAISS, unless there are few queries or vectors are short
-    (bench/README.md, Exact search). So a process that has imported it already takes it for far less work. A device or a
-    dtype selects torch.
+    (bench/README.md, Exact search). So a process that has imported it takes it for less work. A device or a dtype selects it.
 
     Args:
         engine: `auto` or a name of `ENGINES`.
-        device: As in `EngineOptions`.
-        dtype: As in `EngineOptions`.
+        device, dtype: As in `EngineOptions`.
         queries: Queries that are searched at once.
         store: The passages that are scanned.
     """
@@ -259,11 +257,10 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
         return engine
     if device not in (None, "cpu") or dtype != "auto":
         return "torch"
-    dim = store.spec.size.dim
-    if queries < FEW or dim <= _SHORT_VECTOR:
+    if queries < FEW or store.spec.size.dim <= _SHORT_VECTOR:
         return "faiss"
     many = _MANY_ONCE_IMPORTED if "torch" in sys.modules else _MANY_PRODUCTS
-    return "torch" if queries * store.count * dim >= many else "faiss"
+    return "torch" if queries * store.count * store.spec.size.dim >= many else "faiss"
 
 
 def make_candidate_generator(
