@@ -22,6 +22,7 @@ from starbucks_retrieval.encode.worker import texts_of
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.models.backends.selection import open_backend
 from starbucks_retrieval.search import exact_search
+from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.machine import measure_machine
 from starbucks_retrieval.search.stores import open_sizes
 from starbucks_retrieval.sizes import Size, Sizes
@@ -246,7 +247,7 @@ def search_costs(
     by_dim = {}
     for dim, store in zip(dims, open_sizes(passages, [Size(layer, dim) for dim in dims]).values()):
         held = copy.copy(store)  # so that its memory is given back
-        held.hold(max_memory // 2)
+        hold(held, max_memory // 2, 1)
 
         def lap(query: np.ndarray, held: EmbeddingStore = held) -> float:
             began = now()

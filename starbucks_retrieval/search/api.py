@@ -31,6 +31,7 @@ from starbucks_retrieval.search.engines import (
     make_candidate_generator,
 )
 from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import Shortlister, funnel_search
@@ -245,7 +246,8 @@ def _make_retriever(plan: SearchPlan, index: SavedIndex | None) -> Retriever:
     elif funnel is not None and funnel.steps[0].code:
         shortlister = code_shortlister(funnel.steps[0], first, seed=plan.seed, **options.limits)
     elif funnel is not None and 0 < options.batch_size < request.queries[last].count:
-        first.hold(options.max_memory // 2)  # scanned for every batch; a narrow view would be cut again each time
+        # Scanned for every batch; a narrow view would be cut again each time.
+        hold(first, options.max_memory // 2, options.batch_size)
     limits = options.limits | {"batch_size": options.batch_size}
     limits["generator"] = make_candidate_generator(engine, options, first.spec.size.dim)
 

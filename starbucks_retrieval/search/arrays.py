@@ -18,6 +18,7 @@ from starbucks_retrieval.search.pairs import check_stores, open_pair
 from starbucks_retrieval.search.stores import array_spec, open_sizes
 from starbucks_retrieval.sizes import Size, parse_pair
 from starbucks_retrieval.store import EmbeddingStore, MemoryStore, open_store
+from starbucks_retrieval.store.shards import checked_rows
 
 # A tensor or array [rows, dim], a list of rows, the path of a store, or an open store.
 Vectors: TypeAlias = Any
@@ -171,7 +172,7 @@ class _ArrayStore(MemoryStore):
 
     def ids(self, rows: np.ndarray) -> list[Any]:
         """Return the ids of the given rows as they were given."""
-        numbers = self._checked(rows).tolist()
+        numbers = checked_rows(rows, self.count).tolist()
         return numbers if self._ids is None else [self._ids[row] for row in numbers]
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:

@@ -4,7 +4,8 @@ For N passages at dim d, k results per query and B queries at once, with the nam
 
 - fetched(n): n × fetching(d) + opening × S × (1 - exp(-n B / S)) / B, in a store of S = ⌈N / 16384⌉ shards;
 - flat: N × scan(d) + choose × kept(n, k) for each block of n passages + (N d × reading + S × opening) / B + fetched(k),
-  with a few more than k; kept(n, k) = k (1 + ln(n / k)) of n scores in random order enter a list of the k best;
+  with a few more than k; kept(n, k) = k (1 + ln(n / k)) of n scores in random order enter a list of the k best. Fewer than
+  16 queries read float16 stores in one block and without the reading, which converts to float32;
 - funnel: flat at the smallest size, and fetched(shortlist) at the other, with `rescoring` for `fetching`;
 
 and `call` / B in each. All data is assumed to be in memory: where `fits` is no, reading from disk comes on top. Embedding
@@ -23,7 +24,7 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import PlanArguments, SearchArguments
-from starbucks_retrieval.search.engines import MAX_MEMORY, MemoryPlan, plan_memory
+from starbucks_retrieval.search.engines import FEW, MAX_MEMORY, MemoryPlan, plan_memory
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.machine import MachineRates, kept_of, measure_machine
 from starbucks_retrieval.search.stores import stored_sizes
@@ -125,8 +126,12 @@ class _CostModel:
         return plan_memory(self.limit, -1, min(depth, self.passages), self.passages, dim)
 
     def _scanned(self, dim: int, plan: MemoryPlan, batch: int) -> float:
-        rates, blocks = self.machine.rates[batch], -(-self.passages // plan.block_for(batch, dim))
-        shared = self.passages * dim * self.machine.reading + self.shards * self.machine.opening
+        rates, shared = self.machine.rates[batch], self.shards * self.machine.opening
+        if batch < FEW and self.machine.store_dtype == "float16":
+            blocks = 1
+        else:
+            blocks = -(-self.passages // plan.block_for(batch, dim))
+            shared += self.passages * dim * self.machine.reading
         chosen = blocks * kept_of(self.passages / blocks, plan.candidates) * rates.choose
         fetched = plan.candidates * self.machine.fetching(dim) + self._opened(plan.candidates, batch)
         return self.passages * rates.scan(dim) + chosen + shared / batch + fetched

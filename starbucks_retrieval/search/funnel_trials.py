@@ -11,6 +11,7 @@ import numpy as np
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.funnel import CODES, NUMBERS, Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_candidates import CUTOFF, ByLength, Measured, Timer, first_step
 from starbucks_retrieval.search.funnel_first_steps import IndexStep, code_shortlister, index_flags
@@ -77,7 +78,7 @@ class Trials:
         if self._held is None or self._held[0] != step.size:
             self._held = None
             held = copy.copy(stores[step.size])  # so that its memory is given back
-            held.hold(self.options["max_memory"] // 2)
+            hold(held, self.options["max_memory"] // 2, self.batch)
             self._held = step.size, held
         stores[step.size] = self._held[1]
         return stores, None

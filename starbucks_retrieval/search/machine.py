@@ -17,6 +17,7 @@ import numpy as np
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.search.engines import plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
+from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scans_float16
 from starbucks_retrieval.search.funnel_search import rescore
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.search.stores import write_vectors
@@ -159,11 +160,14 @@ def measure_machine(
             dim: _store(Path(folder) / str(dim), table[:_STORED_ROWS], store_dtype) for dim, table in tables.items()
         }
         wide = stores[WIDE]
+        halves = {dim: table.astype(np.float16) for dim, table in tables.items()}
         buffer = copy[: wide.count * WIDE].reshape(-1, WIDE)
         reading = timer(lambda: np.copyto(buffer, next(wide.blocks(wide.count))[1]))
         fetched = partial(_fetching, timer, stores, opening)
 
         def rates(batch: int) -> ScanRates:
+            if scans_float16(batch, wide):
+                return _scan_rates(faiss, timer, halves, depth, batch, rng)
             with _faiss_threads(min(batch, faiss.omp_get_max_threads())):  # FAISS gives every query to one thread
                 return _scan_rates(faiss, timer, tables, depth, batch, rng)
 
@@ -185,13 +189,18 @@ def measure_machine(
 def _scan_rates(
     faiss: Any, timer: Timer, tables: Mapping[int, np.ndarray], depth: int, batch: int, rng: np.random.Generator
 ) -> ScanRates:
-    """Rates at one batch size. `tables`: vectors by dim, far more than caches hold."""
+    """Rates at one batch size. `tables`: vectors by dim, far more than caches hold; float16 ones are scanned as they are."""
 
     def scan(table: np.ndarray) -> tuple[int, float, float]:
         """Passages, seconds to scan them, and how many of them enter the list of the best."""
         kept = plan_memory(2**31, batch, depth, len(table), table.shape[1]).candidates
         queries = rng.standard_normal((batch, table.shape[1]), dtype=np.float32)
-        search = partial(faiss.knn, queries, table, kept, metric=faiss.METRIC_INNER_PRODUCT)
+        if table.dtype == np.float16:
+            edges = range(0, len(table), NUMBERS_AT_ONCE // table.shape[1])
+            ranges = [(start, min(start + edges.step, len(table))) for start in edges]
+            search = partial(scan_float16, faiss, queries, lambda start, stop: table[start:stop], ranges, kept)
+        else:
+            search = partial(faiss.knn, queries, table, kept, metric=faiss.METRIC_INNER_PRODUCT)
         return len(table), timer(search) / batch, kept_of(len(table), kept)
 
     scans = {dim: scan(table) for dim, table in tables.items()}

@@ -14,6 +14,7 @@ from starbucks_retrieval.cli.checks import check_collection
 from starbucks_retrieval.cli.checks import check_model as check_model_name
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines.exact import import_faiss
+from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.funnel import INDEX, Funnel, FunnelStep
 from starbucks_retrieval.search.funnel_first_steps import code_shortlister
 from starbucks_retrieval.search.funnel_search import Shortlister
@@ -227,7 +228,7 @@ def set_up(stores: Mapping[Size, EmbeddingStore], steps: Funnel, encoder: QueryE
     if steps.steps[0].code:
         first = code_shortlister(steps.steps[0], scanned, max_memory=max_memory)
     else:
-        scanned.hold(max_memory // 2)  # every query scans all of it
+        hold(scanned, max_memory // 2, 1)  # every query scans all of it
     return SearchSetup(steps, stores, encoder, first, getattr(encoder, "projections", None))
 
 

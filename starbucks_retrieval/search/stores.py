@@ -63,7 +63,7 @@ class SlicedStore(EmbeddingStore):
 
     @property
     def block_dtype(self) -> np.dtype:
-        """As EmbeddingStore.block_dtype; float32 where the cut vectors are held, which saves cutting them again."""
+        """As EmbeddingStore.block_dtype; the type of the cut vectors where they are held."""
         return self.dtype if self._held is None else self._held.dtype
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
@@ -75,7 +75,7 @@ class SlicedStore(EmbeddingStore):
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}")
         wanted = np.dtype(dtype) if dtype is not None else self.dtype
-        if self._held is not None and wanted == np.float32:
+        if self._held is not None and wanted == self._held.dtype:
             yield from super().blocks(max_rows, wanted)
             return
         dim, width = self.spec.size.dim, self._wide.spec.size.dim
@@ -97,6 +97,20 @@ class SlicedStore(EmbeddingStore):
         """As EmbeddingStore.consecutive."""
         ids, wide = self._wide.consecutive(start, stop)
         return ids, self._cut(wide)
+
+    def ranges(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """As EmbeddingStore.ranges."""
+        return self._wide.ranges(max_rows)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """As EmbeddingStore.rows; a copy unless they are held in the stored type."""
+        if self._held is not None and self._held.dtype == self.dtype:
+            return self._held[start:stop]
+        return np.ascontiguousarray(self._cut(self._wide.rows(start, stop)))
+
+    def hold(self, max_bytes: int, dtype: npt.DTypeLike = np.float32) -> None:
+        """As EmbeddingStore.hold; vectors of any type are copied, which saves cutting them again."""
+        self._load(max_bytes, np.dtype(dtype))
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """As EmbeddingStore.vectors."""

@@ -1,9 +1,12 @@
-"""Whether queries and passages can be scored against each other, by the specs of their stores."""
+"""Whether stores belong together, by their specs: queries with passages, and the parts of one store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.store.spec import StoreSpec, same_fingerprint
+from starbucks_retrieval.store.spec import StoreSpec, job_difference, same_fingerprint
 
 # Queries and passages must share these, or their inner product means nothing.
 _GEOMETRY = ("pooling", "normalize")
@@ -34,6 +37,29 @@ def check_same(queries: StoreSpec, passages: StoreSpec) -> None:
         if left != right:
             what = f"queries and passages differ in {name}: {left!r} and {right!r}"
             raise UserError(what, "encode both with one model, at one size")
+
+
+def check_parts(parts: Sequence[tuple[StoreSpec, Path]]) -> None:
+    """Check that folders are all parts of one job.
+
+    Args:
+        parts: The spec and the folder of each, in the order of their numbers.
+
+    Raises:
+        UserError: Parts are of different jobs, or a part is missing or named twice.
+    """
+    job, folder = parts[0]
+    for spec, other in parts[1:]:
+        if difference := job_difference(job, spec, ignore=("part",)):
+            raise UserError(
+                f"{folder} and {other} are not parts of one store: {difference}", "name the folders of one encoding job"
+            )
+    found = [spec.part for spec, _ in parts]
+    if len(found) != job.parts or found != list(range(len(found))):
+        # A damaged number of parts may be too large for a list of them.
+        missing = [part for part in range(min(job.parts, len(found) + 10)) if part not in found]
+        what = f"parts {missing} of {job.parts} are missing" if missing else f"a part is named twice: {found}"
+        raise UserError(what, "encode every --dataset_shard_index, and name each part once")
 
 
 def _comparable_layers(queries: StoreSpec, passages: StoreSpec) -> bool:

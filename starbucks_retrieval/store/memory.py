@@ -12,6 +12,7 @@ import numpy.typing as npt
 from starbucks_retrieval.store.dtypes import calibration_rows
 from starbucks_retrieval.store.layout import largest_norm
 from starbucks_retrieval.store.reader import EmbeddingStore
+from starbucks_retrieval.store.shards import checked_rows
 from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.writer import StoreWriter
 
@@ -52,18 +53,27 @@ class MemoryStore(EmbeddingStore):
         for start, rows in super().blocks(max_rows, np.float32):
             yield start, rows.astype(wanted, copy=False)
 
+    def ranges(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """As EmbeddingStore.ranges."""
+        for start in range(0, self.count, max_rows):
+            yield start, min(start + max_rows, self.count)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """As EmbeddingStore.rows."""
+        return self._rows[start:stop]
+
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """As EmbeddingStore.consecutive."""
         return self.ids(np.arange(start, stop)), self._rows[start:stop]
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """As EmbeddingStore.vectors."""
-        return self._rows[self._checked(rows)]
+        return self._rows[checked_rows(rows, self.count)]
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """As EmbeddingStore.ids."""
         assert self._ids is not None
-        return [self._ids[row] for row in self._checked(rows).tolist()]
+        return [self._ids[row] for row in checked_rows(rows, self.count).tolist()]
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
         """As EmbeddingStore.id_bytes."""

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import log
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import storage
+from starbucks_retrieval.store.agreement import check_parts
 from starbucks_retrieval.store.dtypes import to_float32
 from starbucks_retrieval.store.layout import MANIFEST, read_manifest, shards_there
-from starbucks_retrieval.store.shards import QuantisedArray, Shard
-from starbucks_retrieval.store.spec import StoreSpec, job_difference
+from starbucks_retrieval.store.shards import QuantisedArray, Shard, checked_rows
+from starbucks_retrieval.store.spec import StoreSpec
 from starbucks_retrieval.store.storage import PathLike
 
 _HINT = "run the same encode command again; it writes what is damaged or missing"
@@ -105,26 +106,12 @@ class EmbeddingStore:
             stores: The parts, in any order.
 
         Raises:
-            UserError: Parts are of different jobs, or a part is missing or named twice.
+            UserError: As of `check_parts`.
         """
         parts = sorted(stores, key=lambda store: store.spec.part)
-        first = parts[0]
-        for store in parts[1:]:
-            if difference := job_difference(first.spec, store.spec, ignore=("part",)):
-                raise UserError(
-                    f"{first._shards[0].folder} and {store._shards[0].folder} are not parts of one store: {difference}",
-                    "name the folders of one encoding job",
-                )
-        found = [store.spec.part for store in parts]
-        if len(found) != first.spec.parts or found != list(range(len(found))):
-            # A damaged number of parts may be too large for a list of them.
-            missing = [part for part in range(min(first.spec.parts, len(found) + 10)) if part not in found]
-            what = (
-                f"parts {missing} of {first.spec.parts} are missing" if missing else f"a part is named twice: {found}"
-            )
-            raise UserError(what, "encode every --dataset_shard_index, and name each part once")
+        check_parts([(store.spec, store._shards[0].folder) for store in parts])
         shards = [shard.moved(store.first_row + shard.start) for store in parts for shard in store._shards]
-        return cls(dataclasses.replace(first.spec, parts=1, part=0), shards)
+        return cls(dataclasses.replace(parts[0].spec, parts=1, part=0), shards)
 
     def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield all vectors in order, as pairs of first row and array [rows, dim].
@@ -138,7 +125,7 @@ class EmbeddingStore:
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}")
         wanted = np.dtype(dtype) if dtype is not None else self.dtype
-        if self._held is not None and wanted == np.float32:
+        if self._held is not None and wanted == self._held.dtype:
             for start in range(0, self.count, max_rows):
                 yield start, self._held[start : start + max_rows]
             return
@@ -171,12 +158,25 @@ class EmbeddingStore:
             assert isinstance(array, QuantisedArray)
             yield array.codes(0, array.shape[0])
 
+    def ranges(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges [start, stop) of up to `max_rows` rows that cover the store and lie within shards."""
+        for shard in self._shards:
+            for start in range(shard.start, shard.stop, max_rows):
+                yield start, min(start + max_rows, shard.stop)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the vectors of the rows [start, stop): [stop - start, dim] in the stored type, a view within a shard."""
+        found = []
+        for shard, low, high in self._pieces(start, stop):
+            found.append(shard.vectors.rows(low, high))
+            shard.check_finite(found[-1], low)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type (`dtype`)."""
-        pieces = list(self._pieces(start, stop))
+        pieces = self._pieces(start, stop)
         ids = _decoded(docid for shard, low, high in pieces for docid in shard.ids.rows(low, high).tolist())
-        vectors = [shard.vectors.rows(low, high) for shard, low, high in pieces]
-        return ids, vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        return ids, self.rows(start, stop)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of the given rows, in their order: [len(rows), dim], in the stored type (`dtype`).
@@ -209,10 +209,9 @@ class EmbeddingStore:
         return _decoded(self.id_bytes(rows))
 
     def keep_mapped(self) -> None:
-        """Keep the vectors of up to 256 shards mapped after their first use, for callers that read rows repeatedly.
+        """Keep the vectors of up to 256 shards mapped after their first use, which saves opening files and page faults.
 
-        This saves opening files and page faults, which take most of the time of reading few rows of many shards. The
-        pages count as memory of this process, though the system may reclaim them.
+        The pages count as memory of this process, though the system may reclaim them.
         """
         for shard in self._shards[:_MAX_MAPPED]:
             shard.vectors.keep = True
@@ -227,14 +226,21 @@ class EmbeddingStore:
         for shard in self._shards:
             shard.vectors.checksum = shard.ids.checksum = False
 
-    def hold(self, max_bytes: int) -> None:
-        """Load all vectors into memory as float32 if they fit, for repeated searches.
+    def hold(self, max_bytes: int, dtype: npt.DTypeLike = np.float32) -> None:
+        """Keep all vectors in memory if they fit, for repeated searches.
 
         Args:
-            max_bytes: The most memory to take; the vectors take 4 × count × dim bytes.
+            max_bytes: The most memory to take for converted vectors.
+            dtype: Their type; vectors that are stored in it are only kept mapped.
         """
-        if self._held is None and 4 * self.count * self.spec.size.dim <= max_bytes:
-            [(_, self._held)] = self.blocks(self.count, np.float32)
+        if self.dtype == dtype == np.float16:
+            self.keep_mapped()
+        else:
+            self._load(max_bytes, np.dtype(dtype))
+
+    def _load(self, max_bytes: int, dtype: np.dtype) -> None:
+        if self._held is None and dtype.itemsize * self.count * self.spec.size.dim <= max_bytes:
+            [(_, self._held)] = self.blocks(self.count, dtype)
             self._held.flags.writeable = False
             self.keep_mapped()  # exact scores read single rows
 
@@ -265,21 +271,11 @@ class EmbeddingStore:
 
     def _ascending(self, rows: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the rows, ascending, and the position of each in `rows`; None where they are ascending already."""
-        rows = self._checked(rows)
+        rows = checked_rows(rows, self.count)
         if (rows[1:] >= rows[:-1]).all():
             return None, rows
         order = np.argsort(rows, kind="stable")
         return order, rows[order]
-
-    def _checked(self, rows: np.ndarray) -> np.ndarray:
-        rows = np.atleast_1d(np.asarray(rows))
-        if rows.size and rows.dtype.kind not in "iu":  # a mask, or positions that were computed as floats
-            raise IndexError(f"rows are whole numbers, not {rows.dtype}: of a mask, take np.flatnonzero(mask)")
-        rows = rows.astype(np.int64, copy=False)
-        # A negative row would read from the end without an error.
-        if len(rows) and (rows.min() < 0 or rows.max() >= self.count):
-            raise IndexError(f"rows lie from 0 to {self.count - 1}")
-        return rows
 
 
 @cache

@@ -266,3 +266,23 @@ class Shard:
             check_finite(rows)
             if low <= self._finite:
                 self._finite = low + len(rows)
+
+
+def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return row numbers as int64.
+
+    Args:
+        rows: Integers [n], in any order, or one.
+        count: Rows of the store.
+
+    Raises:
+        IndexError: They are no integers, or one is negative or not below `count`.
+    """
+    rows = np.atleast_1d(np.asarray(rows))
+    if rows.size and rows.dtype.kind not in "iu":  # a mask, or positions that were computed as floats
+        raise IndexError(f"rows are whole numbers, not {rows.dtype}: of a mask, take np.flatnonzero(mask)")
+    rows = rows.astype(np.int64, copy=False)
+    # A negative row would read from the end without an error.
+    if len(rows) and (rows.min() < 0 or rows.max() >= count):
+        raise IndexError(f"rows lie from 0 to {count - 1}")
+    return rows

@@ -107,6 +107,8 @@ def test_a_scan_takes_each_passage_once_a_query():
 
 def test_reading_a_store_is_shared_by_the_queries_of_a_batch():
     rows = rows_of(replace(IDLE, reading=1e-9), 1e6)
+    assert rows["flat", "6:128"].milliseconds == pytest.approx({1: 0, 64: 2}), "few queries scan float16 as it is"
+    rows = rows_of(replace(IDLE, reading=1e-9, store_dtype="float32"), 1e6)
     assert rows["flat", "6:128"].milliseconds == pytest.approx({1: 128, 64: 2})
 
 
@@ -118,9 +120,11 @@ def test_opening_counts_the_shards_that_are_touched():
 def test_lists_of_the_best_cost_the_logarithm_of_the_passages():
     kept = 100 + 32 + 3
     flat = rows_of(only(choose=1e-6), 1e6)["flat", "2:32"]
-    # FAISS scans blocks of 2^24 numbers, of 2^22 for few queries, each with its own list.
+    # FAISS multiplies blocks of 2^24 numbers, of 2^22 for few queries, each with its own list. The scan of float16 has one.
     assert flat.milliseconds[64] == pytest.approx(2e-3 * kept * (1 + math.log(1e6 / 2 / kept)))
-    assert flat.milliseconds[1] == pytest.approx(8e-3 * kept * (1 + math.log(1e6 / 8 / kept)))
+    assert flat.milliseconds[1] == pytest.approx(1e-3 * kept * (1 + math.log(1e6 / kept)))
+    single = rows_of(replace(only(choose=1e-6), store_dtype="float32"), 1e6)["flat", "2:32"]
+    assert single.milliseconds[1] == pytest.approx(8e-3 * kept * (1 + math.log(1e6 / 8 / kept)))
 
 
 def test_fetched_rows_are_scored_once():
@@ -135,7 +139,7 @@ def test_the_order_of_searches_at_a_million():
     assert times["flat", "2:32"] < times["flat", "6:128"] < times["flat", "12:768"]
     assert times["flat", "2:32"] < times["funnel", "6:128"] < times["funnel", "12:768"] < times["flat", "12:768"]
     large = rows_of(MACHINE, 1e9)
-    assert large["flat", "12:768"].milliseconds[1] == pytest.approx(1000 * times["flat", "12:768"], rel=0.02)
+    assert large["flat", "12:768"].milliseconds[1] == pytest.approx(1000 * times["flat", "12:768"], rel=0.05)
 
 
 @pytest.mark.parametrize("passages", [1, 2, 40, 1001])

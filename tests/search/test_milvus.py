@@ -164,7 +164,8 @@ def test_another_index(uri, stores):
     described = collection.connection.call("describe_index", "starbucks_test", "layer6_dim24")
     assert described["index_type"] == "IVF_FLAT"
     right, _ = joined(exact_search(queries[LARGE], stores[LARGE], 10))
-    rows, _ = joined(milvus_search(queries[LARGE], collection, LARGE, 10, {"nprobe": 16}))
+    lists = 16 if "://" in uri else 128  # Milvus Lite 3.2 makes 128 whatever nlist says
+    rows, _ = joined(milvus_search(queries[LARGE], collection, LARGE, 10, {"nprobe": lists}))
     assert np.array_equal(np.sort(rows), np.sort(right))
     collection.close()
     calls = []

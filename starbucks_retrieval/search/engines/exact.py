@@ -19,6 +19,7 @@ from starbucks_retrieval.search.engines import (
     blocks_with_progress,
     plan_memory,
 )
+from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scans_float16
 from starbucks_retrieval.search.funnel import check_depth
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
@@ -218,6 +219,7 @@ class FaissCandidateGenerator:
     """
 
     overfetch = 1
+    scans_float16 = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.faiss = import_faiss()
@@ -228,6 +230,11 @@ class FaissCandidateGenerator:
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scan the store once, as `CandidateGenerator.generate` says."""
+        slack = single_error(queries, store.largest_norm)
+        if self.scans_float16 and scans_float16(len(queries), store):
+            ranges = list(store.ranges(max(1, NUMBERS_AT_ONCE // store.spec.size.dim)))
+            scores, rows = scan_float16(self.faiss, queries, store.rows, ranges, plan.candidates, label)
+            return rows, scores.min(axis=1) + slack
         scores = np.empty((len(queries), 0), np.float32)
         rows = np.empty((len(queries), 0), np.int64)
         size = plan.block_for(len(queries), store.spec.size.dim)
@@ -239,7 +246,7 @@ class FaissCandidateGenerator:
             if scores.shape[1] > plan.candidates:
                 kept = np.argpartition(-scores, plan.candidates - 1, axis=1)[:, : plan.candidates]
                 scores, rows = np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
-        return rows, scores.min(axis=1) + single_error(queries, store.largest_norm)
+        return rows, scores.min(axis=1) + slack
 
     def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows of the best rows of a block.
@@ -266,6 +273,7 @@ class GpuFaissCandidateGenerator(FaissCandidateGenerator):
     """
 
     largest_count = 2048  # rows that its selection can keep
+    scans_float16 = False
 
     def __init__(self, index: int = 0) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ from starbucks_retrieval.search.scores import best
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.store.shards import checked_rows
 
 
 class RayEngine(RetrieverEngine):
@@ -151,8 +152,18 @@ class RowRangeView(EmbeddingStore):
     def blocks(self, max_rows: int, dtype: npt.DTypeLike | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """As EmbeddingStore.blocks."""
         for low in range(0, self.count, max_rows):
-            vectors = self.vectors(np.arange(low, min(low + max_rows, self.count)))
-            yield low, vectors.astype(dtype or self.dtype, copy=False)
+            yield low, self.rows(low, min(low + max_rows, self.count)).astype(dtype or self.dtype, copy=False)
+
+    def ranges(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """As EmbeddingStore.ranges."""
+        for start, stop in self._store.ranges(max_rows):
+            low, high = max(start - self._start, 0), min(stop - self._start, self.count)
+            if low < high:
+                yield low, high
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """As EmbeddingStore.rows."""
+        return self._store.rows(self._start + start, self._start + stop)
 
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """As EmbeddingStore.consecutive."""
@@ -160,11 +171,11 @@ class RowRangeView(EmbeddingStore):
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """As EmbeddingStore.vectors."""
-        return self._store.vectors(self._checked(rows) + self._start)
+        return self._store.vectors(checked_rows(rows, self.count) + self._start)
 
     def id_bytes(self, rows: np.ndarray) -> list[bytes]:
         """As EmbeddingStore.id_bytes."""
-        return self._store.id_bytes(self._checked(rows) + self._start)
+        return self._store.id_bytes(checked_rows(rows, self.count) + self._start)
 
 
 class _Worker:
