@@ -22,6 +22,7 @@ import torch
 from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.search.engines import MAX_MEMORY
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
+from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.funnel import Funnel
 from starbucks_retrieval.search.funnel_candidates import Agreement, JudgedQuality
 from starbucks_retrieval.search.funnel_first_steps import code_shortlister
@@ -44,10 +45,11 @@ def main() -> None:
     flags.add_argument("--queries", type=int, default=64, help="queries a round that are timed")
     flags.add_argument("--limit", type=int, default=500, help="queries whose results are compared, drawn by --seed")
     flags.add_argument("--batch_size", type=int, nargs="+", default=[64, 1], help="queries at once")
+    flags.add_argument("--threads", type=int, default=1, help="for more than one, take --clock wall on an idle machine")
     flags.set_defaults(clock="processor")
     settings = flags.parse_args()
-    torch.set_num_threads(1)
-    import_faiss().omp_set_num_threads(1)
+    torch.set_num_threads(settings.threads)
+    import_faiss().omp_set_num_threads(settings.threads)
     full = stored_sizes(settings.passage_reps)[-1]
     store = open_sizes(settings.passage_reps, [full])[full]
     own = open_sizes(settings.query_reps, [full])[full]
@@ -58,7 +60,7 @@ def main() -> None:
     queries = own.vectors(asked).astype(np.float32)
     [(exact, _)] = exact_search(queries, store, _DEPTH, batch_size=-1)
     judged = JudgedQuality([qrels[ids[row]] for row in asked], store) if qrels is not None else None
-    report = common.Report("search_ways", settings, passages=store.count, queries=len(asked), threads=1)
+    report = common.Report("search_ways", settings, passages=store.count, queries=len(asked))
     flat = search_common.plain_flat(store)
     with tempfile.TemporaryDirectory() as folder:
         for batch in settings.batch_size:
@@ -77,39 +79,39 @@ def _way(
     if ":" not in name:
         factory, _, values = name.partition(";")
         store = open_sizes(settings.passage_reps, [full])[full]
-        built = build_index(store, factory, folder / factory.replace(",", "-"), threads=1)
+        built = build_index(store, factory, folder / factory.replace(",", "-"), threads=settings.threads)
         index = open_index(folder / factory.replace(",", "-"), store)
         parameters = {key: float(value) for key, value in (one.split("=") for one in values.split(";") if one)}
-        return partial(_by_index, index, parameters, batch), built.manifest.bytes_per_passage
+        return partial(_by_index, index, parameters, batch, settings.threads), built.manifest.bytes_per_passage
     funnel = Funnel.parse(name).at_depth(_DEPTH)
     step = funnel.steps[0]
     stores = open_sizes(Path(settings.passage_reps) / stored, funnel.sizes)
-    first = code_shortlister(step, stores[step.size], threads=1) if step.code else None
+    first = code_shortlister(step, stores[step.size], threads=settings.threads) if step.code else None
     bits = {"int8": 8.0, "int4": 4.0, "int2": 2.0, "int1": 1.0, "binary": 1.0}
     bytes_each = step.size.dim * bits[step.code] / 8 if step.code else row_bytes(stored or "float16", step.size.dim)
     if step.code is None and not stored:
-        stores[step.size].hold(MAX_MEMORY // 2)  # as a Searcher does
-    return partial(_through, funnel, stores, first, batch), float(bytes_each)
+        hold(stores[step.size], MAX_MEMORY // 2, batch)  # as a Searcher does
+    return partial(_through, funnel, stores, first, batch, settings.threads), float(bytes_each)
 
 
 def _plain(flat: Any, batch: int, queries: np.ndarray) -> np.ndarray:
     return search_common.plain_search(flat, queries, _DEPTH, batch)[0]
 
 
-def _by_index(index: Any, parameters: dict[str, float], batch: int, queries: np.ndarray) -> np.ndarray:
+def _by_index(index: Any, parameters: dict[str, float], batch: int, threads: int, queries: np.ndarray) -> np.ndarray:
     found = np.full((len(queries), _DEPTH), -1)
     for start in range(0, len(queries), batch):
-        rows, _ = index.search(queries[start : start + batch], _DEPTH, parameters=parameters, threads=1)
+        rows, _ = index.search(queries[start : start + batch], _DEPTH, parameters=parameters, threads=threads)
         for line, own in enumerate(rows, start):
             found[line, : len(own)] = own
     return found
 
 
 def _through(
-    funnel: Funnel, stores: dict[Size, EmbeddingStore], first: Any, batch: int, queries: np.ndarray
+    funnel: Funnel, stores: dict[Size, EmbeddingStore], first: Any, batch: int, threads: int, queries: np.ndarray
 ) -> np.ndarray:
     cut = {size: _unit(queries[:, : size.dim], stores[size]) for size in funnel.sizes}
-    options: dict[str, Any] = {"batch_size": batch, "threads": 1}
+    options: dict[str, Any] = {"batch_size": batch, "threads": threads}
     if first is None and batch >= 16:
         options["generator"] = search_common.generator("torch-fp32", batch, stores[funnel.sizes[0]])
     return np.concatenate([rows for rows, _ in funnel_search(cut, stores, funnel, first=first, **options)])
@@ -148,7 +150,7 @@ def _compare(
             quality |= {"ndcg_at_10": round(score, 4), "share_of_ndcg": round(score / float(best), 4)}
         report.line(
             f"{name} over plain FAISS, {batch} at once",
-            "processor time of a query by IndexFlatIP / in this way, on one thread; higher is better",
+            "time of a query by IndexFlatIP / in this way, by --clock; higher is better",
             **common.ratio(seconds["plain"], seconds[name]),
             **quality,
             bytes_per_passage=round(sizes[name], 1),
