@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.models import precision
 from starbucks_retrieval.search import exact_search
 from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, plan_memory
 from starbucks_retrieval.search.engines import exact as exact_module
@@ -69,6 +70,16 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
             for options in ({}, {"batch_size": 6, "max_memory": 300_000}):
                 found = exact_search(queries, store, depth, generator=torch_generator(device, dtype), **options)
                 assert as_bytes(found) == expected
+
+
+@pytest.mark.parametrize(("dtype", "warned"), [("bf16", True), ("fp32", False), ("auto", False)])
+def test_bf16_that_was_asked_for_is_warned_about_where_it_is_slow(monkeypatch, caplog, dtype, warned):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    monkeypatch.setattr(precision, "bf16_speedup", lambda turns, backward: 0.1)
+    precision.warn_if_bf16_is_slow.cache_clear()
+    torch_generator("cpu", dtype)
+    precision.warn_if_bf16_is_slow.cache_clear()
+    assert ("take --dtype fp32" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

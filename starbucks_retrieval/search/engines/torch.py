@@ -45,6 +45,10 @@ class TorchEngine(CandidateEngine):
             raise UserError(f"search runs on cpu or cuda, not on {options.device}", "use --device cpu")
         if options.threads is not None:
             torch.set_num_threads(options.threads)
+        if options.dtype == "bf16":
+            from starbucks_retrieval.models.precision import warn_if_bf16_is_slow  # imports more than a search needs
+
+            warn_if_bf16_is_slow(device, "take --dtype fp32")
         bf16 = {"fp32": False, "bf16": True, "auto": _bf16_is_fast(device, dim or 0)}[options.dtype]
         return TorchCandidateGenerator(device, bf16)
 
