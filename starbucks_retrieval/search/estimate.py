@@ -24,7 +24,8 @@ from starbucks_retrieval.cli import readable
 from starbucks_retrieval.cli.tables import align_columns
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import PlanArguments, SearchArguments
-from starbucks_retrieval.search.engines import FEW, MAX_MEMORY, MemoryPlan, plan_memory
+from starbucks_retrieval.search.engines import MAX_MEMORY, MemoryPlan, plan_memory
+from starbucks_retrieval.search.engines.float16_scan import scan_is_faster
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep, check_depth, grows
 from starbucks_retrieval.search.machine import MachineRates, kept_of, measure_machine
 from starbucks_retrieval.search.stores import stored_sizes
@@ -127,7 +128,7 @@ class _CostModel:
 
     def _scanned(self, dim: int, plan: MemoryPlan, batch: int) -> float:
         rates, shared = self.machine.rates[batch], self.shards * self.machine.opening
-        if batch < FEW and self.machine.store_dtype == "float16":
+        if scan_is_faster(batch, self.machine.store_dtype):
             blocks = 1
         else:
             blocks = -(-self.passages // plan.block_for(batch, dim))

@@ -17,7 +17,7 @@ import numpy as np
 from starbucks_retrieval.clock import now, seconds_since
 from starbucks_retrieval.search.engines import plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
-from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scans_float16
+from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scan_is_faster
 from starbucks_retrieval.search.funnel_search import rescore
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.search.stores import write_vectors
@@ -166,7 +166,7 @@ def measure_machine(
         fetched = partial(_fetching, timer, stores, opening)
 
         def rates(batch: int) -> ScanRates:
-            if scans_float16(batch, wide):
+            if scan_is_faster(batch, store_dtype):
                 return _scan_rates(faiss, timer, halves, depth, batch, rng)
             with _faiss_threads(min(batch, faiss.omp_get_max_threads())):  # FAISS gives every query to one thread
                 return _scan_rates(faiss, timer, tables, depth, batch, rng)

@@ -19,7 +19,7 @@ from starbucks_retrieval.search.engines import (
     blocks_with_progress,
     plan_memory,
 )
-from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scans_float16
+from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, largest, scan_float16, scan_is_faster
 from starbucks_retrieval.search.funnel import check_depth
 from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
@@ -231,7 +231,7 @@ class FaissCandidateGenerator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scan the store once, as `CandidateGenerator.generate` says."""
         slack = single_error(queries, store.largest_norm)
-        if self.scans_float16 and scans_float16(len(queries), store):
+        if self.scans_float16 and scan_is_faster(len(queries), store.block_dtype):
             ranges = list(store.ranges(max(1, NUMBERS_AT_ONCE // store.spec.size.dim)))
             scores, rows = scan_float16(self.faiss, queries, store.rows, ranges, plan.candidates, label)
             return rows, scores.min(axis=1) + slack
@@ -244,8 +244,7 @@ class FaissCandidateGenerator:
             scores = np.concatenate([scores, block_scores], axis=1)
             rows = np.concatenate([rows, block_rows + start], axis=1)
             if scores.shape[1] > plan.candidates:
-                kept = np.argpartition(-scores, plan.candidates - 1, axis=1)[:, : plan.candidates]
-                scores, rows = np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
+                scores, rows = largest(scores, rows, plan.candidates)
         return rows, scores.min(axis=1) + slack
 
     def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

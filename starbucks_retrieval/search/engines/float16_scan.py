@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.search.engines import FEW, SearchResults
@@ -21,14 +22,14 @@ NUMBERS_AT_ONCE = 2**22  # of vectors that stay in the cache until all queries h
 _NUMBERS_PER_THREAD = 4_000_000  # of the scanned vectors; for fewer, starting a thread takes longer than it saves
 
 
-def scans_float16(queries: int, store: EmbeddingStore) -> bool:
-    """Return whether so many queries at once are searched faster by `scan_float16` than by products."""
-    return queries < FEW and store.block_dtype == np.float16
+def scan_is_faster(queries: int, dtype: npt.DTypeLike) -> bool:
+    """Return whether so many queries at once search vectors of a type faster by `scan_float16` than by products."""
+    return queries < FEW and np.dtype(dtype) == np.float16
 
 
 def hold(store: EmbeddingStore, max_bytes: int, queries: int) -> None:
     """Keep vectors in memory if they fit, in the type that is faster for repeated searches of so many queries at once."""
-    store.hold(max_bytes, np.float16 if scans_float16(queries, store) else np.float32)
+    store.hold(max_bytes, np.float16 if scan_is_faster(queries, store.block_dtype) else np.float32)
 
 
 def scan_float16(
@@ -86,5 +87,10 @@ def scan_float16(
         return scan(0)
     with ThreadPoolExecutor(threads) as pool:
         scores, rows = (np.concatenate(part, axis=1) for part in zip(*pool.map(scan, range(threads))))
+    return largest(scores, rows, count)
+
+
+def largest(scores: np.ndarray, rows: np.ndarray, count: int) -> SearchResults:
+    """Return the `count` largest scores of each query and their rows, in any order; the arrays are [queries, count or more]."""
     kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
     return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
