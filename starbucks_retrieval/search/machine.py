@@ -160,13 +160,13 @@ def measure_machine(
             dim: _store(Path(folder) / str(dim), table[:_STORED_ROWS], store_dtype) for dim, table in tables.items()
         }
         wide = stores[WIDE]
-        halves = {dim: table.astype(np.float16) for dim, table in tables.items()}
         buffer = copy[: wide.count * WIDE].reshape(-1, WIDE)
         reading = timer(lambda: np.copyto(buffer, next(wide.blocks(wide.count))[1]))
         fetched = partial(_fetching, timer, stores, opening)
 
         def rates(batch: int) -> ScanRates:
             if scan_is_faster(batch, store_dtype):
+                halves = {dim: table.astype(np.float16) for dim, table in tables.items()}
                 return _scan_rates(faiss, timer, halves, depth, batch, rng)
             with _faiss_threads(min(batch, faiss.omp_get_max_threads())):  # FAISS gives every query to one thread
                 return _scan_rates(faiss, timer, tables, depth, batch, rng)
