@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from conftest import slow_except
 from fitted_models import fitted, texts, token_rows
 from head_models import HEADS, assert_same, save_with_head
 
@@ -24,7 +25,7 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", slow_except(["narrow"], HEADS))
 def test_the_full_size_is_that_of_sentence_transformers(tmp_path, head):
     theirs = save_with_head(tmp_path / "model", head)
     encoder = NestedEncoder.from_pretrained(tmp_path / "model", device="cpu")
@@ -48,7 +49,7 @@ def test_a_lower_layer_is_the_truncated_model_of_sentence_transformers(folder):
         np.testing.assert_allclose(ours[Size(2, 16)], cut, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", slow_except(["dense"], HEADS))
 def test_a_saved_model_is_the_same_model(tmp_path, head):
     theirs = save_with_head(tmp_path / "model", head, include_prompt=False)
     encoder = NestedEncoder.from_pretrained(tmp_path / "model", device="cpu")
@@ -71,7 +72,7 @@ def test_the_head_is_part_of_the_fingerprint(folder):
     assert NestedEncoder.from_pretrained(folder).fingerprint(4) not in (layers[4], encoder.fingerprint(4))
 
 
-@pytest.mark.parametrize("head", ["narrow", "wide"])
+@pytest.mark.parametrize("head", slow_except(["wide"], ["narrow", "wide"]))
 def test_fit_aims_at_the_output_of_the_head(tmp_path, head):
     save_with_head(tmp_path / "model", head)
     plain = NestedEncoder.from_pretrained(tmp_path / "model")
@@ -154,7 +155,7 @@ def test_a_dense_module_can_add_its_input():
     torch.testing.assert_close(head(pooled), torch.tanh(head[1].linear(middle)) + head[1].residual(middle))
 
 
-@pytest.mark.parametrize("family", ["bert", "qwen3"])
+@pytest.mark.parametrize("family", slow_except(["bert"], ["bert", "qwen3"]))
 def test_prompts_are_left_out_of_the_mean(tmp_path, family):
     theirs = save_with_head(tmp_path / "model", "none", include_prompt=False, family=family)
     encoder = NestedEncoder.from_pretrained(tmp_path / "model", device="cpu")
@@ -217,7 +218,12 @@ def test_cls_pooling_cannot_leave_out_prompts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "head"), [("gemma3_text", "dense"), ("nomic_bert", "layer-norm"), ("eurobert", "none")]
+    ("family", "head"),
+    [
+        ("nomic_bert", "layer-norm"),
+        pytest.param("gemma3_text", "dense", marks=pytest.mark.slow),
+        pytest.param("eurobert", "none", marks=pytest.mark.slow),
+    ],
 )
 def test_architectures_with_the_modules_that_they_are_published_with(tmp_path, family, head):
     theirs = save_with_head(tmp_path / "model", head, family=family)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,9 @@ from starbucks_retrieval.models.pooling import pool
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    return {family: save_model(tmp_path_factory.mktemp(family), family) for family in FAMILIES}
+def folders(tmp_path_factory) -> Callable[[str], Path]:
+    """A function that saves a family's model on first use."""
+    return cache(lambda family: save_model(tmp_path_factory.mktemp(family), family))
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -30,23 +33,23 @@ def batch() -> dict[str, torch.Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
     from transformers import AutoConfig, AutoModel
 
     from starbucks_retrieval.models.attention import share_bias
 
-    encoder = NestedEncoder.from_pretrained(folders[family])
+    encoder = NestedEncoder.from_pretrained(folders(family))
     pooling = "last" if family in DECODERS else "mean"
     encoder.config = encoder.config.__class__(pooling=pooling)
     with torch.no_grad():
         pooled_layers = encoder(**batch(), layers=[1, 2, 3, 4])
     for layer, pooled in pooled_layers.items():
-        config = AutoConfig.from_pretrained(folders[family])
+        config = AutoConfig.from_pretrained(folders(family))
         if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[:layer]
         config.num_hidden_layers = layer
-        truncated = AutoModel.from_pretrained(folders[family], config=config).eval()
+        truncated = AutoModel.from_pretrained(folders(family), config=config).eval()
         if family == "mpnet":
             share_bias(truncated)
         with torch.no_grad():
@@ -58,7 +61,7 @@ def test_a_pooled_layer_equals_the_truncated_model_bit_for_bit(folders, family):
 @pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
 @pytest.mark.parametrize("training", [False, True])
 def test_layer_zero_is_the_embedding_output(folders, family, training):
-    encoder = NestedEncoder.from_pretrained(folders[family])
+    encoder = NestedEncoder.from_pretrained(folders(family))
     seen = {}
     with torch.set_grad_enabled(training):
         pooled_layers = encoder(**batch(), layers=[0, 2])
@@ -75,14 +78,14 @@ def test_layer_zero_is_the_embedding_output(folders, family, training):
         encoder(**batch(), layers=[0])
 
 
-@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
+@pytest.mark.parametrize("family", slow_except(["modernbert"], FAMILIES))
 def test_only_the_requested_layers_are_read_from_disk(folders, family, tmp_path):
-    whole = NestedEncoder.from_pretrained(folders[family])
+    whole = NestedEncoder.from_pretrained(folders(family))
     stack = whole.layout.layers + "."
-    for file in folders[family].iterdir():
+    for file in folders(family).iterdir():
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    tensors = load_file(folders[family] / "model.safetensors")
+    tensors = load_file(folders(family) / "model.safetensors")
     # Layers 3 and 4 are taken out of the file: a load that touched them would fail.
     kept = {k: v for k, v in tensors.items() if not (stack in k and int(k.split(stack)[1].split(".")[0]) >= 2)}
     assert len(kept) < len(tensors)
@@ -96,9 +99,9 @@ def test_only_the_requested_layers_are_read_from_disk(folders, family, tmp_path)
         NestedEncoder.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert", "qwen3"])
+@pytest.mark.parametrize("family", slow_except(["bert"], ["bert", "mpnet", "modernbert", "qwen3"]))
 def test_no_layer_above_the_deepest_requested_one_runs(folders, family):
-    encoder = NestedEncoder.from_pretrained(folders[family])
+    encoder = NestedEncoder.from_pretrained(folders(family))
     ran = []
     for number, layer in enumerate(layers_of(encoder.backbone, encoder.layout), 1):
         layer.register_forward_hook(lambda *_, number=number: ran.append(number))
@@ -107,10 +110,10 @@ def test_no_layer_above_the_deepest_requested_one_runs(folders, family):
     assert ran == [1, 2, 3]
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "llama"])
+@pytest.mark.parametrize("family", slow_except(["bert"], ["bert", "modernbert", "llama"]))
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_gradients_of_pooled_layers_equal_those_of_truncated_models(folders, family, checkpointing):
-    encoder = NestedEncoder.from_pretrained(folders[family]).train()
+    encoder = NestedEncoder.from_pretrained(folders(family)).train()
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -166,13 +169,14 @@ def test_saved_folder_is_plain_and_loads_back(tiny_bert, tmp_path):
     assert all(np.array_equal(ours[size], theirs[size]) for size in ours)
 
 
-def test_views_of_different_depth_run_at_once(tiny_bert):
+@pytest.mark.parametrize("times", slow_except([5], [5, 20]))
+def test_views_of_different_depth_run_at_once(tiny_bert, times):
     encoder = NestedEncoder.from_pretrained(tiny_bert)
     expected = {n: encoder.encode(["w1 w2 w3"], Size(n, 32))[Size(n, 32)] for n in (1, 2, 3, 4)}
     wrong = []
 
     def work(n):
-        for _ in range(20):
+        for _ in range(times):
             if not np.array_equal(encoder.encode(["w1 w2 w3"], Size(n, 32))[Size(n, 32)], expected[n]):
                 wrong.append(n)
 

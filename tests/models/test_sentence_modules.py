@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 
@@ -53,8 +54,13 @@ def kinds(folder):
     return [module["type"].rsplit(".", 1)[1] for module in json.loads((folder / "modules.json").read_text())]
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("family", slow_except(TYPICAL, FAMILIES))
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [
+        pytest.param(*case, marks=() if case in zip(TYPICAL, POOLINGS) else pytest.mark.slow)
+        for case in itertools.product(FAMILIES, POOLINGS)
+    ],
+)
 def test_every_architecture_and_pooling(tmp_path, family, pooling):
     encoder = make(tmp_path, family, pooling=pooling, normalize=pooling != "cls")
     model = assert_same(tmp_path, encoder, Size(4, 32))
@@ -62,7 +68,7 @@ def test_every_architecture_and_pooling(tmp_path, family, pooling):
     assert kinds(tmp_path) == ["Transformer", "Pooling", *["Normalize"] * (pooling != "cls")]
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("family", slow_except(["bert"], TYPICAL))
 def test_a_fitted_model_has_its_rotation(tmp_path, family):
     encoder, _ = fitted(make(tmp_path / "base", family, pooling="last" if family in DECODERS else "mean"))
     encoder.save_pretrained(tmp_path / "m")
@@ -189,7 +195,7 @@ def test_only_files_of_modules_are_removed(tmp_path):
     assert [path.name for path in (tmp_path / "damaged").iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("fit", [False, True])
+@pytest.mark.parametrize("fit", slow_except([True], [False, True]))
 def test_modules_after_pooling_are_kept(tmp_path, fit):
     save_with_head(tmp_path / "base", "dense", include_prompt=False)
     encoder = NestedEncoder.from_pretrained(tmp_path / "base", device="cpu")

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import save_model
+from conftest import save_model, slow_except
 from fitted_models import fitted, load, texts
 from transformers import AutoModel, BertForMaskedLM
 
@@ -37,7 +37,7 @@ def encode(model, corpus, output, flags, code=0):
     return output
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", "nomic_bert"])
+@pytest.mark.parametrize("family", slow_except(["modernbert"], ["bert", "modernbert", "qwen3", "nomic_bert"]))
 def test_embeddings_are_those_of_transformers_in_the_same_type(tmp_path, family):
     save_model(tmp_path, family)
     encoder = NestedEncoder.from_pretrained(tmp_path, weights_dtype=torch.bfloat16, device="cpu")
