@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from conftest import slow_except
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes
 from starbucks_retrieval.losses import LOSSES
@@ -53,7 +54,7 @@ def gradients(module, batch):
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
-@pytest.mark.parametrize("max_tokens", [1, 60, 100_000])
+@pytest.mark.parametrize("max_tokens", slow_except([60], [1, 60, 100_000]))
 def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens, end_to_end):
     objective = srl(Sizes.parse("1:8,3:16,4:32"), temperature=0.5)
     rows = random_rows(4 + 8)
@@ -76,10 +77,13 @@ def test_sorted_chunks_equal_the_padded_batch(encoder, max_tokens, end_to_end):
             torch.testing.assert_close(ours[f"encoder.{name}"], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
+TYPICAL = ("srl", "2dmse-v1", "separate")  # every layer at each step, layers that each step draws, one size
+
+
 @pytest.mark.parametrize(
     ("method", "variant"),
     [
-        pytest.param(method, name, marks=pytest.mark.slow if number else ())
+        pytest.param(method, name, marks=pytest.mark.slow if number or method not in TYPICAL else ())
         for method in LOSSES
         for number, name in enumerate(LOSSES[method].variants)
     ],
@@ -119,8 +123,8 @@ def check_the_cache(tiny_bert, method, variant, end_to_end=False):
     assert not torch.equal(module(**batch)["loss"], plain_loss)  # dropout was on
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpointing", slow_except([True], [False, True]))
+@pytest.mark.parametrize("precision", slow_except([torch.bfloat16], [torch.float32, torch.bfloat16]))
 def test_the_cache_works_with_bf16_and_checkpointing(tiny_bert, checkpointing, precision):
     encoder = NestedEncoder.from_pretrained(tiny_bert, dropout=0.2)
     batch, results = flat(random_rows(4 + 8), 4), []
@@ -154,7 +158,10 @@ def test_the_cache_keeps_no_activations(encoder):
     assert kept(True) < 0.05 * kept(False)
 
 
-@pytest.mark.parametrize(("query_rows", "passage_rows"), [(1, None), (None, 2), (3, 5)])
+@pytest.mark.parametrize(
+    ("query_rows", "passage_rows"),
+    [(3, 5), pytest.param(1, None, marks=pytest.mark.slow), pytest.param(None, 2, marks=pytest.mark.slow)],
+)
 def test_chunks_by_rows_change_nothing(encoder, query_rows, passage_rows):
     batch, widths = flat(random_rows(4 + 8), 4), []
     plain, _ = gradients(TrainingModule(encoder, srl()), batch)
@@ -184,7 +191,7 @@ def test_queries_run_no_layer_that_only_passages_need(encoder):
     assert sum(rows) == 8
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", slow_except([True], [False, True]))
 @pytest.mark.parametrize("end_to_end", [False, True])
 def test_checkpointing_changes_nothing(tiny_bert, end_to_end, cached):
     encoder = NestedEncoder.from_pretrained(tiny_bert, dropout=0.0).double()

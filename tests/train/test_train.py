@@ -77,7 +77,7 @@ def test_writes_a_plain_folder_with_sizes_and_card(tiny_bert, dataset, tmp_path)
 
 
 def test_training_learns(tiny_bert, dataset, tmp_path):
-    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "40", "--sizes", "2:16,4:32", "--learning_rate", "5e-3")
+    train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "24", "--sizes", "2:16,4:32", "--learning_rate", "1e-2")
     history = [e for e in json.loads((tmp_path / "m" / "training.json").read_text())["history"] if "loss" in e]
     assert history[-1]["ce/2:16"] < 0.8 * history[0]["ce/2:16"]
     assert history[-1]["ce/4:32"] < 0.8 * history[0]["ce/4:32"]
@@ -109,7 +109,7 @@ def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, dataset, tmp_p
 
 def test_two_equal_runs_give_equal_weights(tiny_bert, dataset, tmp_path):
     for name in ("a", "b"):
-        train(tiny_bert, dataset, tmp_path / name, "--max_steps", "3", "--save_strategy", "no", "--seed", "7")
+        train(tiny_bert, dataset, tmp_path / name, "--max_steps", "2", "--save_strategy", "no", "--seed", "7")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("a", "b"))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -236,7 +236,11 @@ def test_trained_sizes_encode_without_the_layers_above(tiny_bert, dataset, tmp_p
 
 @pytest.mark.parametrize(
     ("family", "words", "used"),
-    [("bert", [], True), ("bert", ["--gradient_checkpointing"], True), ("mpnet", [], False)],
+    [
+        ("bert", [], True),
+        pytest.param("bert", ["--gradient_checkpointing"], True, marks=pytest.mark.slow),
+        ("mpnet", [], False),
+    ],
 )
 def test_no_padding_is_computed_on_a_cpu_where_it_can_be_left_out(dataset, tmp_path, monkeypatch, family, words, used):
     passes, forward = [], NestedEncoder.forward_unpadded

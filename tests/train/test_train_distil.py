@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import slow_except
 from safetensors.torch import load_file
 from train.resuming import assert_resumes_to_the_same_bits
 
@@ -67,13 +68,14 @@ def test_it_fits_maps_first_and_trains_every_size(distilled):
     NestedEncoder.from_pretrained(distilled, device="cpu").encode(["w1"])
 
 
+@pytest.mark.slow
 def test_the_loss_falls(run):
     output = run("longer", "--max_steps 20 --save_strategy no --sizes 0:8,2:16,4:32 --learning_rate 3e-3")
     losses = [entry["loss"] for entry in history(output)]
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
-@pytest.mark.parametrize("flags", ["--grad_cache", "--gradient_checkpointing true"])
+@pytest.mark.parametrize("flags", slow_except(["--grad_cache"], ["--grad_cache", "--gradient_checkpointing true"]))
 def test_cache_and_checkpointing_change_nothing(distilled, run, flags, monkeypatch):
     if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
         monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
@@ -83,6 +85,7 @@ def test_cache_and_checkpointing_change_nothing(distilled, run, flags, monkeypat
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(run):
     assert_resumes_to_the_same_bits(run, "--sizes 0:8,2:16,4:32 --objective_options asymmetric_weight=1")
 

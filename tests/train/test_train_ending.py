@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.cli import run_command
@@ -43,6 +44,10 @@ def stage(request, tiny_bert, tmp_path):
     return run
 
 
+# Both stages share the code that ends a run.
+of_train = pytest.mark.parametrize("stage", slow_except(["train"], ["train", "pretrain"]), indirect=True)
+
+
 def whole(folder):
     """Weights that load, and a record of both steps."""
     NestedEncoder.from_pretrained(folder)
@@ -67,6 +72,7 @@ def fail(*_, **__):
     raise KeyError("chain")
 
 
+@of_train
 def test_a_card_that_fails_loses_nothing(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(stage.card_writer, fail)
     assert stage() == 0
@@ -77,6 +83,7 @@ def test_a_card_that_fails_loses_nothing(stage, tmp_path, monkeypatch, capfd):
     )
 
 
+@of_train
 def test_a_record_that_fails_loses_neither_weights_nor_card(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(f"starbucks_retrieval.{stage.name}.api.describe", fail)
     assert stage() == 0
@@ -85,6 +92,7 @@ def test_a_record_that_fails_loses_neither_weights_nor_card(stage, tmp_path, mon
     assert "training.json was not written: KeyError" in capfd.readouterr().err
 
 
+@of_train
 def test_weights_that_cannot_be_written_leave_record_and_card(stage, tmp_path, monkeypatch):
     monkeypatch.setattr(stage.weights_writer, fail)
     with pytest.raises(KeyError):
@@ -136,6 +144,7 @@ def test_a_hub_that_refuses_the_repository_ends_the_run_before_training(stage, t
     assert not (tmp_path / "m" / "model.safetensors").exists()
 
 
+@of_train
 def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, tmp_path, monkeypatch):
     from huggingface_hub import HfApi
     from transformers import Trainer
@@ -159,6 +168,7 @@ def test_an_upload_of_a_checkpoint_leaves_out_training_data_and_the_lock(stage, 
     assert not [name for names in found for name in private(names)]
 
 
+@of_train
 def test_an_error_after_the_last_step_is_raised_once_the_model_is_written(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 
@@ -172,6 +182,7 @@ def test_an_error_after_the_last_step_is_raised_once_the_model_is_written(stage,
     assert whole(tmp_path / "m") and (tmp_path / "m" / "README.md").exists()
 
 
+@of_train
 def test_an_error_before_the_last_step_leaves_no_model(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 
@@ -181,6 +192,7 @@ def test_an_error_before_the_last_step_leaves_no_model(stage, tmp_path, monkeypa
     assert not (tmp_path / "m" / "model.safetensors").exists() and not (tmp_path / "m" / "training.json").exists()
 
 
+@of_train
 def test_the_card_names_no_base_model_that_nobody_can_find(stage, tmp_path):
     assert stage("--quiet") == 0
     card = (tmp_path / "m" / "README.md").read_text()

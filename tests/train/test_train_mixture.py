@@ -87,14 +87,12 @@ def test_a_file_lists_data_sets_with_settings(run, folder):
     assert json.loads((output / "starbucks.json").read_text())["query_prefix"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
         "--same_source_batches true --query_negatives true --false_negative_margin 0.1",
-        pytest.param(
-            "--sampling temperature --passage_negatives true --guide_model_name_or_path FOLDER/big",
-            marks=pytest.mark.slow,
-        ),
+        "--sampling temperature --passage_negatives true --guide_model_name_or_path FOLDER/big",
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(run, flags):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import slow_except
 from safetensors.torch import load_file
 from train.resuming import assert_resumes_to_the_same_bits
 
@@ -81,7 +82,11 @@ def test_a_fit_is_the_same_in_every_run(fitted, run):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--grad_cache --gc_p_chunk_size 3", "--gradient_checkpointing true", "--max_tokens_per_chunk 30"]
+    "flags",
+    slow_except(
+        ["--grad_cache --gc_p_chunk_size 3"],
+        ["--grad_cache --gc_p_chunk_size 3", "--gradient_checkpointing true", "--max_tokens_per_chunk 30"],
+    ),
 )
 def test_cache_checkpointing_and_chunks_change_nothing(fitted, run, flags, monkeypatch):
     if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
@@ -94,6 +99,7 @@ def test_cache_checkpointing_and_chunks_change_nothing(fitted, run, flags, monke
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(run):
     assert_resumes_to_the_same_bits(run, "--projections fit --sizes 0:8,2:16,4:32 --anchor_weight 1")
 
@@ -131,7 +137,7 @@ def test_maps_that_a_step_does_not_use_have_a_gradient_of_zero(run):
     )
 
 
-@pytest.mark.parametrize("sizes", ["0:8", "1:8,2:16"])
+@pytest.mark.parametrize("sizes", slow_except(["0:8"], ["0:8", "1:8,2:16"]))
 def test_shallow_sizes_load_no_layer_above(run, sizes):
     output = run("shallow", f"--projections fit --max_steps 1 --save_strategy no --sizes {sizes}")
     assert NestedEncoder.from_pretrained(output, device="cpu").encode(["w1"]).keys()

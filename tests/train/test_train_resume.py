@@ -8,6 +8,7 @@ import socket
 
 import pytest
 import torch
+from conftest import slow_except
 from safetensors.torch import load_file
 
 from starbucks_retrieval.cli import run_command
@@ -38,6 +39,9 @@ def stage(request, tiny_bert, tmp_path):
     return run
 
 
+# Both stages share the code of what follows.
+of_train = pytest.mark.parametrize("stage", slow_except(["train"], ["train", "pretrain"]), indirect=True)
+
 RESUME = ("--resume_from_checkpoint", "true")
 
 
@@ -46,11 +50,15 @@ def same(one, other):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, tmp_path):
+MOMENTS = ("nothing", "half a file", "no state", "half a state")
+
+
+@pytest.mark.parametrize("cuts", slow_except([MOMENTS[3:]], [MOMENTS[3:], MOMENTS[:3]]), ids=["with a state", "before"])
+def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, tmp_path, cuts):
     whole = tmp_path / "whole"
     assert stage(whole, *RESUME) == 0  # there is no such folder yet
     files = sorted(path for path in (whole / "checkpoint-1").iterdir() if path.is_file())
-    for cut in ("nothing", "half a file", "no state", "half a state"):
+    for cut in cuts:
         folder = tmp_path / cut.replace(" ", "-")
         first = folder / "checkpoint-1"
         first.mkdir(parents=True)
@@ -75,6 +83,7 @@ def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, t
         assert not (folder / LOCK).exists()
 
 
+@of_train
 def test_the_same_command_works_after_a_kill_while_the_configuration_is_written(stage, tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / ".run.json.0123456789ab.tmp").write_text("{")
@@ -82,6 +91,7 @@ def test_the_same_command_works_after_a_kill_while_the_configuration_is_written(
     assert not list((tmp_path / "m").glob(".run.json*"))
 
 
+@of_train
 def test_a_second_run_into_a_folder_is_refused_at_once(stage, tmp_path, capsys):
     (tmp_path / "m").mkdir()
     lock = FolderLock(tmp_path / "m", LOCK)
@@ -98,6 +108,7 @@ def test_a_second_run_into_a_folder_is_refused_at_once(stage, tmp_path, capsys):
     assert stage(tmp_path / "m") == 0
 
 
+@of_train
 def test_the_folder_is_locked_during_a_run(stage, tmp_path, monkeypatch):
     from transformers.trainer_callback import DefaultFlowCallback
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import save_model
+from conftest import save_model, slow_except
 from small_stores import write_store
 from train.resuming import assert_resumes_to_the_same_bits
 
@@ -107,7 +107,7 @@ def test_stored_embeddings_teach_as_the_model_does(taught, run):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("flags", ["--grad_cache", "--gradient_checkpointing true"])
+@pytest.mark.parametrize("flags", slow_except(["--grad_cache"], ["--grad_cache", "--gradient_checkpointing true"]))
 def test_cache_and_checkpointing_change_nothing(taught, run, flags, monkeypatch):
     if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
         monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
@@ -116,14 +116,15 @@ def test_cache_and_checkpointing_change_nothing(taught, run, flags, monkeypatch)
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("teacher", [pytest.param(MODEL, marks=pytest.mark.slow), STORES])
+@pytest.mark.slow
+@pytest.mark.parametrize("teacher", [MODEL, STORES])
 def test_a_resumed_run_ends_with_the_same_bits(run, teacher):
     assert_resumes_to_the_same_bits(run, f"--sizes 0:8,2:16 {teacher}")
 
 
 def test_another_teacher_of_the_same_name_is_refused_by_a_resumed_run(run, folder, capfd):
     save_model(folder / "changing", seed=2)
-    flags = "--max_steps 2 --save_steps 1 --sizes 0:8,4:32 --teacher_model_name_or_path FOLDER/changing"
+    flags = "--max_steps 1 --save_steps 1 --sizes 0:8,4:32 --teacher_model_name_or_path FOLDER/changing"
     run("changed", flags)
     save_model(folder / "changing", seed=3)
     run("changed", f"{flags} --resume_from_checkpoint true", code=2)

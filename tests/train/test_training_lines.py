@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval import clock
 from starbucks_retrieval.cli import run_command
@@ -37,6 +38,10 @@ def run(request, tiny_bert, tmp_path, capfd):
     return started
 
 
+# Both stages share the code of what follows, and what a stage has of its own runs in other tests too.
+of_train = pytest.mark.parametrize("run", slow_except(["train"], ["train", "pretrain"]), indirect=True)
+
+
 def checkpoints(folder):
     return sorted(path.name for path in (folder / "m").glob("checkpoint-*"))
 
@@ -56,12 +61,14 @@ def test_lines_are_short_and_everything_is_in_the_record(run, tmp_path):
     assert "training.json" in lines[-1]
 
 
+@of_train
 def test_the_level_debug_prints_every_number(run):
     lines = run("--max_steps", "1", "--logging_steps", "1", "--log_level", "debug")
     full = [line for line in lines if "everything: " in line]
     assert len(full) == 1 and "/4:32 " in full[0] and "grad_norm " in full[0]
 
 
+@of_train
 def test_a_short_run_leaves_no_checkpoint(run, tmp_path):
     run("--max_steps", "2")
     assert (tmp_path / "m" / "model.safetensors").is_file() and checkpoints(tmp_path) == []
@@ -71,12 +78,14 @@ def test_a_short_run_leaves_no_checkpoint(run, tmp_path):
     assert checkpoints(tmp_path) == ["checkpoint-2", "checkpoint-3"]
 
 
+@of_train
 def test_a_slow_run_has_a_checkpoint_without_being_asked(run, tmp_path, monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=iter(range(0, 10**9, 1000)).__next__))
     run("--max_steps", "11")
     assert checkpoints(tmp_path) == ["checkpoint-10"]
 
 
+@of_train
 def test_an_interval_of_the_user_is_kept_in_a_slow_run(run, tmp_path, monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=iter(range(0, 10**9, 1000)).__next__))
     run("--max_steps", "11", "--save_steps", "6")
@@ -137,6 +146,7 @@ def test_log_lines_do_not_join_a_progress_bar(monkeypatch, capfd):
     assert before.endswith(("\r", "\n"))
 
 
+@of_train
 @pytest.mark.parametrize(("words", "fused"), [(["--bf16"], False), pytest.param([], True, marks=pytest.mark.slow)])
 def test_bf16_on_a_cpu_avoids_the_fused_attention(run, words, fused):
     """Its backward pass in bf16 takes several times as long as that of plain products."""
