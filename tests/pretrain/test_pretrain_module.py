@@ -14,8 +14,9 @@ from starbucks_retrieval.pretrain import PretrainOptions
 from starbucks_retrieval.pretrain.module import PretrainingModule
 from starbucks_retrieval.sizes import Sizes
 
+from ..conftest import slow_except
 from . import published
-from .conftest import MASKED, OPTIONS, TWO_STREAM, masked_batch, masked_lm
+from .conftest import MASKED, OPTIONS, TWO_STREAM, TYPICAL, masked_batch, masked_lm
 
 SIZES = Sizes.parse("1:8,2:8,2:20,4:32")
 
@@ -50,7 +51,7 @@ def check(module, batch, **reading):
     return got
 
 
-@pytest.mark.parametrize("family", MASKED)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, MASKED))
 def test_smae_is_the_published_loss(family):
     got = check(build(family), masked_batch())
     # every weight that the loss depends on was compared, the decoder's and the vocabulary's included
@@ -58,7 +59,9 @@ def test_smae_is_the_published_loss(family):
     assert any("embeddings" in name for name in got)
 
 
-@pytest.mark.parametrize("family", [name for name in TWO_STREAM if name != "distilbert"])  # see the decoders' tests
+@pytest.mark.parametrize(
+    "family", slow_except(["bert"], [f for f in TWO_STREAM if f != "distilbert"])
+)  # see the decoders' tests
 def test_enhanced_decoding_is_the_published_loss(family):
     check(build(family, OPTIONS["smae-enhanced"]), masked_batch(enhanced=True), enhanced=True)
 
@@ -72,7 +75,7 @@ def test_enhanced_decoding_is_the_published_loss(family):
         {"decoder_init": "random"},
         {"size_batch": 1},
         {"size_batch": 3, "decoder": "enhanced"},
-        {"projection": "linear", "decoder": "enhanced"},
+        pytest.param({"projection": "linear", "decoder": "enhanced"}, marks=pytest.mark.slow),
         {"mae": False},
         {"mae": False, "projection": "linear"},
         {"sizes": "full", "mae": False},
@@ -130,7 +133,7 @@ def test_gradient_checkpointing_changes_nothing(enhanced):
 
 
 @pytest.mark.parametrize("enhanced", [False, True])
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("family", slow_except(["bert"], ["bert", "modernbert"]))
 def test_under_bf16_losses_stay_float32(family, enhanced):
     if enhanced and family == "modernbert":
         return
@@ -220,7 +223,7 @@ def test_batches_without_targets_count_nothing():
     assert not any(grad.any() for grad in gradients(module, found["loss"]).values())
 
 
-@pytest.mark.parametrize("decoder", ["basic", "enhanced"])
+@pytest.mark.parametrize("decoder", slow_except(["basic"], ["basic", "enhanced"]))
 def test_a_fraction_of_the_targets_has_the_expectation_of_all(decoder):
     batch = masked_batch(enhanced=decoder == "enhanced")
     whole = build(options=PretrainOptions(decoder=decoder))(**batch)["parts"]
