@@ -245,6 +245,7 @@ def test_an_unsupported_architecture_is_refused(run, tmp_path):
     assert "gpt2" in run(model_name_or_path=tmp_path / "gpt2")
 
 
+@pytest.mark.slow
 def test_a_decoder_is_fitted_with_last_token_pooling(run, tmp_path):
     figures = run(model_name_or_path=save_model(tmp_path / "qwen3", "qwen3"), pooling=None, normalize=None)
     encoder = NestedEncoder.from_pretrained(figures["output"], device="cpu")
@@ -295,6 +296,7 @@ def test_no_more_texts_are_read_than_are_used(run, monkeypatch):
     assert figures["max_texts"] == 75 and "reading 75 texts: more would not change" in figures["log"]
 
 
+@pytest.mark.slow
 def test_a_fitted_model_is_fitted_again_from_its_backbone(run, tiny_bert, tmp_path):
     run()
     again = run(model_name_or_path=tmp_path / "out", output_dir=tmp_path / "again", pooling=None, normalize=None)
