@@ -82,8 +82,16 @@ TYPICAL = ("bert", "modernbert", "qwen3")
 
 
 def slow_except(quick: Collection, values: Iterable) -> list:
-    """The values of a test's parameter, all but the quick ones marked slow: for cases that run the same code."""
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    """The values of a test's parameter, all but the quick ones marked slow: for cases that run the same code.
+
+    A tuple holds the values of several parameters.
+    """
+    return [
+        value
+        if value in quick
+        else pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.slow)
+        for value in values
+    ]
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,13 @@ def names_in_scales(key: str) -> frozenset[str]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    content = parse_yaml(read_text(path), path)
+    """Return the mapping in a file, which callers leave as it is."""
+    return _parsed(read_text(path), path)
+
+
+@lru_cache(maxsize=32)  # a table reads rows.yaml once for each row that it names
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    content = parse_yaml(text, path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: its content is no mapping", _HINT)
     return content

@@ -17,10 +17,11 @@ import numpy as np
 from attack import io_errors, process_kills
 from attack.commands import PAIRS, RECORDS, Run, make_inputs, trajectory
 from attack.killing import contents, problems
-from conftest import save_model
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.locks import hold_until_exit, release_kept
+
+WITHOUT_MODEL = ("mine",)  # and so without torch, whose import takes seconds
 
 
 def moments(seed: int, wanted: str) -> Callable[[int], list[tuple[int, ...]]]:
@@ -67,7 +68,12 @@ def main() -> None:
     """Disturb commands."""
     names, root, seed, wanted, *fault = sys.argv[1:]
     logging.disable(logging.WARNING)
-    runs = make_inputs(Path(root) / "inputs", save_model(Path(root) / "model"), names.split(","))
+    model = Path(root) / "model"
+    if names not in WITHOUT_MODEL:
+        from conftest import save_model
+
+        save_model(model)
+    runs = make_inputs(Path(root) / "inputs", model, names.split(","))
     for name in names.split(","):
         print(json.dumps(disturb(name, runs[name], Path(root) / name, int(seed), wanted, bool(fault))))
 

@@ -10,13 +10,14 @@ import pytest
 from attack.commands import NAMES
 from attack.faults import record
 from attack.io_errors import CODES, preloaded
+from conftest import slow_except
 
 from .test_disk import goes_on
 from .test_kills import disturbed
 
 
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("name", ["search", "mine", "export", "store-npy"])
+@pytest.mark.parametrize("name", slow_except(["search", "mine"], ["search", "mine", "export", "store-npy"]))
 def test_files_cannot_be_flushed(runs, name, code, clean, tmp_path, monkeypatch, capsys):
     fsync = os.fsync
 

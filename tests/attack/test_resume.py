@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from conftest import slow_except
 
 from . import commands
 
 
-@pytest.mark.parametrize("name", ["train", "pretrain"])
-@pytest.mark.parametrize("steps", [3, 4])  # an epoch has four
+@pytest.mark.parametrize(
+    ("name", "steps"),  # an epoch has four
+    slow_except([("train", 3), ("pretrain", 4)], [(name, steps) for name in ("train", "pretrain") for steps in (3, 4)]),
+)
 def test_a_run_that_ended_does_not_train_on(runs, name, steps, tmp_path):
     run = dataclasses.replace(runs[name], words=runs[name].words.replace("--max_steps 4", f"--max_steps {steps}"))
     assert run(tmp_path) == 0

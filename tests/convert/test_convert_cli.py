@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import save_model, save_tokenizer
+from conftest import save_model, save_tokenizer, slow_except
 from safetensors.torch import load_file, save_file
 
 from starbucks_retrieval import NestedEncoder
@@ -85,8 +85,12 @@ def test_a_sharded_pickle(published, tmp_path):
         main(["--model_name_or_path", str(published), "--output_dir", str(tmp_path / "two")])
 
 
-@pytest.mark.parametrize("folder", ["", "0_Transformer"])
-@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize(
+    ("dense", "folder"),
+    slow_except(
+        [(True, "0_Transformer")], [(dense, folder) for dense in (False, True) for folder in ("", "0_Transformer")]
+    ),
+)
 def test_a_mean_pooling_sentence_transformers_folder(folder, dense, tmp_path):
     """In old folders the transformer lies in one of its own, and the weights of every module are pickled."""
     from sentence_transformers import SentenceTransformer
@@ -184,7 +188,7 @@ def test_a_folder_that_is_not_empty_is_kept(smae, published, tmp_path, capsys):
     assert convert("--model_name_or_path", smae, "--output_dir", tmp_path / "out", "--overwrite_output_dir") == 0
 
 
-@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("pickled", slow_except([True], [False, True]))
 def test_adapters_are_merged(pickled, tmp_path):
     """As Tevatron saves them: the adapters alone, with the name of the model that they belong to."""
     peft = pytest.importorskip("peft")

@@ -18,6 +18,7 @@ from starbucks_retrieval.demo import Settings
 from starbucks_retrieval.demo.__main__ import main
 from starbucks_retrieval.demo.api import demo
 from starbucks_retrieval.demo.page import Story
+from starbucks_retrieval.report import drawing
 from starbucks_retrieval.store import open_store
 
 TINY = Settings(
@@ -41,6 +42,12 @@ SIZES = ["1:3", "2:5", "3:21", "4:32"]
 
 class Killed(BaseException):
     """Stands in for kill -9: no handler may catch it."""
+
+
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """For a test that looks at no figure; others draw them."""
+    monkeypatch.setattr(drawing, "_drawn", lambda *_, **__: dict.fromkeys(("png", "svg"), b"<svg></svg>"))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +125,7 @@ def test_a_second_run_repeats_no_step(finished, tiny_bert, library, caplog):
     assert all(len(line.replace(str(folder), "demo-out")) < 120 for line in lines)
 
 
-def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog):
+def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog, undrawn):
     def killed(flags):
         folder = Path(flags["output_dir"])
         folder.mkdir()

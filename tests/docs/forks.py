@@ -1,4 +1,4 @@
-"""Check changed copies of this package in forks of one process that has imported torch, which takes seconds.
+"""Check changed copies of this package in forks of one process, which imports torch once for all that need it.
 
 `python -m docs.forks`, with tests/ on the path, reads lines of JSON, a folder and the words of a command: in a fork it runs
 the folder's check.py, and then the command if there are words. It prints the exit status; the rest is in printed.txt.
@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from attack.killing import run
-from transformers import BertModel  # noqa: F401 - imported once for all forks
 
 
 def check(folder: Path, words: list[str]) -> int:
@@ -34,5 +33,7 @@ def check(folder: Path, words: list[str]) -> int:
 if __name__ == "__main__":
     for line in sys.stdin:
         folder, words = json.loads(line)
+        if words or "my-model" in (Path(folder) / "check.py").read_text(encoding="utf-8"):
+            from transformers import BertModel  # noqa: F401 - takes seconds
         status, _ = run(partial(check, Path(folder), words), Path(folder), log=Path(folder) / "printed.txt")
         print(status, flush=True)

@@ -13,10 +13,15 @@ from docs.samples import Samples
 from starbucks_retrieval import Size
 from starbucks_retrieval.metrics.results import read_results
 
-# Pages whose blocks take longer than a few seconds even with samples. Quick tests run each of their commands.
+# Pages whose blocks take longer than half a second even with samples, and pages of one method that differ in a preset
+# from another one. Quick tests run each of their commands.
 LONG = {
     *("docs/fit.md", "docs/install.md", "docs/results.md", "docs/tutorial.md"),
-    *(f"docs/howto/{name}.md" for name in ("from-starbucks", "reproduce", "serve", "size")),
+    *(
+        f"docs/howto/{name}.md"
+        for name in ("cluster", "frameworks", "from-starbucks", "own-data", "reproduce", "serve", "size")
+    ),
+    *(f"docs/explanation/methods/{name}.md" for name in ("2dmse", "2dmse-v2", "retromae", "separate", "smae")),
 }
 
 RUNNABLE = [

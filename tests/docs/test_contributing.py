@@ -24,11 +24,9 @@ CHECKS = [block for block in BLOCKS if (block.title or "").startswith("check: ")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("method", marks=pytest.mark.slow),  # a training
-        "format",
-        pytest.param("backend", marks=pytest.mark.slow),  # torch.export takes its time
-        "consumer",
-        "engine",
+        "engine",  # needs no torch
+        # The others apply and run in the same way, and take longer.
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("method", "format", "backend", "consumer")),
     ],
 )
 def test_the_example_applies_and_works(name, check_and_run, samples, tmp_path):  # noqa: F811

@@ -19,25 +19,25 @@ SMAE = "bert-base-uncased-fineweb100bt-smae"
 NAMES = ("Starbucks-msmarco", "Starbucks_STS", SMAE)
 
 
-@pytest.fixture(scope="module")
-def converted(samples: Samples, tmp_path_factory):  # noqa: F811
-    """Run the page's conversions, in a folder with the checkpoints, which is returned."""
-    folder = tmp_path_factory.mktemp("converted")
-    for name in NAMES:
-        samples.copy_to(name, folder)
-    text = "\n".join(block.text for block in blocks("docs/howto/from-starbucks.md"))
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    commands = [line for line in lines if line.startswith("starbucks convert")]
-    assert len(commands) == len(NAMES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for command in commands:
-            PageRun(folder, None).run_command(command, "from-starbucks.md")
-    return folder
+@pytest.fixture
+def convert(samples: Samples, working_dir):  # noqa: F811
+    """A function that runs the page's conversion of a checkpoint in the current folder, which is returned."""
+
+    def convert(name):
+        text = "\n".join(block.text for block in blocks("docs/howto/from-starbucks.md"))
+        lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+        commands = [line for line in lines if line.startswith("starbucks convert")]
+        assert len(commands) == len(NAMES)
+        [command] = [line for line in commands if name in line]
+        samples.copy_to(name, working_dir)
+        PageRun(working_dir, None).run_command(command, "from-starbucks.md")
+        return working_dir
+
+    return convert
 
 
-def test_the_converted_pickle_has_the_weights_of_the_published_one(converted, monkeypatch):
-    monkeypatch.chdir(converted)
+def test_the_converted_pickle_has_the_weights_of_the_published_one(convert):
+    converted = convert(SMAE)
     with pytest.raises(UserError, match="no safetensors weights") as refused:
         NestedEncoder.from_pretrained(SMAE)
     assert f"starbucks convert --model_name_or_path {SMAE}" in refused.value.hint
@@ -48,9 +48,10 @@ def test_the_converted_pickle_has_the_weights_of_the_published_one(converted, mo
         torch.testing.assert_close(weight, pickled[f"bert.{name}"], rtol=0, atol=0)
 
 
-def test_the_others_store_their_sizes_and_pooling(converted, monkeypatch):
-    monkeypatch.chdir(converted)
-    for folder, pooling in (("msmarco", "cls"), ("sts", "mean")):
+@pytest.mark.slow  # of twelve layers of their width; tests/convert has small ones
+def test_the_others_store_their_sizes_and_pooling(convert):
+    for name, folder, pooling in (("Starbucks-msmarco", "msmarco", "cls"), ("Starbucks_STS", "sts", "mean")):
+        convert(name)
         config = NestedEncoder.from_pretrained(folder, device="cpu").config
         assert config.pooling == pooling and str(config.sizes) == "2:32,4:64,6:128,8:256,10:512,12:768"
 
@@ -67,6 +68,7 @@ def test_a_pickle_that_names_a_function_is_refused_unread(samples: Samples, work
     assert not (working_dir / "broken-in").exists() and not (working_dir / "smae").exists()
 
 
+@pytest.mark.slow
 def test_the_pooling_of_each_is_the_one_it_was_trained_with(samples: Samples, working_dir):  # noqa: F811
     for name, pooling in (("Starbucks-msmarco", "cls"), ("Starbucks_STS", "mean")):
         samples.copy_to(name, working_dir)

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from conftest import save_model
+from conftest import save_model, slow_except
 from export.exports import run, run_card, some_texts
 from fitted_models import fitted, load
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -65,15 +65,17 @@ def assert_same_embeddings(folder, encoder, size):
     return [module["type"].rsplit(".", 1)[1] for module in json.loads((folder / "modules.json").read_text())]
 
 
-@pytest.mark.parametrize("size", [Size(0, 8), Size(2, 12), Size(4, 12), Size(4, 32)], ids=str)
+FITTED = [("bert", "mean"), ("modernbert", "cls"), ("mpnet", "mean"), ("qwen3", "last")]
+EXPORTED = [Size(0, 8), Size(2, 12), Size(4, 12), Size(4, 32)]
+
+
 @pytest.mark.parametrize(
-    ("family", "pooling"),
-    [
-        ("bert", "mean"),
-        pytest.param("modernbert", "cls", marks=pytest.mark.slow),
-        pytest.param("mpnet", "mean", marks=pytest.mark.slow),
-        ("qwen3", "last"),
-    ],
+    ("family", "pooling", "size"),
+    slow_except(
+        [*(("bert", "mean", size) for size in EXPORTED[:3]), ("qwen3", "last", Size(2, 12))],
+        [(*model, size) for model in FITTED for size in EXPORTED],
+    ),
+    ids=str,
 )
 def test_sentence_transformers_gives_our_embeddings(made, tmp_path, family, pooling, size):
     encoder = made(family, pooling=pooling)
@@ -87,7 +89,7 @@ def test_sentence_transformers_gives_our_embeddings(made, tmp_path, family, pool
     assert modules == maps[size.layer]
 
 
-@pytest.mark.parametrize("size", [Size(2, 12), Size(4, 32)], ids=str)
+@pytest.mark.parametrize("size", slow_except([Size(2, 12)], [Size(2, 12), Size(4, 32)]), ids=str)
 def test_dot_products_are_exported_too(made, tmp_path, size):
     encoder = made(normalize=False)
     run(encoder, tmp_path / "out", "sentence-transformers", str(size))
@@ -106,7 +108,7 @@ def byte_level_tokenizer(**options):
     )
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", slow_except(["left"], ["right", "left"]))
 def test_a_table_with_byte_level_tokens(tmp_path, side):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     save_model(tmp_path / "model", "qwen3", vocab_size=300)

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from conftest import slow_except
 from export.exports import run
 from fitted_models import fitted, texts
 from head_models import save_with_head
@@ -38,16 +39,13 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("size", "fit"),
-    [
-        (Size(2, 8), True),
-        (Size(4, 12), False),
-        pytest.param(Size(2, 8), False, marks=pytest.mark.slow),
-        pytest.param(Size(4, 12), True, marks=pytest.mark.slow),
-    ],
+    ("head", "size", "fit"),
+    slow_except(
+        [("narrow", Size(2, 8), True), ("dense", Size(4, 12), False)],
+        [(head, size, fit) for head in KINDS for size in (Size(2, 8), Size(4, 12)) for fit in (True, False)],
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("head", KINDS)
 def test_sentence_transformers_gives_our_embeddings(made, tmp_path, head, size, fit):
     from sentence_transformers import SentenceTransformer
 
