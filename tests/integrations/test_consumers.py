@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import slow_except
 from fitted_models import fitted, load
 from made_tasks import made_collection, made_pairs, ndcg, retrieval_task, sts_task
 
@@ -16,7 +17,7 @@ from starbucks_retrieval.sts import StsArguments, sts
 SIZES = ["2:8", "4:32"]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["cosine", "dot"])
+@pytest.fixture(scope="module", params=slow_except([True], [True, False]), ids=["cosine", "dot"])
 def model(request, tiny_bert, tmp_path_factory):
     """A model with prefixes, lengths and a separator of its own."""
     encoder = NestedEncoder.from_pretrained(tiny_bert)
@@ -46,7 +47,7 @@ def our_ndcg(model, size, collection):
     return ndcg(NestedEncoder.from_pretrained(model), size, collection, separator=" w92 ")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_except(["2:8"], SIZES))
 def test_beir_evaluates_as_we_do(model, size, collection):
     pytest.importorskip("beir", reason="needs the package beir")
     from beir.retrieval.evaluation import EvaluateRetrieval
@@ -76,7 +77,7 @@ def mteb():
     return pytest.importorskip("mteb", minversion="2.0", reason="needs the package mteb 2")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_except(["2:8"], SIZES))
 def test_mteb_retrieval_as_we_do(mteb, model, size, collection):
     result = mteb.evaluate(MtebModel(model, size), retrieval_task(collection), cache=None, show_progress_bar=False)
     found = result.task_results[0].get_score()
@@ -118,7 +119,7 @@ def fitted_model(tiny_bert, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("size", ["0:8", "2:8", "4:32"])
+@pytest.mark.parametrize("size", slow_except(["0:8", "2:8"], ["0:8", "2:8", "4:32"]))
 def test_fitted_models_serve_both_at_every_layer(mteb, fitted_model, collection, size):
     corpus, queries, _ = collection
     encoder, (layer, dim) = NestedEncoder.from_pretrained(fitted_model), map(int, size.split(":"))

@@ -6,6 +6,7 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.metrics.results import Cell
@@ -61,8 +62,13 @@ def test_a_note_stands_under_every_table(files, tmp_path):
     assert (tmp_path / "out" / "index.html").read_text().count("All are trained alike.") == 3
 
 
-def test_everything_is_written_on_a_page_that_fetches_nothing_and_twice_the_same(files, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("what", slow_except(["the page"], ["the page", "files too"]))
+def test_everything_is_written_on_a_page_that_fetches_nothing_and_twice_the_same(
+    files, tmp_path, capsys, monkeypatch, what
+):
     pytest.importorskip("matplotlib")
+    if what == "the page":  # it has its own drawings of the figures that are written to files
+        monkeypatch.setattr("starbucks_retrieval.report.draw_files", lambda drawing: {"png": b"", "svg": b""})
     out = tmp_path / "out" / "deeper"
     assert (
         run_command(

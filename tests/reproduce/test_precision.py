@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import slow_except
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.models import precision
@@ -40,7 +41,10 @@ def planned(path: Path, root: Path) -> Plan:
 
 @pytest.mark.parametrize("rule", ["bf16", "fp32"])
 @pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (FOLDER / "tables/study").glob("*.yaml") if path.stem != "rows")
+    "name",
+    slow_except(
+        ["zero-shot"], sorted(path.stem for path in (FOLDER / "tables/study").glob("*.yaml") if path.stem != "rows")
+    ),
 )
 def test_jobs_are_those_of_a_table_that_names_its_precision(tmp_path, monkeypatch, rule, name):
     tables = shutil.copytree(FOLDER / "tables/study", tmp_path / "study")
