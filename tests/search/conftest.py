@@ -12,8 +12,13 @@ from starbucks_retrieval.store import EmbeddingStore
 
 @pytest.fixture
 def write_store() -> Callable[..., Path]:
-    """Write ids and vectors as a finished store."""
-    return small_stores.write_store
+    """Write ids and vectors as a finished store, of five shards where there are many: each costs three files."""
+
+    def write(folder: Path, ids: list[str], vectors: np.ndarray, **changes: object) -> Path:
+        shard_size = max(64, -(-len(ids) // 5))
+        return small_stores.write_store(folder, ids, vectors, **({"shard_size": shard_size} | changes))
+
+    return write
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search
@@ -75,7 +76,7 @@ def test_near_ties_that_single_precision_cannot_tell_apart(open_written, brute_f
     assert [[docid for docid, _ in line] for line in found] == [[docid for docid, _ in line] for line in right]
 
 
-@pytest.mark.parametrize("corpus", ["tied", "random"])
+@pytest.mark.parametrize("corpus", slow_except(["tied"], ["tied", "random"]))
 def test_results_do_not_depend_on_batch_size_and_memory(tmp_path, open_written, corpus):
     if corpus == "tied":
         ids, vectors, queries = tied_corpus()
@@ -179,7 +180,7 @@ def test_missing_faiss_says_how_to_get_it(open_written, monkeypatch):
 
 
 @pytest.mark.parametrize("store_dtype", ["float16", "float32"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", slow_except([np.nan, np.inf], [np.nan, np.inf, -np.inf]))
 @pytest.mark.parametrize("engine", [("faiss", None, "auto"), ("torch", "cpu", "fp32"), ("torch", "cpu", "bf16")])
 @pytest.mark.parametrize("max_memory", [2 * 10**9, 10_000])
 def test_damaged_passages_are_refused(open_written, store_dtype, value, engine, max_memory):

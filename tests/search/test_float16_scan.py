@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import FEW, plan_memory
@@ -41,8 +42,8 @@ def by_products(queries, store, depth, monkeypatch):
         return as_bytes(exact_search(queries, store, depth, batch_size=len(queries)))
 
 
-@pytest.mark.parametrize("queries", [1, 3, FEW - 1])
-@pytest.mark.parametrize("depth", [1, 10, COUNT - 1, COUNT])
+@pytest.mark.parametrize("queries", slow_except([1, FEW - 1], [1, 3, FEW - 1]))
+@pytest.mark.parametrize("depth", slow_except([10, COUNT], [1, 10, COUNT - 1, COUNT]))
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_same_bits_as_by_products(open_written, monkeypatch, faiss, corpus, queries, depth, threads):
     ids, vectors, asked = corpus

@@ -113,6 +113,7 @@ def test_the_search_uses_the_chosen_index_and_its_flags_repeat_it(folder, made_u
     assert (folder / "run.trec").read_bytes() == run
 
 
+@pytest.mark.slow
 def test_a_named_index_is_the_only_one_and_may_lose(folder, made_up_times, monkeypatch):
     named = IndexArguments(load_index=str(folder / "index"), index_search="efSearch=40")
     choice = choose_stored_funnel(arguments(folder), FunnelArguments("auto", target=0.5), named)
@@ -143,6 +144,7 @@ def test_an_index_that_does_not_fit_is_left_out_or_refused_by_name(folder, made_
     assert choice.load_index == str(folder / "p" / "ivf")
 
 
+@pytest.mark.slow
 def test_an_index_at_another_size_makes_lists_for_larger_ones(folder, made_up_times):
     build_index(EmbeddingStore.open(folder / "p" / size_folder(SMALL)), "IVF4,Flat", folder / "small", threads=1)
     named = IndexArguments(load_index=str(folder / "small"))

@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -26,16 +28,25 @@ def corpora():
     return {"plain": plain, "tied": tied, "cancelling": cancelling, "zeros": np.zeros((COUNT, 16), np.float32)}
 
 
+QUICK = [
+    ("plain", "float16", True),
+    ("tied", "float32", False),
+    ("cancelling", "float16", True),
+    ("zeros", "float32", False),
+]
+
+
 @pytest.mark.parametrize(
-    ("store_dtype", "mapped"),
+    ("name", "store_dtype", "mapped"),
     [
-        ("float32", False),
-        ("float16", True),
-        pytest.param("float32", True, marks=pytest.mark.slow),
-        pytest.param("float16", False, marks=pytest.mark.slow),
+        *QUICK,
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in product(corpora(), ("float32", "float16"), (False, True))
+            if case not in QUICK
+        ),
     ],
 )
-@pytest.mark.parametrize("name", list(corpora()))
 def test_rescore_equals_scoring_all_rows(open_written, name, store_dtype, mapped, monkeypatch):
     ids = [f"d{i}" for i in np.random.default_rng(1).permutation(COUNT)]
     store = open_written(ids, corpora()[name], store_dtype=store_dtype)

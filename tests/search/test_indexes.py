@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search, parse_parameters
@@ -45,7 +46,7 @@ def exact(queries, store, depth):
     return np.concatenate([rows for rows, _ in found]), np.concatenate([scores for _, scores in found])
 
 
-@pytest.mark.parametrize("store_dtype", ["float32", "float16"])
+@pytest.mark.parametrize("store_dtype", slow_except(["float16"], ["float32", "float16"]))
 def test_a_flat_index_is_exact_search(tmp_path, open_written, queries, store_dtype):
     vectors = clustered(COUNT, 1)
     vectors[700:740] = vectors[700]  # ties, which docids must settle
@@ -80,9 +81,21 @@ FACTORIES = {  # what the rescored 10 best must share with the exact ones, at th
     "PCAR16,IVF8,SQ8": 0.9,
     "Binary": 0.9,
 }
+QUICK = (
+    "Flat",
+    "HNSW16",
+    "IVF16,Flat",
+    "IVF16_HNSW8,PQ8x4",
+    "PQ8x4fs",
+    "PQ8x4,RFlat",
+    "SQ4",
+    "RaBitQ",
+    "PCAR16,IVF8,SQ8",
+    "Binary",
+)
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("factory", slow_except(QUICK, FACTORIES))
 def test_every_kind_is_built_kept_and_searched(store, queries, saved, factory):
     index = saved(factory, train_sample=600)
     wide = {"nprobe": 16, "efSearch": 200}

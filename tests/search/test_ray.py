@@ -34,9 +34,11 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ids, vectors, queries = corpus
-    whole = open_written(ids, vectors)
+    whole = open_written(ids, vectors, shard_size=64)
     expected = joined(exact_search(queries, whole, 100))
-    parts = [write_store(tmp_path / f"part-{part}", ids, vectors, parts=3, part=part) for part in range(3)]
+    parts = [
+        write_store(tmp_path / f"part-{part}", ids, vectors, parts=3, part=part, shard_size=64) for part in range(3)
+    ]
     ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, num_cpus=2, log_to_driver=False)
     try:
         for folders, options in [
@@ -64,13 +66,13 @@ def test_two_workers_find_what_one_search_finds(tmp_path, write_store, open_writ
 
 def test_rows_of_a_store(open_written, corpus):
     ids, vectors, queries = corpus
-    rows = RowRangeView(open_written(ids, vectors), 100, 612)
+    rows = RowRangeView(open_written(ids, vectors, shard_size=64), 100, 612)
     assert rows.ids(np.array([0, 511])) == [ids[100], ids[611]]
     assert rows.consecutive(3, 5)[0] == ids[103:105]
     assert np.array_equal(np.concatenate([block for _, block in rows.blocks(100)]), vectors[100:612])
     with pytest.raises(IndexError):
         rows.vectors(np.array([512]))
-    alone = open_written(ids[100:612], vectors[100:612], "alone")
+    alone = open_written(ids[100:612], vectors[100:612], "alone", shard_size=64)
     for one, other in zip(exact_search(queries, rows, 50), exact_search(queries, alone, 50)):
         assert [array.tobytes() for array in one] == [array.tobytes() for array in other]
 
@@ -78,7 +80,7 @@ def test_rows_of_a_store(open_written, corpus):
 @pytest.mark.parametrize("workers", [1, 2, 4, 7, 15, 100])
 def test_shares_cover_the_store(open_written, corpus, workers):
     ids, vectors, _ = corpus
-    shares = _shares(open_written(ids, vectors), workers)
+    shares = _shares(open_written(ids, vectors, shard_size=64), workers)
     assert len(shares) == min(workers, 15)
     assert [start for start, _ in shares] == [0, *(stop for _, stop in shares[:-1])]
     assert shares[-1][1] == 900
@@ -90,7 +92,7 @@ def test_bad_requests_start_no_ray(open_written, corpus):
     import ray
 
     ids, vectors, queries = corpus
-    folders = open_written(ids, vectors).folders
+    folders = open_written(ids, vectors, shard_size=64).folders
     for wrong, options, what in [
         (queries, {"depth": 0}, "--depth 0"),
         (queries[:, :3], {}, "do not fit passages of 12"),

@@ -13,12 +13,7 @@ from starbucks_retrieval.search.engines.top_rows import TopRows
 from starbucks_retrieval.search.stores import SlicedStore
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-DEVICES = [
-    ("cpu", "fp32"),
-    ("cpu", "bf16"),
-    pytest.param("cuda", "fp32", marks=[pytest.mark.gpu, gpu]),
-    pytest.param("cuda", "bf16", marks=[pytest.mark.gpu, gpu]),
-]
+NAMES = ("random", "tied", "near ties", "long", "short", "beyond bfloat16")
 
 
 def torch_generator(device=None, dtype="auto"):
@@ -52,12 +47,26 @@ def corpus(name):
     return [f"d{number}" for number in rng.permutation(1500)], vectors, queries
 
 
-@pytest.mark.parametrize(("device", "dtype"), DEVICES)
 @pytest.mark.parametrize(
-    "name",
+    ("name", "device", "dtype"),
     [
-        *("random", "tied", "near ties", "beyond bfloat16"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("long", "short")),
+        ("random", "cpu", "fp32"),
+        ("tied", "cpu", "fp32"),
+        ("near ties", "cpu", "bf16"),
+        ("beyond bfloat16", "cpu", "bf16"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *(("random", "cpu", "bf16"), ("tied", "cpu", "bf16")),
+                *(("near ties", "cpu", "fp32"), ("beyond bfloat16", "cpu", "fp32")),
+                *((name, "cpu", dtype) for name in ("long", "short") for dtype in ("fp32", "bf16")),
+            )
+        ),
+        *(
+            pytest.param(name, "cuda", dtype, marks=[pytest.mark.gpu, gpu])
+            for name in NAMES
+            for dtype in ("fp32", "bf16")
+        ),
     ],
 )
 def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
