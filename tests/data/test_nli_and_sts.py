@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.data import Group, Passage, open_groups, open_pairs, scan
 from starbucks_retrieval.data.groups import text_id
@@ -40,6 +41,7 @@ def test_triples_in_every_format(tmp_path, form):
     assert scan(groups, "groups").count == 3  # equal anchors, and even equal rows, are no error
 
 
+@pytest.mark.slow
 def test_real_triples(shared, tmp_path):
     path = shared / "data" / "nli" / "triples.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
@@ -81,7 +83,7 @@ STS = {
 }
 
 
-@pytest.mark.parametrize("name", STS)
+@pytest.mark.parametrize("name", slow_except(["STS12"], STS))
 def test_real_scored_pairs(shared, name):
     path = shared / "data" / "sts" / f"{name}.tsv"
     pairs = list(open_pairs(str(path)))

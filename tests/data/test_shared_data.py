@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.data import check_qrels, open_corpus, open_groups, open_queries, read_qrels, read_run, scan
 
@@ -26,7 +27,7 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", slow_except(["scifact", "cranfield", "adi", "climate-fever-evidence"], SETS))
 def test_counts_and_that_everything_judged_exists(name):
     folder = str(DATA / name)
     passages, splits = SETS[name]
@@ -41,7 +42,9 @@ def test_counts_and_that_everything_judged_exists(name):
         check_qrels(qrels, query_ids, docids, name)
 
 
-@pytest.mark.parametrize("name", [name for name, (_, splits) in SETS.items() if "train" in splits])
+@pytest.mark.parametrize(
+    "name", slow_except(["scifact"], [name for name, (_, splits) in SETS.items() if "train" in splits])
+)
 def test_training_groups(name):
     qrels = read_qrels(str(DATA / name), split="train")
     for group in open_groups(str(DATA / name)):
@@ -58,6 +61,7 @@ def test_runs_hold_results_for_all_judged_queries():
         assert sum(map(len, run.values())) >= 4_300
 
 
+@pytest.mark.slow
 def test_topics_and_qrels_as_users_have_them():
     folder = DATA / "topics-qrels"
     for topics in folder.rglob("topics.*"):

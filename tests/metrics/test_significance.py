@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import slow_except
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def test_the_bootstrap_interval_holds_the_difference_and_matches_the_level():
     assert high - low == pytest.approx(2 * 1.96 * np.std(ours - theirs) / math.sqrt(300), rel=0.1)
 
 
-@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("test", slow_except(["t", "bootstrap"], TESTS))
 def test_where_nothing_differs_one_in_twenty_is_significant(test):
     below = sum(paired_test(*figures(40, 0.0, seed), test, resamples=399).p_value < 0.05 for seed in range(300))
     assert 5 <= below <= 30  # 15 expected
@@ -232,7 +233,7 @@ def test_correlations_are_scipys():
     assert outcome.p_value == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("test", ["williams", "bootstrap"])
+@pytest.mark.parametrize("test", slow_except(["williams"], ["williams", "bootstrap"]))
 def test_paired_tests_of_equally_good_systems_err_as_often_as_they_say(test):
     below = 0
     for seed in range(200):

@@ -43,8 +43,19 @@ def collection(tmp_path):
     return opened(write_jsonl(tmp_path / "groups.jsonl", groups), corpus), ids
 
 
-@pytest.mark.parametrize(("window", "tile"), [(10_000, 2**25), (7, 2**25), (10, 60), (1, 1)])
-@pytest.mark.parametrize("depth", [1, 13, 97])
+@pytest.mark.parametrize(
+    ("window", "tile", "depth"),
+    [
+        *((10_000, 2**25, 13), (7, 2**25, 97), (10, 60, 13), (10, 60, 1)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *((10_000, 2**25, 1), (10_000, 2**25, 97), (7, 2**25, 1), (7, 2**25, 13), (10, 60, 97)),
+                *((1, 1, depth) for depth in (1, 13, 97)),
+            )
+        ),
+    ],
+)
 def test_equal_scores_are_ordered_by_docid_however_the_work_is_cut(
     tiny_bert, tmp_path, collection, monkeypatch, window, tile, depth
 ):

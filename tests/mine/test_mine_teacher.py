@@ -20,7 +20,7 @@ from starbucks_retrieval.mine.dense import BiEncoder
 from starbucks_retrieval.mine.teacher import CrossEncoder, load_teacher
 from starbucks_retrieval.train.data import TrainingSet
 
-from ..conftest import DECODERS, FAMILIES, save_tokenizer
+from ..conftest import DECODERS, FAMILIES, save_tokenizer, slow_except
 
 
 def save_classifier(folder, family="bert", labels=1):
@@ -88,8 +88,19 @@ def by_hand(folder, max_len=60):
     return score
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "qwen3"])
-@pytest.mark.parametrize(("budget", "max_len"), [(4096, None), (150, 20), (1, None)])
+@pytest.mark.parametrize(
+    ("family", "budget", "max_len"),
+    [
+        *(("bert", 150, 20), ("distilbert", 1, None), ("qwen3", 4096, None)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *(("bert", 4096, None), ("bert", 1, None), ("distilbert", 4096, None), ("distilbert", 150, 20)),
+                *(("qwen3", 150, 20), ("qwen3", 1, None)),
+            )
+        ),
+    ],
+)
 def test_a_cross_encoder_scores_pairs_in_batches_as_one_by_one(tmp_path, family, budget, max_len):
     folder = save_classifier(tmp_path, family)
     pairs = pairs_of(24)
@@ -124,8 +135,15 @@ def test_long_queries_give_way_too_and_say_so(classifier, caplog):
     ]
 
 
-@pytest.mark.parametrize(("size", "used"), [("2:8", Size(2, 8)), (None, Size(4, 32))])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("size", "used", "normalize"),
+    [
+        ("2:8", Size(2, 8), True),
+        (None, Size(4, 32), False),
+        pytest.param("2:8", Size(2, 8), False, marks=pytest.mark.slow),
+        pytest.param(None, Size(4, 32), True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_bi_encoder_scores_as_it_was_trained_and_encodes_each_text_once(
     tiny_bert, tmp_path, monkeypatch, size, used, normalize
 ):
@@ -167,7 +185,7 @@ def flags(beir, model, output, teacher, *more):
     ]
 
 
-@pytest.mark.parametrize("window", [8192, 11])
+@pytest.mark.parametrize("window", slow_except([11], [8192, 11]))
 def test_rows_carry_the_scores_and_training_takes_them(
     tiny_bert, classifier, beir, tmp_path, run_mine, monkeypatch, window
 ):

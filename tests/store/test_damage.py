@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from bit_flips import flipped, outcomes
+from conftest import slow_except
 from small_stores import make_0_1
 
 from starbucks_retrieval.errors import UserError
@@ -17,7 +18,7 @@ from starbucks_retrieval.store.operations import describe_stores, merge_stores, 
 ROWS = np.array([2999, 5, 1700, 5])
 
 
-@pytest.fixture(params=["float32", "float16"])
+@pytest.fixture(params=slow_except(["float16"], ["float32", "float16"]))
 def store(request, tmp_path, make_spec, write_store, monkeypatch):
     """3000 rows in two shards of several blocks each."""
     monkeypatch.setattr(checksums, "BLOCK", 4096)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.store import EmbeddingStore
@@ -75,7 +76,7 @@ print(json.dumps(calls))
 )
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", slow_except([8], [8, 1]))
 def test_killed_at_steps(every, tmp_path, contents):
     words = [sys.executable, "-c", EVERY_STEP, str(tmp_path), str(every)]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -88,6 +89,7 @@ def test_killed_at_steps(every, tmp_path, contents):
         assert contents(tmp_path / f"killed-{step}") == whole, step
 
 
+@pytest.mark.slow
 def test_killed_from_outside(tmp_path, contents):
     command = [sys.executable, "-c", SCRIPT + "job(sys.argv[1], 0, *map(int, sys.argv[2:]))"]
     for shards in (0, 1, 2):

@@ -62,6 +62,7 @@ def rows(spec):
     return write
 
 
+@pytest.mark.slow
 def test_joined_processes_one_of_them_killed(tmp_path, spec, rows, contents):
     folder = tmp_path / "s"
     with StoreWriter.open(folder, spec) as leader:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.data.formats import find_reader
 from starbucks_retrieval.errors import UserError
@@ -17,9 +18,10 @@ SCRIPT = Path(__file__).parents[2] / "arrow_flips.py"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_flipped_bits_end_no_process(tmp_path):
+@pytest.mark.parametrize("flips", slow_except([30], [30, 80]))
+def test_flipped_bits_end_no_process(tmp_path, flips):
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "1", "80", str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, str(SCRIPT), "1", str(flips), str(tmp_path)], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
     assert set(found) == {"same", "other", "refused"}
