@@ -11,6 +11,7 @@ import sys
 from typing import get_args
 
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.__main__ import STAGES, stage_module
 from starbucks_retrieval.cli import run_command
@@ -43,7 +44,13 @@ def test_every_flag_is_in_every_script(scripts):
             assert found >= {*words, *flags, "learning_rate", "per_device_train_batch_size"}, shell
 
 
-@pytest.mark.parametrize("module", [["starbucks_retrieval", "completion"], ["starbucks_retrieval.completion"]])
+@pytest.mark.parametrize(
+    "module",
+    slow_except(
+        [["starbucks_retrieval.completion"]],
+        [["starbucks_retrieval", "completion"], ["starbucks_retrieval.completion"]],
+    ),
+)
 def test_a_shell_that_evaluates_the_script_is_silent(module):
     command = f'eval "$({shlex.join([sys.executable, "-m", *module, "bash"])})"; complete -p starbucks'
     done = subprocess.run([bash_program(), "--norc", "-uc", command], capture_output=True, text=True)

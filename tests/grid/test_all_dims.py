@@ -17,7 +17,7 @@ DIMS = [3, 8, 24]
 
 def write(folder, vectors, **changes) -> EmbeddingStore:
     ids = [f"d{i:04d}" for i in np.random.default_rng(1).permutation(len(vectors))]
-    return EmbeddingStore.open(write_store(folder, ids, vectors, shard_size=100, **changes))
+    return EmbeddingStore.open(write_store(folder, ids, vectors, shard_size=250, **changes))
 
 
 def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:

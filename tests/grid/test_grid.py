@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.data import read_qrels
 from starbucks_retrieval.data.run_writer import write_run
@@ -18,10 +19,10 @@ from starbucks_retrieval.grid import EncodingArguments, GridArguments, costs, gr
 from starbucks_retrieval.grid.all_dims import truncated_views
 from starbucks_retrieval.locks import OutputLock
 from starbucks_retrieval.metrics.measures import parse_measures, score
-from starbucks_retrieval.metrics.results import read_results
+from starbucks_retrieval.metrics.results import Results, read_results
 from starbucks_retrieval.models import NestedEncoder
 from starbucks_retrieval.sentences import grid_dims, grid_layers
-from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.sizes import Size, Sizes
 from starbucks_retrieval.store import StoreWriter, open_store
 
 from .conftest import separately
@@ -43,6 +44,13 @@ def encoding(**changes) -> EncodingArguments:
     return EncodingArguments(**({"dtype": "fp32", "shard_size": 40} | changes))
 
 
+@pytest.fixture(scope="module")
+def whole(tiny_bert, beir, tmp_path_factory) -> Results:
+    """A grid that nothing interrupted."""
+    output = tmp_path_factory.mktemp("whole") / "whole.json"
+    return grid(asked(tiny_bert, beir, output=str(output)), encoding()).results
+
+
 def test_two_grids_do_not_share_embeddings_that_one_of_them_deletes(tiny_bert, beir):
     with (
         OutputLock(Path("grid.work/small")),
@@ -51,13 +59,19 @@ def test_two_grids_do_not_share_embeddings_that_one_of_them_deletes(tiny_bert, b
         grid(asked(tiny_bert, beir), encoding())
 
 
-@pytest.mark.parametrize("normalize", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_every_cell_is_what_three_separate_doors_give(tiny_bert, beir, tmp_path, normalize):
+@pytest.mark.parametrize(
+    ("normalize", "sizes"),
+    [
+        (True, "1:4,2:8,4:32"),
+        *(pytest.param(normalize, "1:4,1:32,2:8,4:4,4:32", marks=pytest.mark.slow) for normalize in (True, False)),
+    ],
+)
+def test_every_cell_is_what_three_separate_doors_give(tiny_bert, beir, tmp_path, normalize, sizes):
     options = {"dtype": "fp32", "shard_size": 40, "normalize": normalize}
     measured = grid(asked(tiny_bert, beir, keep_work_dir=True), encoding(normalize=normalize)).results
     cells = {(cell.size, cell.measure): cell for cell in measured.cells}
     assert len(cells) == len(measured.cells) == 3 * 3 * 3
-    for size in [Size(1, 4), Size(1, 32), Size(2, 8), Size(4, 4), Size(4, 32)]:
+    for size in Sizes.parse(sizes):
         run, scores = separately(
             tiny_bert, beir, tmp_path / str(size.layer * 100 + size.dim), size, MEASURES, **options
         )
@@ -89,7 +103,7 @@ def ranking_of(work: Path, size: Size, normalize: bool) -> dict[str, list[tuple[
     }
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", slow_except([True], [True, False]))
 def test_queries_of_every_layer_against_passages_of_every_layer(tiny_bert, beir, normalize):
     flags = encoding(normalize=normalize, max_tokens_per_batch=300)
     measured = grid(
@@ -117,8 +131,7 @@ def test_queries_of_every_layer_against_passages_of_every_layer(tiny_bert, beir,
         assert cells[cell.size, cell.size, cell.measure] == cell.value
 
 
-def test_a_killed_grid_goes_on_where_it_stopped(tiny_bert, beir, monkeypatch):
-    whole = grid(asked(tiny_bert, beir, output="whole.json"), encoding()).results
+def test_a_killed_grid_goes_on_where_it_stopped(tiny_bert, beir, whole, monkeypatch):
     write, written = StoreWriter.write_shard, []
 
     def dying(self, shard, ids, vectors):
@@ -139,12 +152,12 @@ def test_a_killed_grid_goes_on_where_it_stopped(tiny_bert, beir, monkeypatch):
 
 
 def test_work_folder_goes_unless_it_is_named(tiny_bert, beir, tmp_path):
-    grid(asked(tiny_bert, beir, output="out/a.json"), encoding())
+    grid(asked(tiny_bert, beir, output="out/a.json", layers="4"), encoding())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.json"]
-    grid(asked(tiny_bert, beir, work_dir="kept"), encoding())
+    grid(asked(tiny_bert, beir, work_dir="kept", layers="4"), encoding())
     assert (tmp_path / "kept/small/passages/L4-D32/manifest.json").is_file()
     (tmp_path / "kept/small/note.txt").write_text("mine")
-    grid(asked(tiny_bert, beir, work_dir="kept", keep_work_dir=False), encoding())
+    grid(asked(tiny_bert, beir, work_dir="kept", layers="4", keep_work_dir=False), encoding())
     assert sorted(path.name for path in (tmp_path / "kept").rglob("*")) == ["note.txt", "small"]
 
 
@@ -182,7 +195,7 @@ def test_the_file_tells_costs_and_what_made_it(tiny_bert, beir, ticking, monkeyp
     pytest.importorskip("faiss")
     rates = SimpleNamespace(rates={1: SimpleNamespace(scan=lambda dim: dim * 1e-9)})  # seconds a passage
     monkeypatch.setattr(costs, "measure_machine", lambda *_, **__: rates)
-    measured = grid(asked(tiny_bert, beir, measure_cost=True), encoding())
+    measured = grid(asked(tiny_bert, beir, layers="1,2", dims="4,8", measure_cost=True), encoding())
     results = read_results("grid.json")
     assert results == measured.results and results.kind == "grid" and results.label == tiny_bert.name
     encoding_costs = {"bytes_per_passage", "query_ms", "passage_ms"}
@@ -202,10 +215,9 @@ def test_figures_of_queries_can_be_left_out(tiny_bert, beir):
     assert [cell.values for cell in cells] == [None] * 3 and '"values"' not in Path("grid.json").read_text()
 
 
-def test_float16_stores_are_near(tiny_bert, beir):
-    single = grid(asked(tiny_bert, beir, output="a.json"), encoding()).results
-    half = grid(asked(tiny_bert, beir, output="b.json"), encoding(store_dtype="float16")).results
-    assert max(abs(a.value - b.value) for a, b in zip(single.cells, half.cells)) < 0.05
+def test_float16_stores_are_near(tiny_bert, beir, whole):
+    half = grid(asked(tiny_bert, beir), encoding(store_dtype="float16")).results
+    assert max(abs(a.value - b.value) for a, b in zip(whole.cells, half.cells)) < 0.05
 
 
 @pytest.mark.parametrize(

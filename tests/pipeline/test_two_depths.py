@@ -173,6 +173,7 @@ def test_what_was_not_trained_together_is_refused(made, tiny_bert, tmp_path, cap
     )
 
 
+@pytest.mark.slow
 def test_milvus_takes_the_passages_layer(made, expected, tmp_path):
     pytest.importorskip("milvus_lite")
     for where in (["--size", "2:16"], ["--query_size", "2:16", "--size", "4:16"], ["--funnel", "1:8@30,2:16@30"]):
