@@ -90,6 +90,13 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
     difference = _difference(found, settings.engines)
 
     stored = store.count * store.spec.size.dim * store.dtype.itemsize * -(-len(queries) // settings.batch_size)
+    if {"faiss", "torch-fp32"} <= seconds.keys():
+        report.line(
+            f"{store.spec.size} torch-fp32 over our FAISS engine",
+            "queries/s of torch-fp32 / of faiss, both over the same store; higher is better for torch",
+            **common.ratio(seconds["faiss"], seconds["torch-fp32"]),
+            passages=store.count,
+        )
     work = 2.0 * store.count * store.spec.size.dim * len(queries) / common.matmul_flops(768)
     reading = [stored / (4 * _STREAMED) * lap for lap in seconds["bandwidth"]]
     for name in settings.engines:

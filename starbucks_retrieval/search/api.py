@@ -25,12 +25,13 @@ from starbucks_retrieval.search import (
 )
 from starbucks_retrieval.search.engines import (
     ENGINES,
+    FEW,
     RetrievedRows,
     Retriever,
     RetrieverEngine,
     make_candidate_generator,
 )
-from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator, exact_search
 from starbucks_retrieval.search.engines.float16_scan import hold
 from starbucks_retrieval.search.funnel_auto import choose_stored_funnel
 from starbucks_retrieval.search.funnel_first_steps import code_shortlister
@@ -245,11 +246,12 @@ def _make_retriever(plan: SearchPlan, index: SavedIndex | None) -> Retriever:
         shortlister = partial(find, rescore=0)  # the next steps score again
     elif funnel is not None and funnel.steps[0].code:
         shortlister = code_shortlister(funnel.steps[0], first, seed=plan.seed, **options.limits)
-    elif funnel is not None and 0 < options.batch_size < request.queries[last].count:
+    generator = make_candidate_generator(engine, options, first.spec.size.dim)
+    if funnel is not None and shortlister is None and 0 < options.batch_size < request.queries[last].count:
         # Scanned for every batch; a narrow view would be cut again each time.
-        hold(first, options.max_memory // 2, options.batch_size)
-    limits = options.limits | {"batch_size": options.batch_size}
-    limits["generator"] = make_candidate_generator(engine, options, first.spec.size.dim)
+        scans = isinstance(generator, FaissCandidateGenerator) and generator.scans_float16
+        hold(first, options.max_memory // 2, options.batch_size if scans else FEW)
+    limits = options.limits | {"batch_size": options.batch_size, "generator": generator}
 
     def retrieve(queries: Mapping[Size, np.ndarray], label: str) -> RetrievedRows:
         if funnel is None:

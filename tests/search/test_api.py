@@ -14,7 +14,7 @@ from starbucks_retrieval.search import search as run_search
 from starbucks_retrieval.search.__main__ import main
 from starbucks_retrieval.search.engines import choose_engine
 from starbucks_retrieval.sizes import Size
-from starbucks_retrieval.store import open_store, output_folder, size_folder
+from starbucks_retrieval.store import EmbeddingStore, open_store, output_folder, size_folder
 
 
 def search(queries, passages, run, depth=None, *, size=None, funnel=None, **flags):
@@ -62,6 +62,25 @@ def test_runs_do_not_depend_on_batch_size_and_memory(tmp_path, stores):
         )
         runs.add((tmp_path / "run").read_bytes())
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "batch_size", "held"), [("faiss", 4, []), ("faiss", 8, []), ("torch", 4, ["float32"])]
+)
+def test_what_a_funnel_holds_is_what_its_engine_scans(tmp_path, write_store, monkeypatch, engine, batch_size, held):
+    rng, flags = np.random.default_rng(2), {"store_dtype": "float16"}
+    for kind, count in (("passages", 90), ("queries", 9)):
+        for size in (Size(2, 4), Size(6, 16)):
+            vectors, ids = rng.standard_normal((count, size.dim), np.float32), [f"{kind}{i}" for i in range(count)]
+            write_store(
+                tmp_path / kind / size_folder(size), ids, vectors, size=size, kind=kind, data_digest=kind, **flags
+            )
+    seen = []
+    real = EmbeddingStore.hold
+    monkeypatch.setattr(EmbeddingStore, "hold", lambda *args: real(*args) or seen.append(args[0]._held))
+    options = {"engine": engine, "batch_size": batch_size, "funnel": "2:4@50,6:16"}
+    search(tmp_path / "queries", tmp_path / "passages", tmp_path / "run", 20, **options)
+    assert [vectors.dtype for vectors in seen if vectors is not None] == held
 
 
 def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path, stores, monkeypatch):
