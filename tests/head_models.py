@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +23,26 @@ HEADS = {
 def save_with_head(folder, head="dense", include_prompt=True, pooling="mean", family="bert"):
     """A model of sentence-transformers with random modules after pooling; the model itself."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
+    for path, content in _files(head, include_prompt, pooling, family).items():
+        if content is None:
+            (folder / path).mkdir(parents=True)
+        else:
+            (folder / path).write_bytes(content)
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+
+
+@cache
+def _files(head, include_prompt, pooling, family):
+    """The files of such a model by path, parents first, and None for each folder: making one takes far longer than writing it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "model"
+        _save_with_head(folder, head, include_prompt, pooling, family)
+        paths = [folder, *sorted(folder.rglob("*"))]
+        return {path.relative_to(folder): None if path.is_dir() else path.read_bytes() for path in paths}
+
+
+def _save_with_head(folder, head, include_prompt, pooling, family):
+    import sentence_transformers
     from sentence_transformers import models
 
     backbone = save_model(folder.with_name(f"{folder.name}-backbone"), family)
@@ -37,7 +61,6 @@ def save_with_head(folder, head="dense", include_prompt=True, pooling="mean", fa
         modules=[*modules, models.Normalize()], device="cpu", prompts={"query": "w3 w4 ", "document": "w9 "}
     )
     model.save(str(folder))
-    return sentence_transformers.SentenceTransformer(str(folder), device="cpu")
 
 
 def assert_same(encoder, theirs, some=None):
