@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import DECODERS, FAMILIES, save_model, slow_except
+from conftest import DECODERS, FAMILIES, save_model
 
 from starbucks_retrieval import NestedEncoder, Size, Sizes, UserError, clock
 from starbucks_retrieval.models.backends import drift as drift_module
@@ -39,6 +39,9 @@ BACKENDS = ("onnx", "openvino")
 def token_rows(count=40, longest=50, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.integers(5, 100, length).tolist() for length in [*rng.integers(1, longest + 1, count - 2), 1, longest]]
+
+
+CALIBRATION = token_rows(4)  # the same in all tests, so that int8 is calibrated once
 
 
 def needs(backend):
@@ -99,7 +102,7 @@ def opened(encoder):
     def get(backend, dtype="fp32"):
         needs(backend)
         if (backend, dtype) not in made:
-            made[backend, dtype] = open_backend(backend, encoder, SIZES, dtype, token_rows(16))
+            made[backend, dtype] = open_backend(backend, encoder, SIZES, dtype, CALIBRATION)
         return made[backend, dtype]
 
     return get
@@ -282,7 +285,8 @@ def test_onnx_file_has_dynamic_axes_and_no_layer_above_the_size(encoder, tmp_pat
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
 
 
-@pytest.mark.parametrize("calibrated", slow_except([False], [False, True]))
+@pytest.mark.slow  # converting takes seconds
+@pytest.mark.parametrize("calibrated", [False, True])
 def test_openvino_folder(encoder, tmp_path, calibrated):
     needs("openvino")
     import openvino
@@ -300,16 +304,39 @@ def test_openvino_folder(encoder, tmp_path, calibrated):
         np.testing.assert_allclose(compiled(inputs)["embedding"], expected, atol=0.5 if calibrated else 1e-5)
 
 
-def test_a_conversion_that_differs_leaves_no_file(encoder, tmp_path, monkeypatch):
-    for backend in BACKENDS:
-        needs(backend)
-    with monkeypatch.context() as patch:  # any graph differs from zeros, and that of the back ends is converted already
-        patch.setattr(onnx, "EmbeddingGraph", lambda encoder, size: PooledLayersGraph(encoder, (1, 2)))
-        patch.setattr(PooledLayersGraph, "expected", lambda self, batch: [np.zeros((len(batch["input_ids"]), 32))] * 2)
-        with pytest.raises(RuntimeError, match="layer_1 of ONNX Runtime differs from torch by"):
-            write_onnx(encoder, Size(1, 8), tmp_path / "model.onnx")
-    monkeypatch.setattr(EmbeddingGraph, "expected", lambda self, batch: [np.zeros((len(batch["input_ids"]), 8))])
-    with pytest.raises(RuntimeError, match="embedding of OpenVINO differs from torch by"):
+@pytest.fixture
+def converted(encoder, opened, monkeypatch):
+    """Files get the graph of the back ends, which is converted already, in place of that of one size."""
+    for backend, module in zip(BACKENDS, (onnx, openvino)):
+        opened(backend)
+        monkeypatch.setattr(module, "EmbeddingGraph", lambda encoder, size: PooledLayersGraph(encoder, (1, 2)))
+
+
+def test_files_hold_the_graph_that_was_checked(encoder, converted, tmp_path):
+    import onnxruntime
+    from openvino import Core
+
+    (tmp_path / "openvino_model.xml").write_text("an older one")
+    write_onnx(encoder, Size(1, 8), tmp_path / "new" / "model.onnx")
+    write_openvino(encoder, Size(1, 8), tmp_path)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "openvino_model.bin", "openvino_model.xml"]
+    session = onnxruntime.InferenceSession(tmp_path / "new" / "model.onnx")
+    compiled = Core().compile_model(tmp_path / "openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    batch = {name: tensor.numpy() for name, tensor in pad(token_rows(4), 0).items()}
+    for name, expected in zip(
+        ("layer_1", "layer_2"), PooledLayersGraph(encoder, (1, 2)).expected(pad(token_rows(4), 0))
+    ):
+        np.testing.assert_allclose(session.run([name], batch)[0], expected, atol=1e-5)
+        np.testing.assert_allclose(compiled(batch)[name], expected, atol=1e-5)
+
+
+def test_a_conversion_that_differs_leaves_no_file(encoder, converted, tmp_path, monkeypatch):
+    zeros = lambda self, batch: [np.zeros((len(batch["input_ids"]), 32))] * 2  # noqa: E731
+    monkeypatch.setattr(PooledLayersGraph, "expected", zeros)
+    with pytest.raises(RuntimeError, match="layer_1 of ONNX Runtime differs from torch by"):
+        write_onnx(encoder, Size(1, 8), tmp_path / "model.onnx")
+    with pytest.raises(RuntimeError, match="layer_1 of OpenVINO differs from torch by"):
         write_openvino(encoder, Size(1, 8), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -527,9 +554,9 @@ def test_few_graphs_are_kept_and_a_cache_that_cannot_be_written_is_no_error(open
 def test_int8_is_calibrated_once(encoder, tmp_path, monkeypatch):
     needs("openvino")
     monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path))
-    first = open_backend("openvino", encoder, SIZES, "int8", token_rows(16))
+    first = open_backend("openvino", encoder, SIZES, "int8", CALIBRATION)
     monkeypatch.setattr(openvino, "quantise", None)
-    second = open_backend("openvino", encoder, SIZES, "int8", token_rows(16))
+    second = open_backend("openvino", encoder, SIZES, "int8", CALIBRATION)
     for size, vectors in first.embed(token_rows(), SIZES, max_tokens=300).items():
         assert np.array_equal(second.embed(token_rows(), SIZES, max_tokens=300)[size], vectors)
 
@@ -550,7 +577,7 @@ def kept_int8(encoder, tmp_path, monkeypatch):
 
     def start(rows=3, sizes=SIZES, max_tokens=300, again=False):
         if again or not opened:
-            opened.append(open_backend("openvino", encoder, SIZES, "int8", token_rows(16)))
+            opened.append(open_backend("openvino", encoder, SIZES, "int8", CALIBRATION))
         return kept_drift(opened[-1], encoder, token_rows(rows, seed=5), Sizes(sizes), max_tokens), len(measured)
 
     return start, tmp_path / "cache" / "backends"
