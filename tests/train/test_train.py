@@ -227,6 +227,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tiny_bert, dataset, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 def test_trained_sizes_encode_without_the_layers_above(tiny_bert, dataset, tmp_path):
     train(tiny_bert, dataset, tmp_path / "m", "--max_steps", "1", "--sizes", "2:8,4:32", "--save_strategy", "no")
     whole = NestedEncoder.from_pretrained(tmp_path / "m").encode(["w1 w2"])

@@ -120,6 +120,7 @@ def test_bad_flags_are_refused(run, capfd, flags, message):
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_texts_are_cut_in_training_only(run, distilled):
     stored = json.loads((distilled / "starbucks.json").read_text())
     assert stored["passage_max_len"] is stored["query_max_len"] is None
@@ -135,6 +136,7 @@ def test_the_anchor_weight_is_that_of_the_full_size():
     assert (options.full_weight, options.normalize, options.temperature) == (3.0, True, 0.1)
 
 
+@pytest.mark.slow
 def test_sizes_without_the_full_one_learn_from_it(run):
     output = run("small", "--max_steps 1 --save_strategy no --sizes 0:8,2:16")
     assert json.loads((output / "starbucks.json").read_text())["projected_layers"] == [0, 2]

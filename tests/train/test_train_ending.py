@@ -100,6 +100,7 @@ def test_weights_that_cannot_be_written_leave_record_and_card(stage, tmp_path, m
     assert (tmp_path / "m" / "training.json").exists() and (tmp_path / "m" / "README.md").exists()
 
 
+@of_train
 def test_a_push_comes_last_and_may_fail(stage, tmp_path, monkeypatch, capfd):
     from huggingface_hub import HfApi
     from transformers import Trainer

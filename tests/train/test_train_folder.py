@@ -101,6 +101,7 @@ def test_the_card_has_what_is_known(train, tiny_bert, tmp_path):
     assert found["nDCG@10 at size 2:16"] == round(best["eval_nDCG@10/2:16"], 4) and len(found) == 4
 
 
+@pytest.mark.slow
 def test_every_push_has_settings_modules_and_card(train, tmp_path, monkeypatch):
     from huggingface_hub import HfApi
     from transformers import Trainer

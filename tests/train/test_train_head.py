@@ -90,6 +90,7 @@ def test_gathered_weights_are_saved_in_place_of_the_modules_own(model, tmp_path)
     torch.testing.assert_close(found["3_Dense"]["linear.bias"], before["3_Dense"]["linear.bias"] + 1)
 
 
+@pytest.mark.slow
 def test_fit_writes_the_modules_again(model, corpus, tmp_path):
     out = tmp_path / "fitted"
     argv = f"--model_name_or_path {model} --dataset_path {corpus.parent / 'corpus.jsonl'} --output_dir {out} --quiet"

@@ -105,13 +105,22 @@ def test_a_resumed_run_ends_with_the_same_bits(run, flags):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_guide_leaves_out_negatives(run):
-    plain, guided = run("plain", STEPS), run("guided", f"{STEPS} --guide_model_name_or_path FOLDER/big")
+@pytest.fixture(scope="module")
+def guided(run):
+    return run("guided", f"{STEPS} --guide_model_name_or_path FOLDER/big")
+
+
+def test_a_guide_leaves_out_negatives(run, guided):
+    plain = run("plain", STEPS)
     assert losses(guided)[0] < losses(plain)[0]
-    cached = run("cached", f"{STEPS} --guide_model_name_or_path FOLDER/big --grad_cache")
-    assert losses(cached) == pytest.approx(losses(guided), rel=1e-4)
     wide = run("wide", f"{STEPS} --guide_model_name_or_path FOLDER/big --false_negative_margin 3")
     assert losses(wide) == pytest.approx(losses(plain), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_guide_and_the_gradient_cache(run, guided):
+    cached = run("cached", f"{STEPS} --guide_model_name_or_path FOLDER/big --grad_cache")
+    assert losses(cached) == pytest.approx(losses(guided), rel=1e-4)
 
 
 class Guided:

@@ -81,12 +81,9 @@ def test_a_fit_is_the_same_in_every_run(fitted, run):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow  # without labels, the cache is tested with maps in the quick suite
 @pytest.mark.parametrize(
-    "flags",
-    slow_except(
-        ["--grad_cache --gc_p_chunk_size 3"],
-        ["--grad_cache --gc_p_chunk_size 3", "--gradient_checkpointing true", "--max_tokens_per_chunk 30"],
-    ),
+    "flags", ["--grad_cache --gc_p_chunk_size 3", "--gradient_checkpointing true", "--max_tokens_per_chunk 30"]
 )
 def test_cache_checkpointing_and_chunks_change_nothing(fitted, run, flags, monkeypatch):
     if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import save_model, slow_except
+from conftest import save_model
 from small_stores import write_store
 from train.resuming import assert_resumes_to_the_same_bits
 
@@ -96,7 +96,7 @@ def test_the_small_sizes_follow_the_teacher_and_the_full_one_stays(taught, run, 
 
 
 def test_the_full_size_follows_the_teacher_if_asked(run):
-    losses = history(run("follows", f"--max_steps 20 {MODEL} --sizes 4:32 --objective_options full_follows=teacher"))
+    losses = history(run("follows", f"--max_steps 10 {MODEL} --sizes 4:32 --objective_options full_follows=teacher"))
     assert {name for name in losses[0] if "/" in name} == {"cosine/4:32", "kl/4:32"}
     assert losses[0]["kl/4:32"] > 0.01
     assert np.mean([entry["loss"] for entry in losses[-5:]]) < np.mean([entry["loss"] for entry in losses[:5]])
@@ -107,7 +107,8 @@ def test_stored_embeddings_teach_as_the_model_does(taught, run):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("flags", slow_except(["--grad_cache"], ["--grad_cache", "--gradient_checkpointing true"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", ["--grad_cache", "--gradient_checkpointing true"])
 def test_cache_and_checkpointing_change_nothing(taught, run, flags, monkeypatch):
     if "checkpointing" in flags:  # computes padding; compared with a padded run, since Adam enlarges rounding
         monkeypatch.setattr(unpadded, "is_supported", lambda backbone: False)
@@ -122,6 +123,7 @@ def test_a_resumed_run_ends_with_the_same_bits(run, teacher):
     assert_resumes_to_the_same_bits(run, f"--sizes 0:8,2:16 {teacher}")
 
 
+@pytest.mark.slow
 def test_another_teacher_of_the_same_name_is_refused_by_a_resumed_run(run, folder, capfd):
     save_model(folder / "changing", seed=2)
     flags = "--max_steps 1 --save_steps 1 --sizes 0:8,4:32 --teacher_model_name_or_path FOLDER/changing"
@@ -131,6 +133,7 @@ def test_another_teacher_of_the_same_name_is_refused_by_a_resumed_run(run, folde
     assert "another configuration: teacher " in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_model_itself_as_its_teacher_changes_nothing(run, taught, tiny_bert, folder):
     own = save_model(folder / "own")
     (own / "starbucks.json").write_text(json.dumps({"format": 1, "pooling": "mean", "normalize": True}))

@@ -86,6 +86,7 @@ def test_a_slow_run_has_a_checkpoint_without_being_asked(run, tmp_path, monkeypa
 
 
 @of_train
+@pytest.mark.slow
 def test_an_interval_of_the_user_is_kept_in_a_slow_run(run, tmp_path, monkeypatch):
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=iter(range(0, 10**9, 1000)).__next__))
     run("--max_steps", "11", "--save_steps", "6")
