@@ -39,9 +39,7 @@ def history(output):
 
 @pytest.mark.parametrize(
     "objective",
-    slow_except(
-        ["smae", "mlm", "retromae"], ["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"]
-    ),
+    slow_except(["smae", "retromae"], ["smae", "mlm-sizes", "mlm", "retromae", "retromae-basic", "smae-enhanced"]),
 )
 def test_every_objective_trains_a_backbone_that_train_takes(tiny_bert, text, tmp_path, objective):
     from transformers import AutoModelForMaskedLM
@@ -90,6 +88,7 @@ def test_from_scratch_takes_no_weight_of_the_backbone(tiny_bert, text, tmp_path)
     assert "from scratch" in (tmp_path / "b" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
     words = (
         "--max_steps",
@@ -112,11 +111,11 @@ def test_the_loss_of_every_size_falls(tiny_bert, text, tmp_path):
 def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, text, tmp_path, workers):
     words = (
         "--max_steps",
-        6,
+        4,
         "--save_strategy",
         "steps",
         "--save_steps",
-        3,
+        2,
         "--learning_rate",
         1e-3,
         "--sizes",
@@ -126,7 +125,7 @@ def test_resuming_ends_where_an_uninterrupted_run_does(tiny_bert, text, tmp_path
     folder, files = tmp_path / "m", ("model.safetensors", "decoder/decoder.safetensors")
     assert run_pretrain(tiny_bert, text, folder, *words) == 0
     whole = {file: load_file(folder / file) for file in files}
-    for file in (*files, "checkpoint-6/trainer_state.json"):  # killed while it was written
+    for file in (*files, "checkpoint-4/trainer_state.json"):  # killed while it was written
         (folder / file).unlink()
     assert run_pretrain(tiny_bert, text, folder, *words, "--resume_from_checkpoint", "true") == 0
     for file in files:

@@ -12,7 +12,8 @@ from starbucks_retrieval.pretrain import PretrainOptions, decoders
 from starbucks_retrieval.pretrain.decoders import DecoderRows, new_decoder, sampled_labels
 from starbucks_retrieval.pretrain.heads import embedded, position_embeddings
 
-from .conftest import MASKED, TWO_STREAM, masked_batch, masked_lm
+from ..conftest import slow_except
+from .conftest import MASKED, TWO_STREAM, TYPICAL, masked_batch, masked_lm
 
 
 def prepared(family="bert", **settings):
@@ -23,7 +24,7 @@ def prepared(family="bert", **settings):
     return backbone, decoder, torch.randn(3, 4, 32, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("family", TWO_STREAM)
+@pytest.mark.parametrize("family", slow_except(["bert", "electra"], TWO_STREAM))
 def test_reading_only_some_rows_equals_running_the_whole_layer(family, monkeypatch):
     backbone, decoder, first = prepared(family)
     batch = masked_batch()
@@ -81,7 +82,7 @@ def test_a_token_reaches_its_own_prediction_only_through_the_vector(family):
     assert (states(batch["ids"], first + 1) != before).any(-1).all()
 
 
-@pytest.mark.parametrize("family", MASKED)
+@pytest.mark.parametrize("family", slow_except(TYPICAL, MASKED))
 @pytest.mark.parametrize("count", [1, 2])
 def test_layers_are_copies_of_the_first_or_random(family, count):
     model = masked_lm(family)

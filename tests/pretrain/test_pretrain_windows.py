@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from conftest import slow_except
 from pretrain.letters import VOCABULARY, letters, random_texts, read
 
 from starbucks_retrieval import UserError
@@ -93,7 +94,7 @@ def test_packed_blocks_go_on_into_the_next_document(tokenizer):
     assert [sequence.after for sequence in sequences] == [(1, 0), (3, 0), (4, 0)]
 
 
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", slow_except([True], [False, True]))
 def test_blocks_lose_nothing_and_go_on_from_any_part(tokenizer, pack):
     texts = random_texts(15)
     cutter = Cutter(tokenizer, LENGTH, "blocks", pack=pack, least=1)
