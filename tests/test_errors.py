@@ -13,7 +13,9 @@ ERRORS = ("UserError", "BadRow")
 
 def without_remedy(source: str) -> list[int]:
     """Lines that make an error without a remedy, or with an empty one."""
-    lines = []
+    lines: list[int] = []
+    if not any(name in source for name in ERRORS):
+        return lines
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
             given = [*node.args[1:], *(keyword.value for keyword in node.keywords if keyword.arg == "hint")]

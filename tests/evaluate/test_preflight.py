@@ -138,7 +138,13 @@ def in_a_small_collection(documents: int, queries: int, seed: int = 7) -> tuple[
     return run, qrels
 
 
-@pytest.mark.parametrize(("documents", "queries"), [(12, 30), (40, 25), (82, 35), (82, 300), (200, 60), (1400, 225)])
+@pytest.mark.parametrize(
+    ("documents", "queries"),
+    [
+        *((12, 30), (40, 25), (82, 35), (200, 60)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((82, 300), (1400, 225))),
+    ],
+)
 def test_healthy_runs_over_small_collections_are_silent_and_a_hub_is_found(documents, queries):
     for seed in range(5):
         run, qrels = in_a_small_collection(documents, queries, seed)

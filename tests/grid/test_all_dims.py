@@ -17,7 +17,7 @@ DIMS = [3, 8, 24]
 
 def write(folder, vectors, **changes) -> EmbeddingStore:
     ids = [f"d{i:04d}" for i in np.random.default_rng(1).permutation(len(vectors))]
-    return EmbeddingStore.open(write_store(folder, ids, vectors, shard_size=250, **changes))
+    return EmbeddingStore.open(write_store(folder, ids, vectors, shard_size=150, **changes))
 
 
 def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def pooled_layers(kind: str, rows: int, seed: int) -> np.ndarray:
     ],
 )
 def test_equals_exact_search_at_every_dim_bit_for_bit(tmp_path, kind, normalize):
-    passages, queries = pooled_layers(kind, 700, 2), pooled_layers(kind, 37, 3)
+    passages, queries = pooled_layers(kind, 400, 2), pooled_layers(kind, 37, 3)
     store = write(tmp_path / "taps", passages)
     found = list(search_all_dims(queries, store, DIMS, 15, normalize=normalize, max_memory="120KB"))
     for dim in DIMS:

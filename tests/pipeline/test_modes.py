@@ -28,6 +28,7 @@ def private(folder):
     return {str(path): oct(mode) for path, mode in found.items() if mode != (0o750 if path.is_dir() else 0o640)}
 
 
+@pytest.mark.slow
 def test_backbone_model_checkpoints_adapter_and_export(tiny_bert, tmp_path):
     rows = [{"query": f"w{i}", "positive": f"w{i} w{i + 1}", "text": f"w{i} w1 w2 w3 w4 w5"} for i in range(8)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -3,6 +3,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import slow_except
 
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
@@ -41,7 +42,7 @@ def stores(tmp_path, write_store):
     return ids, vectors, query_ids, queries
 
 
-@pytest.mark.parametrize("size", [Size(2, 4), Size(6, 16)])
+@pytest.mark.parametrize("size", slow_except([Size(6, 16)], [Size(2, 4), Size(6, 16)]))
 def test_run_is_brute_force(tmp_path, stores, brute_force, size):
     ids, vectors, query_ids, queries = stores
     summary = search(tmp_path / "q", tmp_path / "p", tmp_path / "run.trec", 20, size=size)

@@ -65,7 +65,13 @@ def reference(queries, ids, vectors, steps):
     return results
 
 
-@pytest.mark.parametrize("keeps", [(100, 30, 10), (7, 7, 7), (600, 50, 20), (9000, 1000, 600), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        *((100, 30, 10), (9000, 1000, 600), (1, 1, 1)),
+        *(pytest.param(keeps, marks=pytest.mark.slow) for keeps in ((7, 7, 7), (600, 50, 20))),
+    ],
+)
 def test_three_steps_are_what_their_definition_says(corpus, queries, keeps):
     ids, vectors, stores = corpus
     funnel = Funnel(tuple(map(FunnelStep, SIZES, keeps)))

@@ -122,15 +122,15 @@ def test_a_higher_target_costs_more(problem):
 
 def rank_problem(open_written, rank):
     """One query; its relevant passage has a given rank at 2:2 and comes first at 6:64."""
-    count = 20_000
+    count = 5000
     ids = [f"d{i:05}" for i in range(count)]
     small = np.zeros((count, 2), np.float32)
     small[:, 0] = np.arange(count)[::-1]
     full = np.zeros((count, 64), np.float32)
     full[rank - 1, 0] = 1
     stores = {
-        Size(2, 2): open_written(ids, small, "small", size=Size(2, 2), shard_size=9000),
-        FULL: open_written(ids, full, "full", size=FULL, fingerprint="beef", shard_size=9000),
+        Size(2, 2): open_written(ids, small, "small", size=Size(2, 2), shard_size=2000),
+        FULL: open_written(ids, full, "full", size=FULL, fingerprint="beef", shard_size=2000),
     }
     queries = {size: np.eye(1, size.dim, dtype=np.float32) for size in stores}
     return queries, ["q"], stores, {"q": {ids[rank - 1]: 1}}
@@ -143,7 +143,7 @@ def test_a_shortlist_just_long_enough(open_written):
         ((50, 100, 149, 200), "2:2@200,6:64@10"),
         ((50, 149), "6:64@10"),
     ]:
-        choice = choose_funnel(*problem, keeps=keeps, codes=(), timer=partial(priced, count=20_000))
+        choice = choose_funnel(*problem, keeps=keeps, codes=(), timer=partial(priced, count=5000))
         assert str(choice.funnel) == expected
         assert (choice.score, choice.full_score) == (1, 1)
     assert choice.cost_ratio == 1

@@ -135,6 +135,7 @@ def test_a_load_that_was_killed_goes_on(uri, stores, monkeypatch):
     collection.close()
 
 
+@pytest.mark.slow
 def test_calls_that_were_repeated_do_not_duplicate_rows(uri, stores, monkeypatch):
     """A row too many in one partition: what an answer that was lost leaves behind."""
     stores = {LARGE: stores[0][LARGE]}
@@ -155,6 +156,7 @@ def test_calls_that_were_repeated_do_not_duplicate_rows(uri, stores, monkeypatch
     collection.close()
 
 
+@pytest.mark.slow
 def test_another_index(uri, stores):
     stores, queries = {LARGE: stores[0][LARGE]}, stores[1]
     load_stores(stores, uri, "starbucks_test")

@@ -39,7 +39,9 @@ def run(tiny_bert, *flags):
     return run_command(main, ["--model_name_or_path", str(tiny_bert), "--data", "one.tsv", "two.tsv", *flags])
 
 
-@pytest.mark.parametrize(("measure", "theirs"), [("spearman", spearmanr), ("pearson", pearsonr)])
+@pytest.mark.parametrize(
+    ("measure", "theirs"), [("spearman", spearmanr), pytest.param("pearson", pearsonr, marks=pytest.mark.slow)]
+)
 def test_equals_encoding_every_size_by_itself(tiny_bert, sets, measure, theirs):
     arguments = StsArguments(
         str(tiny_bert), layers="4,1", dims="5,32", pooling="mean", measure=measure, data=["one.tsv", "two.tsv"]
