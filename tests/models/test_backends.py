@@ -551,6 +551,7 @@ def test_few_graphs_are_kept_and_a_cache_that_cannot_be_written_is_no_error(open
     assert open_one() == 5 and open_one() == 6 and "not kept" in caplog.text
 
 
+@pytest.mark.slow
 def test_int8_is_calibrated_once(encoder, tmp_path, monkeypatch):
     needs("openvino")
     monkeypatch.setenv("STARBUCKS_CACHE", str(tmp_path))

@@ -73,6 +73,7 @@ def test_the_modules_are_trained_and_resumed(model, corpus, tmp_path):
             assert torch.equal(tensor, end[module][name])
 
 
+@pytest.mark.slow
 def test_lora_trains_the_modules_too(model, corpus, tmp_path):
     pytest.importorskip("peft")
     out = train(model, corpus, tmp_path / "out", "--max_steps 2 --lora --sizes 4:12")

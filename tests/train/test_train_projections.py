@@ -75,6 +75,7 @@ def test_a_dry_run_tells_of_the_maps(run, capfd):
     assert "of the layers 0, 2, 4, fitted on the training texts first" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_fit_is_the_same_in_every_run(fitted, run):
     again = run("again", f"--projections fit {STEPS}")
     first, second = maps(fitted), maps(again)

@@ -53,34 +53,34 @@ def same(one, other):
 MOMENTS = ("nothing", "half a file", "no state", "half a state")
 
 
-@pytest.mark.parametrize("cuts", slow_except([MOMENTS[3:]], [MOMENTS[3:], MOMENTS[:3]]), ids=["with a state", "before"])
-def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, tmp_path, cuts):
+@pytest.mark.parametrize("cut", slow_except(MOMENTS[3:], MOMENTS))
+@of_train
+def test_a_killed_run_resumes_at_any_moment_before_its_first_checkpoint(stage, tmp_path, cut):
     whole = tmp_path / "whole"
     assert stage(whole, *RESUME) == 0  # there is no such folder yet
     files = sorted(path for path in (whole / "checkpoint-1").iterdir() if path.is_file())
-    for cut in cuts:
-        folder = tmp_path / cut.replace(" ", "-")
-        first = folder / "checkpoint-1"
-        first.mkdir(parents=True)
-        (folder / LOCK).write_text("process 1 on elsewhere\n")
-        (folder / "run.json").write_text("{")
-        (folder / f"{CACHE}0").mkdir()
-        (folder / f"{CACHE}0" / "rows-0.arrow").write_bytes(b"half")
-        if cut == "nothing":
-            first.rmdir()
-        elif cut == "half a file":
-            content = (whole / "checkpoint-1" / "model.safetensors").read_bytes()
-            (first / "model.safetensors").write_bytes(content[: len(content) // 2])
-        else:
-            for file in files:
-                if file.name != "trainer_state.json":
-                    (first / file.name).write_bytes(file.read_bytes())
-            if cut == "half a state":
-                state = (whole / "checkpoint-1" / "trainer_state.json").read_bytes()
-                (first / "trainer_state.json").write_bytes(state[: len(state) // 2])
-        assert stage(folder, *RESUME) == 0, cut
-        assert same(whole, folder), cut
-        assert not (folder / LOCK).exists()
+    folder = tmp_path / "cut"
+    first = folder / "checkpoint-1"
+    first.mkdir(parents=True)
+    (folder / LOCK).write_text("process 1 on elsewhere\n")
+    (folder / "run.json").write_text("{")
+    (folder / f"{CACHE}0").mkdir()
+    (folder / f"{CACHE}0" / "rows-0.arrow").write_bytes(b"half")
+    if cut == "nothing":
+        first.rmdir()
+    elif cut == "half a file":
+        content = (whole / "checkpoint-1" / "model.safetensors").read_bytes()
+        (first / "model.safetensors").write_bytes(content[: len(content) // 2])
+    else:
+        for file in files:
+            if file.name != "trainer_state.json":
+                (first / file.name).write_bytes(file.read_bytes())
+        if cut == "half a state":
+            state = (whole / "checkpoint-1" / "trainer_state.json").read_bytes()
+            (first / "trainer_state.json").write_bytes(state[: len(state) // 2])
+    assert stage(folder, *RESUME) == 0
+    assert same(whole, folder)
+    assert not (folder / LOCK).exists()
 
 
 @of_train
