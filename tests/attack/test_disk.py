@@ -20,8 +20,8 @@ if not hasattr(resource, "RLIMIT_FSIZE"):  # pragma: no cover
     pytest.skip("needs limits on the size of files", allow_module_level=True)
 
 
-# One that writes each kind of file: stores, runs, lists, results, a trained model, a folder that another command reads.
-QUICK = ("encode", "search", "mine", "evaluate", "train", "export", "store-npy", "browse")
+# One that writes each kind of file: stores, runs, lists, results, a model, pages.
+QUICK = ("encode", "search", "mine", "evaluate", "export", "store-npy", "browse")
 
 
 @pytest.fixture

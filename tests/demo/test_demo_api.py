@@ -125,6 +125,7 @@ def test_a_second_run_repeats_no_step(finished, tiny_bert, library, caplog):
     assert all(len(line.replace(str(folder), "demo-out")) < 120 for line in lines)
 
 
+@pytest.mark.slow  # beside test_a_second_run_repeats_no_step
 def test_the_next_run_resumes_after_a_kill_in_training(tmp_path, tiny_bert, library, monkeypatch, caplog, undrawn):
     def killed(flags):
         folder = Path(flags["output_dir"])

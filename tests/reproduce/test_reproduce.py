@@ -121,6 +121,7 @@ def test_a_second_call_keeps_every_job_and_a_damaged_one_runs_again(finished, ca
         assert run.is_done(grid, root)
 
 
+@pytest.mark.slow  # beside a second call whose jobs are damaged
 def test_a_killed_call_goes_on_with_the_job_that_it_was_at(finished, tmp_path, monkeypatch, caplog):
     _, arguments, _ = finished
 
