@@ -52,7 +52,13 @@ def main() -> None:
         default=["openvino"],
         help="back ends of it",
     )
-    flags.add_argument("--alone", action="store_true", help="only the share of the matmul peak, without the others")
+    flags.add_argument(
+        "--rivals",
+        nargs="*",
+        choices=["published", "sentence-transformers"],
+        default=["published", "sentence-transformers"],
+        help="whom to compare with; nobody: only the share of the matmul peak",
+    )
     settings = flags.parse_args()
 
     texts, source = common.passages(settings.texts, settings.seed)
@@ -63,8 +69,9 @@ def main() -> None:
         sizes = Sizes.parse(settings.sizes, model_sizes)
         ours = _ours(folder, sizes, settings)
         encode_all = rival = None
-        if not settings.alone:
+        if "published" in settings.rivals:
             encode_all = all_layers(folder, settings.dtype, settings.passage_max_len, settings.rival_batch_size)
+        if "sentence-transformers" in settings.rivals:
             rival = sentence_transformers(folder, settings.dtype, settings.width, settings.passage_max_len)
         other = other_environment(Path(folder), sizes, texts, settings) if settings.other_python else None
 
