@@ -19,14 +19,26 @@ def vectors_of(count, dim, normalize, seed=4):
     return made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12) if normalize else made
 
 
-@pytest.fixture(params=["float16", "float32"])
-def store_dtype(request):
+@pytest.fixture(
+    params=[
+        ("float16", False),
+        ("float32", True),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (("float16", True), ("float32", False))),
+    ],
+    ids=lambda kind: f"{kind[0]}-{'normalised' if kind[1] else 'raw'}",
+)
+def kind(request):
     return request.param
 
 
-@pytest.fixture(params=[False, True], ids=["raw", "normalised"])
-def normalize(request):
-    return request.param
+@pytest.fixture
+def store_dtype(kind):
+    return kind[0]
+
+
+@pytest.fixture
+def normalize(kind):
+    return kind[1]
 
 
 @pytest.fixture
