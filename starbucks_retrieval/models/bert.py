@@ -172,8 +172,8 @@ class _Layer(nn.Module):
 def can_compute_first_token(layer: nn.Module, backbone: Any, inputs: Mapping[str, Tensor]) -> bool:
     """Return whether `compute_first_token` gives the first token of a layer's output.
 
-    It does not in training and in graphs for other back ends, which take the whole layer, for compiled layers, and for a
-    few texts, which have the same bits in `BertBackbone`.
+    It does not in training, for compiled layers, and for a few texts, which have the same bits in `BertBackbone`; in graphs
+    for other back ends it does for any number of texts.
 
     Args:
         layer: The layer.
@@ -184,12 +184,11 @@ def can_compute_first_token(layer: nn.Module, backbone: Any, inputs: Mapping[str
     return (
         config.model_type in FIRST_TOKEN_FAMILIES
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
         and "attention_mask" in inputs  # which unpadded texts have not
         and type(layer).__module__.startswith("transformers.")
         and "forward" not in vars(layer)
         and config._attn_implementation == "sdpa"
-        and inputs["attention_mask"].numel() >= _MIN_TOKENS
+        and (torch.compiler.is_compiling() or inputs["attention_mask"].numel() >= _MIN_TOKENS)
         and not config.is_decoder
         and not config.add_cross_attention
         and not config.chunk_size_feed_forward
@@ -214,7 +213,8 @@ def compute_first_token(layer: Any, hidden: Tensor, attention_mask: Tensor) -> T
         project(states).unflatten(-1, (heads, -1)).transpose(1, 2)
         for project, states in ((attend.key, hidden), (attend.value, hidden), (attend.query, first))
     )
-    mask = None if attention_mask.all() else attention_mask.bool()[:, None, None]
+    traced = torch.compiler.is_compiling()  # a graph serves batches with padding and without
+    mask = None if not traced and attention_mask.all() else attention_mask.bool()[:, None, None]
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attend.scaling)
     attended = layer.attention.output(context.transpose(1, 2).flatten(2), first)
     return layer.output(layer.intermediate(attended), attended)

@@ -130,6 +130,10 @@ class PooledBackbone(nn.Module):
         for layer in layers_of(self.backbone, self.layout):
             layer.forward = torch.compile(layer.forward, dynamic=True)
 
+    def shortened(self) -> contextlib.AbstractContextManager[None]:
+        """Compute the deepest layer for the first token alone, where pooling takes no other, in passes of this thread."""
+        return self._captured.shortened()
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
         """Return the pooled outputs of several layers in one pass.
 

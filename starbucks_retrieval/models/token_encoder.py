@@ -232,7 +232,7 @@ class TokenEncoder(PooledBackbone):
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
         end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None
         # One autocast region for all batches: it casts each weight once and keeps the copy until it is left.
-        with precision, packed_weights(self, dtype, sum(map(len, rows))), self._captured.shortened():
+        with precision, packed_weights(self, dtype, sum(map(len, rows))), self.shortened():
             for batch in steps:
                 batch_rows = [rows[i] for i in batch]
                 if end_to_end:

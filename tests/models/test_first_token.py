@@ -7,6 +7,7 @@ import torch
 from conftest import FAMILIES, TYPICAL, save_model, slow_except
 
 from starbucks_retrieval.models import NestedEncoder, bert
+from starbucks_retrieval.models.backends.graph import PooledLayersGraph, trace
 from starbucks_retrieval.sizes import Sizes
 
 
@@ -34,3 +35,20 @@ def test_the_first_token_of_the_last_layer(tmp_path, family):
     assert rows[4:] == ([20] * 4 if family in bert.FIRST_TOKEN_FAMILIES else rows[:4])
     for size, vectors in found.items():
         torch.testing.assert_close(torch.from_numpy(vectors), expected[size.layer][:, : size.dim], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_graphs_for_other_back_ends_compute_no_other_token_of_it(tmp_path, pooling):
+    save_model(tmp_path, "bert")
+    encoder = NestedEncoder.from_pretrained(tmp_path, device="cpu")
+    encoder.config = encoder.config.__class__(pooling=pooling, sizes=Sizes.parse("2:8,4:32"))
+    graph = PooledLayersGraph(encoder, (2, 4))
+    program = trace(graph)
+    products = [node.meta["val"].shape for node in program.graph.nodes if node.target is torch.ops.aten.linear.default]
+    assert len(products) == 4 * 6
+    one_token = [shape[1] == 1 for shape in products]
+    assert sum(one_token) == (4 if pooling == "cls" else 0)  # query, output of the attention, feed-forward network
+    assert not any(one_token[:-6])
+    for part in (batch(), {name: tensor[::3, :7] for name, tensor in batch().items()}):  # with padding and without
+        for expected, found in zip(graph.expected(part), program.module()(*part.values())):
+            torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-5, atol=1e-6)

@@ -76,7 +76,7 @@ class PooledLayersGraph(nn.Module):
         empty = attention_mask.sum(dim=1, keepdim=True) == 0
         first = torch.arange(attention_mask.shape[1], device=attention_mask.device) == 0
         mask = torch.where(empty & first, torch.ones_like(attention_mask), attention_mask)
-        with _NoEmptyAttention():
+        with _NoEmptyAttention(), self.encoder.shortened():
             pooled_layers = self.encoder(input_ids, mask, self.layers)
         return tuple(pooled_layers[layer] for layer in self.layers)
 
