@@ -39,7 +39,7 @@ def main() -> None:
     dataset = beir_folder(settings.dataset)
     with tempfile.TemporaryDirectory() as name:
         part = part_of(dataset, Path(name) / "part", settings.passages, settings.seed)
-        _study(Path(name), part, settings.model or minilm(), settings)
+        _study(Path(name), part, settings.model or str(minilm()), settings)
 
 
 def _study(folder: Path, dataset: Path, model: str, settings: Any) -> None:

@@ -29,6 +29,7 @@ class Options:
         contrastive_weight: Weight of InfoNCE.
         angle_weight: Weight of the angle loss over labelled pairs.
         cosent_weight: Weight of CoSENT over labelled pairs.
+        binary_weight: Weight of InfoNCE over passages rounded to a bit a number, for binary stores.
         pair_temperature: Temperature of these two.
         passage_layers: Pairs (query layer, passage layer), where passages are scored at another depth.
         kl_weight: Weight of the method's alignment of small sizes with the full one.
@@ -53,6 +54,7 @@ class Options:
     contrastive_weight: float = 1.0
     angle_weight: float = 0.0
     cosent_weight: float = 0.0
+    binary_weight: float = 0.0
     pair_temperature: float = 0.05
     passage_layers: tuple[tuple[int, int], ...] = ()
     kl_weight: float = 1.0
@@ -65,10 +67,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_temperatures(self.temperature, self.pair_temperature, self.distil_temperature)
-        for name in ("kl_weight", "contrastive_weight", "angle_weight", "cosent_weight", "distil_weight"):
+        weights = ("contrastive_weight", "angle_weight", "cosent_weight", "binary_weight", "distil_weight")
+        for name in ("kl_weight", *weights):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name} {getattr(self, name)} is negative", "0 switches the term off")
-        if not (self.contrastive_weight or self.angle_weight or self.cosent_weight or self.distil_weight):
+        if not any(getattr(self, name) for name in weights):
             raise UserError("every loss has the weight 0", "give one of them a weight")
         if self.cosent_weight and not self.normalize:
             raise UserError("CoSENT compares cosines", "add --normalize true")
@@ -201,7 +204,7 @@ class Method(NamedTuple):
 
 
 def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:
-    """Return the weighted sum of the losses of one size: InfoNCE, the angle loss and CoSENT.
+    """Return the weighted sum of the losses of one size: InfoNCE, also over rounded passages, the angle loss and CoSENT.
 
     Args:
         views: The batch, whose embeddings and scores are taken at `size`.
@@ -216,6 +219,10 @@ def size_loss(views: BatchViews, size: Size, options: Options) -> Tensor:
         scores, excluded = views.contrast(size)
         contrastive = info_nce(scores, views.batch.targets, options.temperature, excluded)
         total = total + options.contrastive_weight * contrastive
+    if options.binary_weight:
+        scores = views.binary_scores(size)
+        binary = info_nce(scores, views.batch.targets, options.temperature, views.excluded)
+        total = total + options.binary_weight * binary
     if not (options.angle_weight or options.cosent_weight):
         return total
     return total + pair_losses(views, size, options.angle_weight, options.cosent_weight, options.pair_temperature)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.losses.functional import positive_columns
+from starbucks_retrieval.losses.functional import positive_columns, round_to_bits
 from starbucks_retrieval.sizes import Size
 
 _TINY = 1e-12
@@ -145,6 +145,13 @@ class BatchViews:
             dot, q_square, p_square = self._sum(size)
             self._scores[size] = dot / _norm(q_square)[:, None] / _norm(p_square)[None, :] if self.normalize else dot
         return self._scores[size]
+
+    def binary_scores(self, size: Size) -> Tensor:
+        """Return the scores [queries, passages] at a size with the passages rounded to a bit a number."""
+        queries, passages = self.queries(size), self.passages(size)
+        if self.normalize:
+            queries, passages = (torch.nn.functional.normalize(side, dim=1) for side in (queries, passages))
+        return queries @ round_to_bits(passages).T
 
     def contrast(self, size: Size) -> tuple[Tensor, Tensor | None]:
         """Return what InfoNCE compares at a size: scores [queries, passages], and the mask of what is no negative."""

@@ -69,6 +69,31 @@ def info_nce(scores: Tensor, targets: Tensor, temperature: float = 1.0, excluded
     return functional.cross_entropy(exclude(scores / temperature, excluded), targets)
 
 
+def round_to_bits(vectors: Tensor) -> Tensor:
+    """Return vectors as a binary store would decode them; the gradient passes as if they were not rounded.
+
+    In each dimension, numbers above the median become the median plus the mean distance from it, the others the median
+    minus it (`store.dtypes.Quantiser`).
+    Source: the straight-through estimator of Bengio, Léonard and Courville (arXiv 1308.3432).
+
+    Args:
+        vectors: [vectors, dim], at least one.
+
+    Returns:
+        [vectors, dim].
+
+    Example:
+        >>> round_to_bits(torch.tensor([[0.0], [1.0], [4.0], [7.0]])).T
+        tensor([[0., 0., 5., 5.]])
+    """
+    with torch.no_grad():
+        ordered = vectors.sort(dim=0).values
+        median = (ordered[(len(vectors) - 1) // 2] + ordered[len(vectors) // 2]) / 2
+        distance = (vectors - median).abs().mean(dim=0)
+        rounded = torch.where(vectors > median, median + distance, median - distance)
+    return vectors + (rounded - vectors).detach()
+
+
 def span_contrast(vectors: Tensor, temperature: float = 1.0, normalize: bool = False) -> Tensor:
     """Return InfoNCE between the two spans of each document, the mean over spans.
 

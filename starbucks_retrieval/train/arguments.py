@@ -109,6 +109,9 @@ class TrainArguments(MixtureArguments, TextArguments, ProjectArguments):
     cosent_weight: float | None = flag(
         None, "weight of CoSENT over labelled pairs (default: 0; 1 for scored pairs)", rare=True
     )
+    binary_weight: float | None = flag(
+        None, "weight of InfoNCE over passages rounded to a bit a number, for binary stores (default: 0)", rare=True
+    )
     pair_temperature: float | None = flag(None, "temperature of the angle loss and CoSENT (default: 0.05)", rare=True)
     distil_weight: float | None = flag(
         None,

@@ -27,7 +27,7 @@ _FLAGS = {
         for name in ("temperature", "normalize", "kl_weight", "kl_temperature", "train_dim", "full_dim", "pca")
     },
     **{name: name for name in ("contrastive_weight", "angle_weight", "cosent_weight", "pair_temperature")},
-    **{name: name for name in ("distil_weight", "distil_temperature")},
+    **{name: name for name in ("binary_weight", "distil_weight", "distil_temperature")},
     "loss_reduction": "reduction",
     "train_layers": "layers",
     "train_dims": "dims",
@@ -44,7 +44,7 @@ _FLAGS = {
 _WITH_LABELS = frozenset(
     [
         *("contrastive_weight", "angle_weight", "cosent_weight", "pair_temperature", "distil_weight"),
-        *("distil_temperature", "in_batch", "passage_layers"),
+        *("distil_temperature", "binary_weight", "in_batch", "passage_layers"),
         *("false_negative_margin", "query_negatives", "passage_negatives"),
     ]
 )
@@ -102,8 +102,9 @@ def build_options(arguments: TrainArguments, config: EncoderConfig, num_layers: 
     for word in arguments.objective_options or []:
         changes |= _other_option(word, type(chosen))
     options = dataclasses.replace(chosen, **changes)
-    if scored_pairs and options.contrastive_weight:
-        raise UserError("scored pairs have no positives for a contrastive loss", "set --contrastive_weight 0")
+    for weight in ("contrastive_weight", "binary_weight"):
+        if scored_pairs and getattr(options, weight):
+            raise UserError("scored pairs have no positives for a contrastive loss", f"set --{weight} 0")
     return options
 
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from starbucks_retrieval.losses.functional import span_contrast
+from starbucks_retrieval.losses.functional import round_to_bits, span_contrast
+from starbucks_retrieval.store.dtypes import Quantiser
+
+
+@pytest.mark.parametrize("count", [1, 6, 7])
+def test_rounded_vectors_are_those_of_a_binary_store_and_their_gradient_is_that_of_the_vectors(count):
+    vectors = torch.randn(count, 5, requires_grad=True)
+    rounded = round_to_bits(vectors)
+    stored = vectors.detach().numpy()
+    quantiser = Quantiser.calibrate("binary", stored)
+    np.testing.assert_allclose(rounded.detach(), quantiser.decode(quantiser.encode(stored)), rtol=1e-5, atol=1e-6)
+    weights = torch.randn(count, 5)
+    (rounded * weights).sum().backward()
+    assert torch.equal(vectors.grad, weights)
 
 
 def test_contrast_is_between_the_two_spans_of_a_document():

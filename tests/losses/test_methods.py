@@ -11,12 +11,14 @@ import torch
 
 from starbucks_retrieval import Size, Sizes, UserError
 from starbucks_retrieval.losses import LOSSES
+from starbucks_retrieval.losses.base import size_loss
 from starbucks_retrieval.losses.batch import Batch, BatchViews
 from starbucks_retrieval.losses.pairs import cosent
 from starbucks_retrieval.losses.two_dmse import Draw
 
 FULL = Size(4, 32)
 SIZES = Sizes.parse("1:8,2:16,4:32")
+LABELLED = [method for method in LOSSES if LOSSES[method].labelled]
 ALL_VARIANTS = [(method, name) for method in LOSSES for name in LOSSES[method].variants]
 
 
@@ -63,9 +65,12 @@ def test_a_method_uses_exactly_the_layers_it_names(method, name):
         assert all(not part.requires_grad for part in loss.parts.values())
 
 
-@pytest.mark.parametrize(("method", "name"), ALL_VARIANTS)
-def test_a_loss_by_query_is_the_mean_over_parts_of_the_batch(method, name):
-    objective = build(method, name)
+@pytest.mark.parametrize(
+    ("method", "name", "binary_weight"),
+    [(*variant, 0.0) for variant in ALL_VARIANTS] + [(method, None, 1.0) for method in LABELLED],
+)
+def test_a_loss_by_query_is_the_mean_over_parts_of_the_batch(method, name, binary_weight):
+    objective = build(method, name, binary_weight=binary_weight)
     batch = random_batch(4, 2)
     drawn = objective.draw(np.random.default_rng(0))
     whole = objective(batch, drawn).total
@@ -154,6 +159,28 @@ def test_passages_of_another_depth(method):
     torch.testing.assert_close(objective(batch, drawn).total, build(method)(moved, drawn).total)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("method", LABELLED)
+def test_the_loss_over_rounded_passages_is_an_extra_term(method, normalize):
+    excluded = torch.zeros(3, 6, dtype=torch.bool)
+    excluded[0, 3] = True
+    batch, fixed = random_batch(excluded=excluded), {"normalize": normalize, "temperature": 0.5}
+    objective, plain = build(method, binary_weight=2.0, **fixed), build(method, **fixed)
+    drawn = objective.draw(np.random.default_rng(0))
+    size = objective.visited(drawn)[0]
+    views = BatchViews(batch, normalize)
+    queries, passages = (side[size.layer][:, : size.dim] for side in (batch.queries, batch.passages))
+    if normalize:
+        queries, passages = (side / side.norm(dim=1, keepdim=True) for side in (queries, passages))
+    median = passages.quantile(0.5, dim=0)
+    bits = median + (passages - median).abs().mean(dim=0) * (passages - median).sign()
+    scores = (queries @ bits.T / 0.5).masked_fill(excluded, -torch.inf)
+    extra = 2 * torch.nn.functional.cross_entropy(scores, torch.tensor([0, 2, 4]))
+    expected = size_loss(views, size, plain.options) + extra
+    torch.testing.assert_close(size_loss(views, size, objective.options), expected)
+    assert objective(batch, drawn).total > plain(batch, drawn).total
+
+
 @pytest.mark.parametrize("method", LOSSES)
 def test_distillation_is_an_extra_term_at_every_visited_size(method):
     teacher = torch.tensor([[3.0, 1.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
@@ -215,6 +242,7 @@ def test_an_odd_dim_has_no_angle(method, changes):
         ("srl", {"cosent_weight": 1.0}, "cosines"),
         ("srl", {"contrastive_weight": 0.0}, "weight 0"),
         ("srl", {"angle_weight": -1.0}, "negative"),
+        ("srl", {"binary_weight": -1.0}, "negative"),
         ("mrl", {"dims": (64,)}, "beyond"),
         ("2dmse", {"layers": (4,)}, "from 1 to 3"),
         ("2dmse", {"dims": (64,)}, "up to 32"),

@@ -96,8 +96,12 @@ def test_the_gradient_cache_repeats_an_unpadded_step(tiny_bert):
     check_the_cache(tiny_bert, "srl", "starbucks", end_to_end=True)
 
 
-def check_the_cache(tiny_bert, method, variant, end_to_end=False):
-    options = LOSSES[method].variants[variant]
+def test_the_gradient_cache_repeats_a_step_over_rounded_passages(tiny_bert):
+    check_the_cache(tiny_bert, "srl", "starbucks", binary_weight=1.0)
+
+
+def check_the_cache(tiny_bert, method, variant, end_to_end=False, **changes):
+    options = dataclasses.replace(LOSSES[method].variants[variant], **changes)
     if getattr(options, "pca", "exact") == "lowrank":  # takes random numbers of its own, which a cache does not move
         options = dataclasses.replace(options, pca="exact")
     single = method in ("separate", "full")

@@ -272,6 +272,7 @@ def test_old_flags_of_the_reproduction_are_mapped(tiny_bert, data, tmp_path):
         ("--distil_weight 1 --dataset_path {plain}", "teacher's scores"),
         ("--lora --lora_target_modules nonsense", "lora_target_modules"),
         ("--task sts --dataset_path {pairs} --dataset_split train --contrastive_weight 1", "no positives"),
+        ("--task sts --dataset_path {pairs} --dataset_split train --binary_weight 1", "set --binary_weight 0"),
         ("--task sts --eval_dataset_path {pairs} --eval_measures nDCG@10 --save_strategy steps", "spearman"),
         ("--task sts --dataset_path {pairs} --dataset_split test", "test"),
         ("--temperature 0", "positive"),
