@@ -23,13 +23,14 @@ import numpy as np
 import search_common
 import torch
 
-from starbucks_retrieval.search import parse_bytes
+from starbucks_retrieval.search import loops, parse_bytes
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.engines.torch import TorchCandidateGenerator
 from starbucks_retrieval.sizes import Sizes
 from starbucks_retrieval.store import EmbeddingStore
 
 _TOLERANCE = 1e-5  # between scores of equal rank; those of FAISS are sums in single precision
+_PLAIN = {"products": "matrix products", "as-set": "its own settings"}
 _STREAMED = 2**27  # numbers that are read to measure the bandwidth: far more than any cache holds
 
 
@@ -45,13 +46,22 @@ def main() -> None:
         default=list(search_common.ENGINES),
         help="engines of ours",
     )
+    flags.add_argument(
+        "--rivals",
+        nargs="*",
+        choices=list(_PLAIN),
+        default=list(_PLAIN),
+        help="plain FAISS with matrix products, and as it is set when imported; none: only compare engines of ours",
+    )
     flags.add_argument("--depth", type=int, default=1000, help="passages per query")
     flags.add_argument("--batch_size", type=int, default=1024, help="ours: queries of a pass over the store")
     flags.add_argument("--rival_batch_size", type=int, default=64, help="queries of a call of plain FAISS")
     flags.add_argument("--max_memory", default="2GB", help="ours: memory for vectors and result lists")
+    flags.add_argument("--no_compiled_loops", action="store_true", help="ours without Numba")
     flags.add_argument("--store_dtype", choices=["float16", "float32"], default="float16", help="of the store")
     settings = flags.parse_args()
     settings.depth = min(settings.depth, settings.passages)
+    loops._WORTH_COMPILING = 2**62 if settings.no_compiled_loops else 0  # compiled before the first round
     machine = common.machine()
     if "torch-bf16" in settings.engines and not (machine["avx512_bf16"] or machine["amx"]):
         print("this CPU has no instructions for bfloat16: torch-bf16 is left out", file=sys.stderr)
@@ -68,12 +78,12 @@ def main() -> None:
 
 
 def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: common.Report) -> None:
-    index = search_common.plain_flat(store)
-    plain = partial(search_common.plain_search, index, queries, settings.depth, settings.rival_batch_size)
-    contenders: dict[str, Callable[[], search_common.Results]] = {
-        "plain": plain,
-        "plain as set": partial(search_common.as_faiss_is_set, plain),
-    }
+    contenders: dict[str, Callable[[], search_common.Results]] = {}
+    if settings.rivals:
+        index = search_common.plain_flat(store)
+        plain = partial(search_common.plain_search, index, queries, settings.depth, settings.rival_batch_size)
+        ways = {"products": plain, "as-set": partial(search_common.as_faiss_is_set, plain)}
+        contenders = {f"plain {rival}": ways[rival] for rival in settings.rivals}
     for name in settings.engines:
         contenders[name] = partial(_ours, queries, store, name, settings)
     found = {name: run() for name, run in contenders.items()}  # and the page cache has the store
@@ -96,19 +106,20 @@ def _study(store: EmbeddingStore, queries: np.ndarray, settings: Any, report: co
             "queries/s of torch-fp32 / of faiss, both over the same store; higher is better for torch",
             **common.ratio(seconds["faiss"], seconds["torch-fp32"]),
             passages=store.count,
+            compiled_loops=loops._compiled is not None,
         )
     work = 2.0 * store.count * store.spec.size.dim * len(queries) / common.matmul_flops(768)
     reading = [stored / (4 * _STREAMED) * lap for lap in seconds["bandwidth"]]
     for name in settings.engines:
         mine, peak = seconds[name], seconds[f"matmul {_arithmetic(name, queries, store)}"]
-        for rival, how in (("plain", "matrix products"), ("plain as set", "its own settings")):
+        for rival in settings.rivals:
             report.line(
-                f"{store.spec.size} {name} over plain FAISS with {how}",
+                f"{store.spec.size} {name} over plain FAISS with {_PLAIN[rival]}",
                 f"queries/s of ours by {name} over a warm {settings.store_dtype} store / of IndexFlatIP in memory; "
                 "higher is better",
-                **common.ratio(seconds[rival], mine),
+                **common.ratio(seconds[f"plain {rival}"], mine),
                 ours={"queries_per_second": common.per_second(len(queries), mine)},
-                rival={"queries_per_second": common.per_second(len(queries), seconds[rival])},
+                rival={"queries_per_second": common.per_second(len(queries), seconds[f"plain {rival}"])},
                 engine=_taken(name, queries, store),
                 largest_difference={"of_scores": difference, "tolerance": _TOLERANCE},
             )
@@ -150,12 +161,12 @@ def _stream() -> Callable[[int], object]:
 
 def _difference(found: dict[str, search_common.Results], engines: list[str]) -> float:
     """The largest difference from plain FAISS's scores. Ends the benchmark if engines disagree in anything."""
-    _, plain = found["plain"]
     first = found[engines[0]]
     for name in engines:
         if not all(np.array_equal(*pair) for pair in zip(first, found[name])):
             sys.exit(f"{engines[0]} and {name} do not find the same")
-    difference = search_common.largest_difference(plain, first[1])
+    plain = [scores for name, (_, scores) in found.items() if name not in engines]
+    difference = max((search_common.largest_difference(scores, first[1]) for scores in plain), default=0.0)
     if difference > _TOLERANCE:
         sys.exit(f"scores differ by {difference}: the contenders do not do the same work")
     return difference

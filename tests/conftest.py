@@ -201,6 +201,16 @@ def short_measurements() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_compiled_loops() -> Iterator[None]:
+    """A worker that has read enough numbers would compile loops: tests that are about them ask for it."""
+    from starbucks_retrieval.search import loops
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "_WORTH_COMPILING", 2**62)
+        yield
+
+
 # Nothing is written to the user's cache.
 os.environ["STARBUCKS_CACHE"] = tempfile.mkdtemp(prefix="starbucks-cache-")
 atexit.register(shutil.rmtree, os.environ["STARBUCKS_CACHE"], ignore_errors=True)

@@ -14,9 +14,11 @@ from torch import Tensor
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.search import parse_bytes
 from starbucks_retrieval.search.engines import MemoryPlan, plan_memory
-from starbucks_retrieval.search.engines.exact import check_queries, exact_search
-from starbucks_retrieval.search.engines.top_rows import TopRows
-from starbucks_retrieval.search.engines.torch import float32_products, tensor_blocks
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.engines.tensor_blocks import tensor_blocks
+from starbucks_retrieval.search.engines.top_rows import TopRows, merged
+from starbucks_retrieval.search.engines.torch import float32_products
+from starbucks_retrieval.search.queries import check_queries
 from starbucks_retrieval.search.scores import single_error
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.store import EmbeddingStore
@@ -188,7 +190,7 @@ def _propose(
                     torch.mul(total, lengths[i], out=copy)
                 kept[high].add(start, total if lengths is None else copy)
         scale = _inverse_lengths(left, dims).double().cpu().numpy() if normalize else np.ones((len(dims), len(queries)))
-        found = {dim: best.finish() for dim, best in kept.items()}
+        found = {dim: merged([best]) for dim, best in kept.items()}
     return {dim: (rows, scores * scale[i][:, None]) for i, (dim, (scores, rows)) in enumerate(found.items())}
 
 

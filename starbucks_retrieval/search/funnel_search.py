@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, SearchResults, plan_memory
-from starbucks_retrieval.search.engines.exact import check_queries, exact_search
+from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
-from starbucks_retrieval.search.scores import best, score_candidates
+from starbucks_retrieval.search.queries import check_queries
+from starbucks_retrieval.search.scores import best, score_in_threads
 from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore
-
-_NUMBERS_PER_THREAD = 4_000_000  # of the scored vectors; for fewer, starting a thread takes longer than it saves
-_READ_AT_ONCE = 2**22  # numbers of the vectors that are read together; larger arrays get new pages for every call
-
 
 # Replaces exact search in the first step: takes queries [queries, dim] and a depth, and returns up to `depth` distinct
 # rows and their scores for each query; a row of -1 stands for none.
@@ -115,39 +110,8 @@ def rescore(
     Returns:
         Rows and scores, both [queries, min(keep, candidates)].
     """
-    return best(rows, score_in_threads(queries, rows, store, memory, threads), keep, store)
-
-
-def score_in_threads(
-    queries: np.ndarray, rows: np.ndarray, store: EmbeddingStore, memory: int, threads: int | None = None
-) -> np.ndarray:
-    """Return the exact scores of each query's rows, [queries, candidates]; if there are many, threads share the queries.
-
-    Args:
-        queries: [queries, dim].
-        rows: Rows of the store [queries, candidates].
-        store: Where the vectors are read.
-        memory: Bytes for vectors and lists.
-        threads: CPU threads at most; None: all.
-    """
-    dim = store.spec.size.dim
-    plan = plan_memory(memory, len(rows), rows.shape[1], store.count, dim)
-    threads = max(1, min(threads or os.cpu_count() or 1, len(rows), rows.size * dim // _NUMBERS_PER_THREAD))
-    gathered = max(1, plan.gathered // threads)
-    if store.mapped:  # else opening a shard takes time, and rows are read for as many queries as memory allows
-        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // dim))
-    scores = np.empty(rows.shape, np.float32)
-
-    def score_share(share: slice) -> None:
-        scores[share] = score_candidates(queries[share], rows[share], store, gathered)
-
-    if threads == 1:
-        score_share(slice(None))
-        return scores
-    length = -(-len(rows) // threads)
-    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
-        list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
-    return scores
+    plan = plan_memory(memory, len(rows), rows.shape[1], store.count, store.spec.size.dim)
+    return best(rows, score_in_threads(queries, rows, store, plan.gathered, threads), keep, store)
 
 
 def _query_vectors(

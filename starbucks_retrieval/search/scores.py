@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
 
+from starbucks_retrieval.search.loops import compiled_loops
+from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.dtypes import check_finite
 
 _CACHE = 2**19  # bytes of vectors, in double precision, that stay in the cache while they are scored
+_NUMBERS_PER_THREAD = 4_000_000  # of the scored vectors; for fewer, starting a thread takes longer than it saves
+_READ_AT_ONCE = 2**22  # numbers of the vectors that are read together; larger arrays get new pages for every call
 
 
 class VectorSource(Protocol):
@@ -73,44 +79,60 @@ def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.n
         query: [dim] float64 holding float32 numbers.
         error: `double_error` of the query.
     """
-    # A product of the linear algebra library would wait for those of other threads.
-    fast = np.einsum("ij,j->i", vectors, query)
-    scores = (fast + 2 * error).astype(np.float32)
-    doubtful = scores != (fast - 2 * error).astype(np.float32)
-    if doubtful.any():
-        scores[doubtful] = _fixed_order(vectors[doubtful].astype(np.float64), query)
-    return scores + np.float32(0)  # no negative zero, which a run would show
+    sums = _sums(vectors, query)[None]
+    return _rounded(sums, vectors, np.arange(len(vectors))[None], query[None], np.array([error]))[0]
 
 
-def score_rows(vectors: np.ndarray, rows: np.ndarray, query: np.ndarray, error: float) -> np.ndarray:
-    """Return `inner_products` of the given rows of `vectors` as float32: [len(rows)].
-
-    Rows are gathered a few at a time so that they stay in the CPU cache, which halves the time.
+def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Return `inner_products` of the given rows of `vectors` for each query, as float32: [queries, n].
 
     Args:
-        vectors: [any, dim] float16 or float32.
-        rows: At least one row number of `vectors`, in any order.
-        query: [dim] float64 holding float32 numbers.
-        error: `double_error` of the query.
+        vectors: [any, dim] float16 or float32, contiguous.
+        rows: Row numbers of `vectors` for each query, [queries, n] int64, in any order; n is at least 1.
+        queries: [queries, dim] float64 holding float32 numbers.
+        errors: `double_error` of the queries.
 
     Raises:
         UserError: A number is NaN or infinite, which means that the store is damaged.
 
     Example:
-        >>> score_rows(np.eye(3, dtype=np.float32), np.array([2, 0]), np.array([0.5, 0.0, 0.25]), 1e-15).tolist()
-        [0.25, 0.5]
+        >>> score_rows(np.eye(3, dtype=np.float32), np.array([[2, 0]]), np.array([[0.5, 0.0, 0.25]]), np.array([1e-15]))
+        array([[0.25, 0.5 ]], dtype=float32)
     """
-    dim = vectors.shape[1]
-    at_once = min(max(16, _CACHE // (8 * dim)), len(rows))
-    part = np.empty((at_once, dim), vectors.dtype)
-    scores = np.empty(len(rows), np.float32)
-    for start in range(0, len(rows), at_once):
-        chunk = rows[start : start + at_once]
-        np.take(vectors, chunk, axis=0, out=part[: len(chunk)], mode="clip")  # any other mode buffers `out`
-        scores[start : start + len(chunk)] = inner_products(part[: len(chunk)], query, error)
+    loops = compiled_loops(rows.size * vectors.shape[1])
+    if loops is not None:
+        sums = loops.sums_of_products(vectors, rows, queries)
+    else:
+        sums = np.empty(rows.shape)
+        # Vectors are gathered a few at a time so that they stay in the CPU cache, which halves the time.
+        at_once = min(max(16, _CACHE // (8 * vectors.shape[1])), rows.shape[1])
+        part = np.empty((at_once, vectors.shape[1]), vectors.dtype)
+        for line, query, out in zip(rows, queries, sums):
+            for start in range(0, len(line), at_once):
+                chunk = line[start : start + at_once]
+                np.take(vectors, chunk, axis=0, out=part[: len(chunk)], mode="clip")  # any other mode buffers `out`
+                out[start : start + at_once] = _sums(part[: len(chunk)], query)
+    scores = _rounded(sums, vectors, rows, queries, errors)
     if not np.isfinite(scores).all():
         check_finite(vectors)
     return scores
+
+
+def _sums(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+    # A product of the linear algebra library would wait for those of other threads.
+    return np.einsum("ij,j->i", vectors, query)
+
+
+def _rounded(
+    sums: np.ndarray, vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, errors: np.ndarray
+) -> np.ndarray:
+    """Round the sums of products of queries with `vectors[rows]`, [queries, n], as `inner_products` says."""
+    slack = 2 * errors[:, None]
+    scores = (sums + slack).astype(np.float32)
+    i, n = np.nonzero(scores != (sums - slack).astype(np.float32))
+    if len(i):
+        scores[i, n] = _fixed_order(vectors[rows[i, n]].astype(np.float64), queries[i])
+    return scores + np.float32(0)  # no negative zero, which a run would show
 
 
 def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource, gathered: int) -> np.ndarray:
@@ -132,9 +154,46 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource,
             part = rows[top : top + height, left : left + width]
             needed, positions = _unique(part, store.count)
             vectors = store.vectors(needed)
-            for i, line in enumerate(positions, top):
-                scores[i, left : left + width] = score_rows(vectors, line, exact[i], errors[i])
+            lines = slice(top, top + height)
+            scores[lines, left : left + width] = score_rows(vectors, positions, exact[lines], errors[lines])
     return scores
+
+
+def score_in_threads(
+    queries: np.ndarray, rows: np.ndarray, store: EmbeddingStore, gathered: int, threads: int | None = None
+) -> np.ndarray:
+    """Return what `score_candidates` does; if there are many candidates, threads share the queries.
+
+    Args:
+        queries: [queries, dim].
+        rows: Rows of the store [queries, candidates].
+        store: Where the vectors are read.
+        gathered: Vectors to read at once, about, by all threads together.
+        threads: CPU threads at most; None: all.
+    """
+    dim = queries.shape[1]
+    threads = max(1, min(threads or os.cpu_count() or 1, len(rows), rows.size * dim // _NUMBERS_PER_THREAD))
+    gathered = max(1, gathered // threads)
+    if store.mapped:  # else opening a shard takes time, and rows are read for as many queries as memory allows
+        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // dim))
+    scores = np.empty(rows.shape, np.float32)
+
+    def score_share(share: slice) -> None:
+        scores[share] = score_candidates(queries[share], rows[share], store, gathered)
+
+    if threads == 1:
+        score_share(slice(None))
+        return scores
+    length = -(-len(rows) // threads)
+    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
+        list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
+    return scores
+
+
+def largest(scores: np.ndarray, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `count` largest scores of each query and their rows, in any order; the arrays are [queries, count or more]."""
+    kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
 
 
 def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +208,7 @@ def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) 
     Returns:
         Rows and scores, both [queries, min(depth, candidates)].
     """
-    order = np.argsort(-scores, axis=1, kind="stable")
+    order = np.argsort(-scores, axis=1)
     rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
     equal = scores[:, 1:] == scores[:, :-1]
     tied = np.flatnonzero(equal[:, :depth].any(axis=1))
@@ -188,9 +247,9 @@ def _bound(queries: np.ndarray, largest_norm: float, dtype: type[np.floating]) -
     return norms * (terms * unit / (1 - terms * unit)) + np.where(norms > 0, underflow, 0.0)
 
 
-def _fixed_order(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+def _fixed_order(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
     # Products of two float32 are exact in float64; they are summed by one tree, whatever the number of rows.
-    terms = vectors * query
+    terms = vectors * queries
     while (width := terms.shape[1]) > 1:
         half = width // 2
         terms[:, :half] += terms[:, width - half :]

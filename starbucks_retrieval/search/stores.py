@@ -108,6 +108,10 @@ class SlicedStore(EmbeddingStore):
             return self._held[start:stop]
         return np.ascontiguousarray(self._cut(self._wide.rows(start, stop)))
 
+    def block(self, start: int, stop: int) -> np.ndarray:
+        """As EmbeddingStore.block."""
+        return self.rows(start, stop) if self._held is None else self._held[start:stop]
+
     def hold(self, max_bytes: int, dtype: npt.DTypeLike = np.float32) -> None:
         """As EmbeddingStore.hold; vectors of any type are copied, which saves cutting them again."""
         self._load(max_bytes, np.dtype(dtype))

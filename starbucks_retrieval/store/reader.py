@@ -139,8 +139,7 @@ class EmbeddingStore:
                 shard.check_finite(rows, low)
                 yield start, rows
                 continue
-            if buffer is None:
-                buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted)
+            buffer = np.empty((min(max_rows, self.count), self.spec.size.dim), wanted) if buffer is None else buffer
             filled = 0
             for shard, low, high in pieces:
                 for first, rows in shard.vectors.pieces(low, high):
@@ -171,6 +170,10 @@ class EmbeddingStore:
             found.append(shard.vectors.rows(low, high))
             shard.check_finite(found[-1], low)
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        """Return the vectors of the rows [start, stop) as `blocks` yields them, in `block_dtype`."""
+        return self.rows(start, stop)
 
     def consecutive(self, start: int, stop: int) -> tuple[list[str], np.ndarray]:
         """Return the ids and vectors [stop - start, dim] of the rows [start, stop), in the stored type (`dtype`)."""
@@ -208,13 +211,14 @@ class EmbeddingStore:
         """Return the ids of the given rows, in their order."""
         return _decoded(self.id_bytes(rows))
 
-    def keep_mapped(self) -> None:
+    def keep_mapped(self, max_bytes: int | None = None) -> None:
         """Keep the vectors of up to 256 shards mapped after their first use, which saves opening files and page faults.
 
-        The pages count as memory of this process, though the system may reclaim them.
+        The pages count as memory of this process, though the system may reclaim them; no more than `max_bytes` are kept.
         """
-        for shard in self._shards[:_MAX_MAPPED]:
-            shard.vectors.keep = True
+        if max_bytes is None or sum(shard.vectors.file.bytes for shard in self._shards) <= max_bytes:
+            for shard in self._shards[:_MAX_MAPPED]:
+                shard.vectors.keep = True
 
     @property
     def mapped(self) -> bool:

@@ -8,7 +8,7 @@ from conftest import slow_except
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import FunnelArguments, SearchArguments
+from starbucks_retrieval.search import FunnelArguments, SearchArguments, loops
 from starbucks_retrieval.search import api as api_module
 from starbucks_retrieval.search import engines as engines_module
 from starbucks_retrieval.search import search as run_search
@@ -132,6 +132,17 @@ def test_auto_takes_torch_sooner_where_it_is_imported(tmp_path, stores, monkeypa
         with monkeypatch.context() as without:
             without.delitem(sys.modules, "torch")
             assert choose_engine("auto", None, "auto", 150, store) == "faiss"
+
+
+def test_auto_takes_torch_for_short_vectors_where_loops_are_compiled(tmp_path, stores, monkeypatch):
+    pytest.importorskip("torch")
+    store = open_store(tmp_path / "p", Size(6, 16))
+    monkeypatch.setattr(store, "count", 10**6)
+    monkeypatch.setattr(loops, "_WORTH_COMPILING", 150 * 10**6)
+    for available, expected in ((True, "torch"), (False, "faiss")):
+        monkeypatch.setattr(loops, "_available", available)
+        assert choose_engine("auto", None, "auto", 150, store) == expected
+        assert choose_engine("auto", None, "auto", 149, store) == "faiss"
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):

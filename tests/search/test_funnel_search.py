@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from starbucks_retrieval.search import funnel_search as module
+from starbucks_retrieval.search import scores as module
 from starbucks_retrieval.search.funnel_search import rescore
 from starbucks_retrieval.search.indexes import build_index, open_index
 from starbucks_retrieval.search.scores import best, score_candidates

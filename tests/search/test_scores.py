@@ -36,14 +36,14 @@ def test_scores_do_not_depend_on_other_rows():
 def test_float16_gives_the_bits_of_float32_and_damage_is_told():
     rng = np.random.default_rng(0)
     stored = rng.standard_normal((300, 40)).astype(np.float16)
-    query, rows = rng.standard_normal(40).astype(np.float32).astype(np.float64), rng.permutation(300)
-    error = double_error(query[None], 20.0)[0]
-    half, single = (score_rows(vectors, rows, query, error) for vectors in (stored, stored.astype(np.float32)))
+    queries = rng.standard_normal((2, 40)).astype(np.float32).astype(np.float64)
+    rows, errors = np.stack([rng.permutation(300) for _ in queries]), double_error(queries, 20.0)
+    half, single = (score_rows(vectors, rows, queries, errors) for vectors in (stored, stored.astype(np.float32)))
     assert half.tobytes() == single.tobytes()
     for number in (np.inf, np.nan):
-        stored[rows[7], 3] = number
+        stored[rows[1, 7], 3] = number
         with pytest.raises(UserError, match="damaged"):
-            score_rows(stored, rows, query, error)
+            score_rows(stored, rows, queries, errors)
 
 
 def test_a_sum_between_two_floats_is_summed_in_a_fixed_order():

@@ -9,7 +9,8 @@ from starbucks_retrieval.search.engines import EngineOptions, make_candidate_gen
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator
-from starbucks_retrieval.search.engines.top_rows import TopRows
+from starbucks_retrieval.search.engines.tensor_blocks import tensor_blocks
+from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.stores import SlicedStore
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -208,7 +209,7 @@ def test_lists_are_those_of_a_sort_of_all_scores(dtype, width):
     kept = TopRows(5, 3, torch.device("cpu"))
     for start in range(0, scores.shape[1], width):
         kept.add(start, scores[:, start : start + width].contiguous())
-    best, rows = kept.finish()
+    best, rows = merged([kept])
     expected = scores.float().sort(dim=1, descending=True).values[:, :3]
     assert np.array_equal(best, expected.numpy())
     assert np.array_equal(scores.float().numpy()[np.arange(5)[:, None], rows], best)
@@ -229,24 +230,52 @@ def test_a_sample_tells_which_scores_to_skip(open_written, monkeypatch, dtype, m
     store = open_written(ids, vectors, name=f"{dtype}-{misleading}")
     expected = as_bytes(exact_search(queries, store, 100))
     floors, scans = [], []
-    real_floor, real_blocks = engine_module._sampled_floor, engine_module.tensor_blocks
+    real_floor, real_scan = engine_module._sampled_floor, engine_module._scan_on_cpu
     monkeypatch.setattr(engine_module, "_sampled_floor", lambda *args: floors.append(real_floor(*args)) or floors[-1])
-    monkeypatch.setattr(engine_module, "tensor_blocks", lambda *args: scans.append(args) or real_blocks(*args))
+    monkeypatch.setattr(engine_module, "_scan_on_cpu", lambda *args: scans.append(args) or real_scan(*args))
     assert as_bytes(exact_search(queries, store, 100, generator=torch_generator("cpu", dtype))) == expected
     assert floors[0].shape == (20, 1)
     assert len(scans) == (2 if misleading else 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_do_not_depend_on_how_much_is_read_at_once(open_written, dtype):
+def test_blocks_are_the_vectors_of_the_store(open_written, dtype):
     ids, vectors, _ = corpus("random")
     store = open_written(ids, vectors, store_dtype="float16", shard_size=700)
-    cpu = torch.device("cpu")
-    for read in (0, 64, 256, 4096):
-        found = [
-            (start, block.clone()) for start, block, _ in engine_module.tensor_blocks(store, 64, cpu, dtype, "", read)
-        ]
-        assert [start for start, _ in found] == list(range(0, 1500, 64))
-        assert torch.equal(
-            torch.cat([block for _, block in found]), torch.from_numpy(store.vectors(np.arange(1500))).to(dtype)
-        )
+    found = [(start, block.clone()) for start, block, _ in tensor_blocks(store, 64, torch.device("cpu"), dtype, "")]
+    assert [start for start, _ in found] == list(range(0, 1500, 64))
+    assert torch.equal(
+        torch.cat([block for _, block in found]), torch.from_numpy(store.vectors(np.arange(1500))).to(dtype)
+    )
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_threads_share_the_passages(open_written, monkeypatch, dtype):
+    ids, vectors, queries = corpus("random")
+    store = open_written(ids, vectors, store_dtype="float16", shard_size=100)
+    monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
+    expected = as_bytes(exact_search(queries, store, 40))
+    numbers = []
+    real = engine_module.share
+    monkeypatch.setattr(engine_module, "share", lambda *args: numbers.append(args[1]) or real(*args))
+    monkeypatch.setattr(engine_module, "_PRODUCTS_PER_THREAD", 20 * 1500 * 48 // 3)
+    torch.set_num_threads(4)
+    assert as_bytes(exact_search(queries, store, 40, generator=torch_generator("cpu", dtype))) == expected
+    assert numbers == [3] and torch.get_num_threads() == 4
+
+
+def test_an_error_stops_all_threads(open_written, monkeypatch):
+    ids, vectors, queries = corpus("random")
+    store = open_written(ids, vectors, shard_size=100)
+    monkeypatch.setattr(engine_module, "_PRODUCTS_PER_THREAD", 1)
+    torch.set_num_threads(2)
+    read = []
+
+    def block(start, stop):
+        read.append(start)
+        raise UserError("damaged", "copy it again")
+
+    monkeypatch.setattr(store, "block", block)
+    with pytest.raises(UserError, match="damaged"):
+        list(exact_search(queries, store, 40, generator=torch_generator("cpu", "fp32")))
+    assert len(read) <= 2 and torch.get_num_threads() == 2

@@ -18,6 +18,7 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.registry import Registry
 from starbucks_retrieval.search.funnel import Funnel
+from starbucks_retrieval.search.loops import will_be_compiled
 from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -38,7 +39,7 @@ FEW = 16  # queries
 _CACHED, _CACHED_FEW = 2**24, 2**22  # numbers of a block, for many and for few queries
 _MANY_PRODUCTS = 1e11  # multiplications by which torch gains the time that importing it takes
 _MANY_ONCE_IMPORTED = 5e8  # that take FAISS longer than torch
-_SHORT_VECTOR = 32  # dimensions up to which FAISS is at least as fast as torch
+_SHORT_VECTOR = 32  # dimensions up to which FAISS is at least as fast as torch without compiled loops
 
 SearchResults = tuple[np.ndarray, np.ndarray]
 RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
@@ -244,12 +245,11 @@ class RetrieverEngine(ABC):
 def choose_engine(engine: str, device: str | None, dtype: str, queries: int, store: EmbeddingStore) -> str:
     """Return the engine that `auto` stands for; any other name is returned as it is.
 
-    Importing torch takes seconds; after that it is faster than FAISS, unless there are few queries or vectors are short
-    (bench/README.md, Exact search). So a process that has imported it takes it for less work. A device or a dtype selects it.
+    Importing torch takes seconds, so a process that has imported it takes it for less work (bench/README.md, Exact search).
 
     Args:
         engine: `auto` or a name of `ENGINES`.
-        device, dtype: As in `EngineOptions`.
+        device, dtype: As in `EngineOptions`; one that is given selects torch.
         queries: Queries that are searched at once.
         store: The passages that are scanned.
     """
@@ -257,7 +257,7 @@ def choose_engine(engine: str, device: str | None, dtype: str, queries: int, sto
         return engine
     if device not in (None, "cpu") or dtype != "auto":
         return "torch"
-    if queries < FEW or store.spec.size.dim <= _SHORT_VECTOR:
+    if queries < FEW or (store.spec.size.dim <= _SHORT_VECTOR and not will_be_compiled(queries * store.count)):
         return "faiss"
     many = _MANY_ONCE_IMPORTED if "torch" in sys.modules else _MANY_PRODUCTS
     return "torch" if queries * store.count * store.spec.size.dim >= many else "faiss"

@@ -19,9 +19,16 @@ from starbucks_retrieval.search.engines import (
     blocks_with_progress,
     plan_memory,
 )
-from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, largest, scan_float16, scan_is_faster
-from starbucks_retrieval.search.funnel import check_depth
-from starbucks_retrieval.search.scores import best, double_error, score_candidates, score_rows, single_error
+from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scan_is_faster
+from starbucks_retrieval.search.queries import check_queries
+from starbucks_retrieval.search.scores import (
+    best,
+    double_error,
+    largest,
+    score_in_threads,
+    score_rows,
+    single_error,
+)
 from starbucks_retrieval.store import EmbeddingStore
 
 # FAISS multiplies matrices for batches of queries of at least so many numbers (queries x dim) and scans the passages once
@@ -71,7 +78,7 @@ def exact_search(
         depth: Passages per query; a smaller corpus gives as many as it has.
         batch_size: Queries per pass over the passages; -1: as many as fit in memory.
         max_memory: Bytes for vectors and result lists.
-        threads: CPU threads of FAISS; None: all.
+        threads: CPU threads of FAISS and of exact scores; None: all.
         label: Shown with the progress; empty for none.
         generator: Generates the candidates; FAISS on CPUs by default.
 
@@ -96,64 +103,24 @@ def exact_search(
     generator = generator or FaissCandidateGenerator(threads)
     candidates = min(depth * generator.overfetch, store.count)
     plan = plan_memory(max_memory, batch_size, candidates, store.count, store.spec.size.dim)
-    return _batches(queries, store, depth, plan, generator, label)
-
-
-def check_queries(queries: np.ndarray, store: EmbeddingStore, depth: int, batch_size: int = -1) -> np.ndarray:
-    """Check queries and flags before a search starts, and return the queries as contiguous float32.
-
-    Args:
-        queries: [queries, dim].
-        store: The passages.
-        depth: Passages per query.
-        batch_size: Queries per pass over the passages; -1: as many as fit in memory.
-
-    Raises:
-        UserError: The queries have another shape or dim, NaN or infinity, or are so long that scores may exceed
-            float32; the depth is below 1; the batch size is neither -1 nor 1 or more.
-    """
-    check_depth(depth)
-    if batch_size < 1 and batch_size != -1:
-        raise UserError(f"--batch_size {batch_size} is not a number of queries", "give 1 or more, or -1 for all")
-    return check_vectors(queries, store.spec.size.dim, store.largest_norm)
-
-
-def check_vectors(queries: np.ndarray, dim: int, largest_norm: float) -> np.ndarray:
-    """Check the values of queries, and return them as contiguous float32.
-
-    Args:
-        queries: [queries, dim].
-        dim: Dimensions of the passages.
-        largest_norm: A length that no passage exceeds.
-
-    Raises:
-        UserError: The queries have another shape or dim, NaN or infinity, or are so long that scores may exceed float32.
-    """
-    queries = np.ascontiguousarray(queries, np.float32)
-    if queries.ndim != 2 or queries.shape[1] != dim:
-        raise UserError(
-            f"queries of shape {queries.shape} do not fit passages of {dim} dimensions",
-            "use queries and passages of one size",
-        )
-    bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
-    if len(bad):
-        raise UserError(
-            f"the embedding of query {bad[0]} (from 0) has NaN or infinity", "check the model and its dtype"
-        )
-    longest = float(np.sqrt(np.square(queries.astype(np.float64)).sum(axis=1).max(initial=0)))
-    if longest * largest_norm > float(np.finfo(np.float32).max) / 2:
-        raise UserError("these embeddings are so long that scores do not fit single precision", "encode normalised")
-    return queries
+    store.keep_mapped(max_memory // 2)
+    return _batches(queries, store, depth, plan, generator, threads, label)
 
 
 def _batches(
-    queries: np.ndarray, store: EmbeddingStore, depth: int, plan: MemoryPlan, generator: CandidateGenerator, label: str
+    queries: np.ndarray,
+    store: EmbeddingStore,
+    depth: int,
+    plan: MemoryPlan,
+    generator: CandidateGenerator,
+    threads: int | None,
+    label: str,
 ) -> Iterator[SearchResults]:
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
         rows, ceiling = generator.generate(batch, store, plan, depth, label)
         complete = rows.shape[1] == store.count
-        scores = score_candidates(batch, rows, store, plan.gathered)
+        scores = score_in_threads(batch, rows, store, plan.gathered, threads)
         rows, scores = best(rows, scores, depth, store)
         if not complete:
             # Scan again for queries where a passage outside the candidates might belong to the results.
@@ -185,7 +152,8 @@ def _rescan(
             if not len(near):
                 continue
             all_rows = np.concatenate([rows[i], near + start])
-            all_scores = np.concatenate([scores[i], score_rows(block, near, exact[i], doubles[i])])
+            [near_scores] = score_rows(block, near[None], exact[i : i + 1], doubles[i : i + 1])
+            all_scores = np.concatenate([scores[i], near_scores])
             top_rows, top_scores = best(all_rows[None], all_scores[None], depth, store)
             rows[i], scores[i] = top_rows[0], top_scores[0]
             if len(rows[i]) == depth:

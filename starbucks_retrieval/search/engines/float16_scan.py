@@ -6,9 +6,7 @@ converts in registers the vectors that its scalar quantiser stores as float16, i
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,8 @@ import numpy.typing as npt
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.search.engines import FEW, SearchResults
+from starbucks_retrieval.search.scores import largest
+from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.store import EmbeddingStore
 
 NUMBERS_AT_ONCE = 2**22  # of vectors that stay in the cache until all queries have read them
@@ -58,20 +58,14 @@ def scan_float16(
     """
     dim = queries.shape[1]
     quantiser = faiss.ScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16)
-    waiting = enumerate(progress(ranges, len(ranges), "blocks", label) if label else ranges)
-    lock = threading.Lock()
 
-    def scan(_: int) -> SearchResults:
+    def scan(taken: Iterator[tuple[int, tuple[int, int]]]) -> SearchResults:
         scores = np.full((len(queries), count), -np.inf, np.float32)
         labels = np.full((len(queries), count), -1, np.int64)
         scanners = [quantiser.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, None) for _ in queries]
         for scanner, query in zip(scanners, queries):
             scanner.set_query(faiss.swig_ptr(query))
-        while True:
-            with lock:
-                number, bounds = next(waiting, (0, None))
-            if bounds is None:
-                break
+        for number, bounds in taken:
             rows = rows_of(*bounds)
             codes = faiss.swig_ptr(rows.view(np.uint8))
             for scanner, best, found in zip(scanners, scores, labels):
@@ -83,14 +77,8 @@ def scan_float16(
 
     numbers = dim * len(queries) * sum(stop - start for start, stop in ranges)
     threads = min(faiss.omp_get_max_threads(), len(ranges), 1 + numbers // _NUMBERS_PER_THREAD)
+    found = share(enumerate(progress(ranges, len(ranges), "blocks", label) if label else ranges), threads, scan)
     if threads == 1:
-        return scan(0)
-    with ThreadPoolExecutor(threads) as pool:
-        scores, rows = (np.concatenate(part, axis=1) for part in zip(*pool.map(scan, range(threads))))
+        return found[0]
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     return largest(scores, rows, count)
-
-
-def largest(scores: np.ndarray, rows: np.ndarray, count: int) -> SearchResults:
-    """Return the `count` largest scores of each query and their rows, in any order; the arrays are [queries, count or more]."""
-    kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)

@@ -25,7 +25,8 @@ from starbucks_retrieval.search.engines import (
     SearchResults,
     make_candidate_generator,
 )
-from starbucks_retrieval.search.engines.exact import check_queries, exact_search
+from starbucks_retrieval.search.engines.exact import exact_search
+from starbucks_retrieval.search.queries import check_queries
 from starbucks_retrieval.search.scores import best
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.sizes import Size

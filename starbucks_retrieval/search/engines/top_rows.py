@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor
+
+from starbucks_retrieval.search.scores import largest
 
 
 class TopRows:
@@ -16,17 +21,29 @@ class TopRows:
         device: Where the lists are kept.
         floor: [queries, 1]: scores that are not above it are skipped from the beginning. A query with fewer than `count`
             scores above it has -inf at the end of its list.
+        loops: What `compiled_loops` returns; they are for CPUs.
+        block: Rows of a block at most.
     """
 
-    def __init__(self, queries: int, count: int, device: torch.device, floor: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        queries: int,
+        count: int,
+        device: torch.device,
+        floor: Tensor | None = None,
+        loops: ModuleType | None = None,
+        block: int = 0,
+    ) -> None:
         self.count = count
-        self.width = 3 * count  # twice `count`, and what one block may add
+        self.block = block
+        self.width = 3 * count + (block if loops is not None else 0)
         self.scores = torch.full((queries, self.width), -torch.inf, device=device)
-        self.rows = torch.zeros((queries, self.width), dtype=torch.int64, device=device)
+        self.rows = torch.empty((queries, self.width), dtype=torch.int64, device=device)
         self.filled = torch.zeros(queries, dtype=torch.int64, device=device)
         self.first = torch.arange(queries, device=device) * self.width  # of each list, in all of them
         self.floor = floor  # of scores to skip; None until `count` rows are kept
         self.seen = 0
+        self.loops = loops
         self.mask = np.empty(0, bool)  # a buffer: allocating one for each block takes longer than comparing
 
     def add(self, start: int, scores: Tensor) -> None:
@@ -35,8 +52,16 @@ class TopRows:
         self.seen += scores.shape[1]
         if self.floor is None:
             self._take_best(start, scores)
-            return
-        found = self._above(scores, self.floor)
+        elif self.loops is not None and scores.shape[1] <= self.block:
+            if int(self.filled.max()) + scores.shape[1] > self.width:
+                self._keep_best()
+            lists = self.scores.numpy(), self.rows.numpy(), self.filled.numpy()
+            self.loops.append_above(scores.numpy(), self.floor.squeeze(1).numpy(), start, *lists)
+        else:
+            self._append_above(start, scores, self.floor)
+
+    def _append_above(self, start: int, scores: Tensor, floor: Tensor) -> None:
+        found = self._above(scores, floor)
         query = found // scores.shape[1]
         per_query = torch.bincount(query, minlength=len(scores))
         most = int(per_query.max())
@@ -49,11 +74,6 @@ class TopRows:
             self.scores.view(-1).scatter_(0, place, scores.view(-1).gather(0, found))
             self.rows.view(-1).scatter_(0, place, found - query * scores.shape[1] + start)
             self.filled += per_query
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores, descending, and rows: both [queries, min(count, rows added)]."""
-        scores, order = self.scores.topk(min(self.count, self.seen), dim=1)
-        return scores.cpu().numpy(), self.rows.gather(1, order).cpu().numpy()
 
     def _take_best(self, start: int, scores: Tensor) -> None:
         values, rows = scores.topk(min(self.count, scores.shape[1]), dim=1, sorted=False)
@@ -71,12 +91,17 @@ class TopRows:
             self._keep_best()
 
     def _keep_best(self) -> None:
-        best, order = self.scores.topk(self.count, dim=1, sorted=False)
-        self.scores[:, : self.count], self.rows[:, : self.count] = best, self.rows.gather(1, order)
+        best, rows = _largest(*self.filled_part(self.count), self.count)
+        self.scores[:, : self.count], self.rows[:, : self.count] = best, rows
         self.scores[:, self.count :] = -torch.inf
         self.filled.clamp_(max=self.count)
         least = best.min(dim=1, keepdim=True).values
         self.floor = least if self.floor is None else torch.maximum(self.floor, least)
+
+    def filled_part(self, least: int) -> tuple[Tensor, Tensor]:
+        """Return the scores of all lists and their rows, as far as one is filled and at least `least`: [queries, any]."""
+        used = max(least, int(self.filled.max()))
+        return self.scores[:, :used], self.rows[:, :used]
 
     def _above(self, scores: Tensor, floor: Tensor) -> Tensor:
         """Return where scores [queries, rows] are above `floor` [queries, 1]: flat positions, ordered by query."""
@@ -87,3 +112,21 @@ class TopRows:
         mask = self.mask[: scores.numel()]
         np.greater(scores.numpy(), floor.numpy(), out=mask.reshape(scores.shape))
         return torch.from_numpy(np.flatnonzero(mask))  # ten times as fast as torch where few are set
+
+
+def merged(parts: Sequence[TopRows]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best scores, descending, of lists that saw different rows, and their rows: [queries, min(count, rows seen)]."""
+    count = min(parts[0].count, sum(part.seen for part in parts))
+    scores, rows = (torch.cat(lists, dim=1) for lists in zip(*(p.filled_part(min(count, p.seen)) for p in parts)))
+    best, found = (part.cpu().numpy() for part in _largest(scores, rows, count))
+    order = np.argsort(-best, axis=1)
+    return np.take_along_axis(best, order, 1), np.take_along_axis(found, order, 1)
+
+
+def _largest(scores: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest scores [queries, count] in any order, and their rows."""
+    if scores.device.type == "cpu":  # NumPy selects in a tenth of torch's time
+        best, found = largest(scores.numpy(), rows.numpy(), count)
+        return torch.from_numpy(best), torch.from_numpy(found)
+    best, order = scores.topk(count, dim=1, sorted=False)
+    return best, rows.gather(1, order)

@@ -9,27 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from starbucks_retrieval.cli import progress
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines import (
-    FEW,
-    CandidateEngine,
-    CandidateGenerator,
-    EngineOptions,
-    MemoryPlan,
-    blocks_with_progress,
-)
-from starbucks_retrieval.search.engines.top_rows import TopRows
+from starbucks_retrieval.search.engines import FEW, CandidateEngine, CandidateGenerator, EngineOptions, MemoryPlan
+from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
+from starbucks_retrieval.search.engines.top_rows import TopRows, merged
+from starbucks_retrieval.search.loops import compiled_loops
 from starbucks_retrieval.search.scores import single_error
+from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.dtypes import to_float32
 
 _ROUNDING = 2.0**-8  # of bfloat16: rounding errs by no more than this share
 _LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
-_LONG_VECTOR = 512  # dimensions
-_BLOCK_ROWS = {"cpu": 2**12, "cuda": 2**17}  # rows per product, memory permitting
-_CACHED_SCORES = 2**19  # of a product on a CPU: they stay in its cache until they are compared
-_READ = 2**22  # numbers to read at once: each time, shards are opened and mapped
+_LONG_VECTOR, _LONG_WITH_AMX = 512, 256  # dimensions from which bf16 is faster
+_BLOCK_ROWS = {"cpu": 2**13, "cuda": 2**17}  # rows per product, memory permitting
+_CACHED_SCORES = 2**20  # of a product on a CPU: they stay in its cache until they are compared
+_READ = 2**22  # numbers to read at once: each time, a shard is opened and mapped
+_PRODUCTS_PER_THREAD = 10**8  # starting a thread takes as long as a fraction of them
 _EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
 
 
@@ -66,35 +64,80 @@ class TorchCandidateGenerator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scan the store once, as `CandidateGenerator.generate` says."""
         bf16 = self.bf16 and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
-        dim = store.spec.size.dim
         left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
-        rows = max(256, min(_BLOCK_ROWS[self.device.type], plan.block * dim * 3 // (12 * dim + 16 * len(queries))))
-        if self.device.type == "cpu":
-            rows = min(rows, max(512, _CACHED_SCORES // len(queries)))
-        rows, count = min(rows, store.count), plan.candidates
-        read = max(1, min(plan.block // 4, _READ // dim) // rows) * rows
-        product = _Product(left, rows)
-        largest_move = 0.0  # no passage moved by more than this when it was rounded
-
-        def scan(product: _Product, floor: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-            nonlocal largest_move
-            kept = TopRows(len(product.queries), count, self.device, floor)
-            for start, block, moved in tensor_blocks(store, rows, self.device, left.dtype, label, read):
-                kept.add(start, product(block))
-                largest_move = max(largest_move, moved)
-            return kept.finish()
-
+        scan = _scan_on_cpu if self.device.type == "cpu" else _scan_on_gpu
         with torch.inference_mode(), float32_products():
             floor = _sampled_floor(left, store, plan) if self.device.type == "cpu" else None
-            scores, found = scan(product, floor)
+            scores, found, largest_move = scan(left, store, plan, floor, label)
             short = np.flatnonzero(np.isneginf(scores[:, -1]))  # the sample promised too much
             if len(short):
-                scores[short], found[short] = scan(_Product(left[short], rows), None)
+                scores[short], found[short], _ = scan(left[short], store, plan, None, label)
         if not bf16:
             return _needed(scores, found, depth, single_error(queries, store.largest_norm), 0.0)
         moved_queries = np.sqrt(np.square(queries.astype(np.float64) - left.double().cpu().numpy()).sum(axis=1))
         error = _bf16_error(queries, moved_queries, largest_move, store.largest_norm)
-        return _needed(scores, found, depth, error, product.share)
+        return _needed(scores, found, depth, error, _rounding_of_products(left))
+
+
+_Scanned = tuple[np.ndarray, np.ndarray, float]
+
+
+def _scan_on_gpu(
+    queries: Tensor, store: EmbeddingStore, plan: MemoryPlan, floor: Tensor | None, label: str
+) -> _Scanned:
+    """As `_scan_on_cpu`."""
+    product = _Product(queries, _rows_at_once(queries, store, plan))
+    kept, largest_move = TopRows(len(queries), plan.candidates, queries.device, floor), 0.0
+    for start, block, moved in tensor_blocks(store, product.rows, queries.device, queries.dtype, label):
+        kept.add(start, product(block))
+        largest_move = max(largest_move, moved)
+    return *merged([kept]), largest_move
+
+
+def _scan_on_cpu(
+    queries: Tensor, store: EmbeddingStore, plan: MemoryPlan, floor: Tensor | None, label: str
+) -> _Scanned:
+    """Return scores, descending, and rows of the best candidates, and a bound on how far a passage was moved by rounding.
+
+    Threads share the passages, and each multiplies alone: products of few dims are over before threads of the linear
+    algebra library have begun.
+    """
+    count, dim = store.count, store.spec.size.dim
+    loops = compiled_loops(len(queries) * count)
+    rows, all_threads = _rows_at_once(queries, store, plan), torch.get_num_threads()
+    # Each thread has a block of vectors, of scores, and lists of its own, in the memory that exact scoring takes later.
+    own = 4 * rows * (dim + len(queries)) + 12 * len(queries) * (3 * plan.candidates + rows)
+    work = len(queries) * count * dim
+    threads = max(1, min(all_threads, work // _PRODUCTS_PER_THREAD, plan.gathered * dim * 6 // own))
+    read = max(1, min(plan.block // (4 * threads), _READ // dim, count // (4 * threads)) // rows) * rows
+    ranges = list(store.ranges(read))
+
+    def scan(taken: Iterator[tuple[int, int]]) -> tuple[TopRows, float]:
+        if threads > 1:
+            torch.set_num_threads(1)
+        product, convert = _Product(queries, rows), Converter(store, rows, queries.dtype, loops)
+        kept, largest_move = TopRows(len(queries), plan.candidates, queries.device, floor, loops, rows), 0.0
+        with torch.inference_mode():
+            for bounds in taken:
+                for start, block, moved in convert(bounds[0], store.block(*bounds)):
+                    kept.add(start, product(block))
+                    largest_move = max(largest_move, moved)
+        return kept, largest_move
+
+    try:
+        parts = share(progress(ranges, len(ranges), "blocks", label) if label else ranges, threads, scan)
+    finally:
+        torch.set_num_threads(all_threads)  # new threads start with the last number that was set
+    return *merged([kept for kept, _ in parts]), max(largest_move for _, largest_move in parts)
+
+
+def _rows_at_once(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> int:
+    """Passages per product."""
+    dim = store.spec.size.dim
+    rows = min(_BLOCK_ROWS[queries.device.type], plan.block * dim * 3 // (12 * dim + 16 * len(queries)))
+    if queries.device.type == "cpu":
+        rows = min(rows, max(512, _CACHED_SCORES // len(queries)))
+    return min(max(256, rows), store.count)
 
 
 def _sampled_floor(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> Tensor | None:
@@ -121,11 +164,8 @@ class _Product:
     """Scores [queries, rows] of up to `rows` vectors, written to one buffer."""
 
     def __init__(self, queries: Tensor, rows: int) -> None:
-        self.queries = queries
-        bf16 = queries.dtype == torch.bfloat16
-        # torch sums in float32 everywhere; on a CPU it rounds the sum to bfloat16 again.
-        self.share = _ROUNDING / (1 - _ROUNDING) if bf16 and queries.device.type == "cpu" else 0.0
-        self.wide = bf16 and queries.device.type == "cuda"
+        self.queries, self.rows = queries, rows
+        self.wide = queries.dtype == torch.bfloat16 and queries.device.type == "cuda"
         dtype = torch.float32 if self.wide else queries.dtype
         self.buffer = torch.empty(len(queries) * rows, dtype=dtype, device=queries.device)
 
@@ -134,6 +174,11 @@ class _Product:
         if self.wide:
             return torch.mm(self.queries, vectors.T, out_dtype=torch.float32, out=out)
         return torch.mm(self.queries, vectors.T, out=out)
+
+
+def _rounding_of_products(queries: Tensor) -> float:
+    """By which share of itself a product of bfloat16 vectors is rounded: torch sums in float32, on CPUs rounds the sum."""
+    return _ROUNDING / (1 - _ROUNDING) if queries.device.type == "cpu" else 0.0
 
 
 def _needed(
@@ -180,84 +225,8 @@ def _bf16_is_fast(device: torch.device, dim: int) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(False)
     capabilities = torch.cpu.get_capabilities()
-    # Without AMX the products save less than rounding costs, unless vectors are long (bench/search_exact.py).
-    return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and dim >= _LONG_VECTOR))
-
-
-_CACHED = 2**20  # bytes of float32 that stay in the CPU cache between conversion, rounding and comparison
-
-TensorBlock = tuple[int, Tensor, float]
-
-
-def tensor_blocks(
-    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str, read: int = 0
-) -> Iterator[TensorBlock]:
-    """Iterate over all vectors of a store, in order.
-
-    Args:
-        store: The passages.
-        rows: Vectors per block.
-        device: Where the tensors are needed.
-        dtype: float32 or bfloat16.
-        label: Shown with the progress; empty for none.
-        read: Vectors to read from the store at once, on a CPU: a multiple of `rows`; 0: `rows`.
-
-    Returns:
-        An iterator over (first row, tensor [rows, dim], distance): no vector is farther than `distance` from the stored
-        one. A tensor is overwritten by the next.
-    """
-    if device.type == "cuda":
-        yield from _on_gpu(store, rows, device, dtype, label)
-        return
-    dim = store.spec.size.dim
-    chunk = max(16, _CACHED // (4 * dim))
-    # torch converts in a tenth of the time that NumPy takes, but refuses read-only memory, such as a mapped file.
-    copy = torch.from_numpy(np.empty((chunk, dim), store.block_dtype))
-    single, vectors = torch.empty(chunk, dim), torch.empty(rows, dim, dtype=dtype)
-    for first, many in blocks_with_progress(store, read or rows, store.block_dtype, label):
-        for start in range(0, len(many), rows):
-            block, distance = many[start : start + rows], 0.0
-            for low in range(0, len(block), chunk):
-                part = block[low : low + chunk]
-                stored, before, near = copy[: len(part)], single[: len(part)], vectors[low : low + len(part)]
-                stored.numpy()[:] = part
-                if dtype == torch.float32:
-                    near.copy_(stored)
-                else:
-                    before.copy_(stored)
-                    distance = max(distance, _round(before, near))
-            yield first + start, vectors[: len(block)], distance
-
-
-def _on_gpu(
-    store: EmbeddingStore, rows: int, device: torch.device, dtype: torch.dtype, label: str
-) -> Iterator[TensorBlock]:
-    """Copy the next block while the caller works on this one."""
-    kind = torch.from_numpy(np.empty(0, store.block_dtype)).dtype
-    pinned = [torch.empty(rows, store.spec.size.dim, dtype=kind, pin_memory=True) for _ in range(2)]
-    pending: tuple[int, Tensor] | None = None
-
-    def converted(start: int, vectors: Tensor) -> TensorBlock:
-        single = vectors.float()
-        if dtype == torch.float32:
-            return start, single, 0.0
-        near = torch.empty_like(single, dtype=dtype)
-        return start, near, _round(single, near)
-
-    for number, (start, block) in enumerate(blocks_with_progress(store, rows, store.block_dtype, label)):
-        # The block that this buffer held two rounds ago has arrived: its scores have been read back.
-        buffer = pinned[number % 2][: len(block)]
-        buffer.numpy()[:] = block
-        copied = start, buffer.to(device, non_blocking=True)
-        if pending is not None:
-            yield converted(*pending)
-        pending = copied
-    if pending is not None:
-        yield converted(*pending)
-
-
-def _round(single: Tensor, near: Tensor) -> float:
-    """Round `single`, which is overwritten, into `near`; return a bound on the distance between their rows."""
-    near.copy_(single)
-    single -= near  # exact: the rounding error is a float32
-    return float(torch.linalg.vector_norm(single, dim=1).max()) * 1.001
+    # Rounding leaves more candidates to score exactly; only long vectors save more than that (bench/search_exact.py).
+    return bool(
+        (capabilities.get("amx_bf16") and dim >= _LONG_WITH_AMX)
+        or (capabilities.get("avx512_bf16") and dim >= _LONG_VECTOR)
+    )

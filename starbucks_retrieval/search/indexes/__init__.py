@@ -12,12 +12,12 @@ from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.lazy import public_names
 from starbucks_retrieval.search import check_parameters
 from starbucks_retrieval.search.engines import MAX_MEMORY, plan_memory
-from starbucks_retrieval.search.engines.exact import check_queries, exact_search, import_faiss
-from starbucks_retrieval.search.funnel_search import score_in_threads
+from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.indexes.build import IndexSummary, build_index, sample_rows
 from starbucks_retrieval.search.indexes.manifest import INDEX, IndexManifest, check_store, read_manifest
 from starbucks_retrieval.search.indexes.vectors import VectorIndex, kind_of
-from starbucks_retrieval.search.scores import best
+from starbucks_retrieval.search.queries import check_queries
+from starbucks_retrieval.search.scores import best, score_in_threads
 from starbucks_retrieval.store import EmbeddingStore
 
 __all__ = [
@@ -127,7 +127,7 @@ class SavedIndex:
             if rescore:
                 kept = 1 + int(np.flatnonzero(found.any(axis=0)).max(initial=0))
                 rows, found = rows[:, :kept], found[:, :kept]
-                scores = score_in_threads(batch, rows, self.store, max_memory, threads)
+                scores = score_in_threads(batch, rows, self.store, plan.gathered, threads)
             elif not np.isfinite(scores[found]).all():
                 raise UserError(
                     f"{self.manifest.factory} cannot hold numbers as large as these vectors'",

@@ -9,7 +9,6 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import SearchResults
-from starbucks_retrieval.search.engines.exact import check_vectors
 from starbucks_retrieval.search.engines.milvus.collections import (
     DOCID,
     Collection,
@@ -19,6 +18,7 @@ from starbucks_retrieval.search.engines.milvus.collections import (
 )
 from starbucks_retrieval.search.engines.milvus.connection import Connection
 from starbucks_retrieval.search.funnel import Funnel, check_depth
+from starbucks_retrieval.search.queries import check_vectors
 from starbucks_retrieval.search.scores import best, score_candidates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec

@@ -1,0 +1,56 @@
+"""Threads that share a list of work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def share(items: Iterable[Item], threads: int, work: Callable[[Iterator[Item]], Result]) -> list[Result]:
+    """Call `work` in each of some threads, with an iterator over the items that no other thread takes.
+
+    After an error, or an interrupt of the caller, no thread gets another item.
+
+    Args:
+        items: What is shared, in this order; it is read by one thread at a time.
+        threads: How many; with 1, `work` runs in the calling thread.
+        work: Called once a thread.
+
+    Returns:
+        The result of each thread.
+
+    Example:
+        >>> sum(share(range(10), 3, sum))
+        45
+    """
+    waiting, lock, stopped = iter(items), threading.Lock(), threading.Event()
+
+    def taken() -> Iterator[Item]:
+        while not stopped.is_set():
+            with lock:
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    return
+            yield item
+
+    def run(_: int) -> Result:
+        try:
+            return work(taken())
+        except BaseException:
+            stopped.set()
+            raise
+
+    if threads == 1:
+        return [run(0)]
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            return list(pool.map(run, range(threads)))
+        except BaseException:
+            stopped.set()
+            raise

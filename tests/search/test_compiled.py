@@ -1,0 +1,210 @@
+"""Loops that Numba compiles give the results of NumPy's and torch's, which need no other package."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from starbucks_retrieval.errors import UserError
+from starbucks_retrieval.search import exact_search, loops
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator
+from starbucks_retrieval.search.engines import torch as engine_module
+from starbucks_retrieval.search.engines.tensor_blocks import Converter
+from starbucks_retrieval.search.engines.top_rows import TopRows, merged
+from starbucks_retrieval.search.scores import double_error, score_rows
+from starbucks_retrieval.search.stores import SlicedStore
+from starbucks_retrieval.search.threads import share
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    pytest.importorskip("numba", exc_type=ImportError)
+    from starbucks_retrieval.search import compiled
+
+    return compiled
+
+
+@pytest.fixture
+def use_compiled(compiled, monkeypatch):
+    monkeypatch.setattr(loops, "_compiled", compiled)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dim", [1, 7, 32, 769])
+def test_the_same_scores(compiled, monkeypatch, dim, dtype):
+    rng = np.random.default_rng(dim)
+    vectors = rng.standard_normal((200, dim)).astype(dtype)
+    vectors[:50] *= dtype(1e-6)  # denormal as float16
+    rows = np.stack([rng.integers(0, 200, 90) for _ in range(3)])
+    queries = rng.standard_normal((3, dim)).astype(np.float32).astype(np.float64)
+    errors = double_error(queries, float(np.linalg.norm(vectors.astype(np.float64), axis=1).max()))
+    expected = score_rows(vectors, rows, queries, errors)
+    monkeypatch.setattr(loops, "_compiled", compiled)
+    vectors.flags.writeable = False  # as mapped files are
+    assert score_rows(vectors, rows, queries, errors).tobytes() == expected.tobytes()
+    assert score_rows(np.asfortranarray(vectors), rows, queries, errors).tobytes() == expected.tobytes()
+    all_doubtful = score_rows(vectors, rows, queries, np.full(3, 1e6))
+    assert all_doubtful.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_damage_is_told(use_compiled, number):
+    vectors = np.ones((5, 40), np.float16)
+    vectors[3, 20] = number
+    with pytest.raises(UserError, match="damaged"):
+        score_rows(vectors, np.array([[0, 3]]), np.ones((1, 40)), np.array([1e-9]))
+
+
+def test_every_float16_becomes_its_float32(compiled):
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    single = np.empty((256, 256), np.float32)
+    compiled.to_single(halves, single)
+    assert np.array_equal(single, halves.astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_bfloat16_is_torchs(compiled, dtype):
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((64, 77)).astype(dtype)
+    vectors[0] = 1 + 2.0**-8  # half-way between two, to the even one
+    vectors[1] = 1 + 3 * 2.0**-8
+    vectors[2], vectors[3] = 0, -0.0
+    if dtype == np.float32:
+        vectors[4] = 1e-40
+    bits = np.empty(vectors.shape, np.int16)
+    bound = compiled.to_bfloat16(vectors, bits)
+    single = torch.from_numpy(vectors.astype(np.float32))
+    assert np.array_equal(bits, single.bfloat16().view(torch.int16).numpy())
+    moved = torch.linalg.vector_norm(single.double() - single.bfloat16().double(), dim=1).max()
+    assert moved <= bound <= 1.01 * moved
+
+
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 200])
+def test_scores_above_the_floor_are_appended(compiled, width):
+    rng = np.random.default_rng(width)
+    scores = rng.integers(0, 9, (4, width)).astype(np.float32)
+    scores[0, 0] = np.nan
+    floors = np.array([5, -1, 8, 20], np.float32)
+    kept, rows = np.full((4, width + 2), -7, np.float32), np.full((4, width + 2), -7)
+    filled = np.array([2, 0, 1, 0])
+    compiled.append_above(scores, floors, 1000, kept, rows, filled)
+    for query, before in enumerate((2, 0, 1, 0)):
+        above = np.flatnonzero(scores[query] > floors[query])
+        assert filled[query] == before + len(above)
+        assert rows[query, before : filled[query]].tolist() == (1000 + above).tolist()
+        assert kept[query, before : filled[query]].tolist() == scores[query, above].tolist()
+        assert (kept[query, filled[query] :] == -7).all() and (kept[query, :before] == -7).all()
+
+
+@pytest.mark.parametrize("block", [0, 64])  # loops are not used for larger blocks than were announced
+@pytest.mark.parametrize("floored", [False, True])
+def test_lists_are_those_of_a_sort_of_all_scores(compiled, block, floored):
+    scores = np.random.default_rng(1).permutation(5 * 40 * 64).reshape(5, -1).astype(np.float32)
+    expected = -np.sort(-scores, axis=1)[:, :3]
+    floor = torch.from_numpy(expected[:, 2:] - 500) if floored else None
+    parts = [TopRows(5, 3, torch.device("cpu"), floor, compiled, block) for _ in range(2)]
+    for number, start in enumerate(range(0, scores.shape[1], 64)):
+        parts[number % 2].add(start, torch.from_numpy(scores[:, start : start + 64].copy()))
+    best, rows = merged(parts)
+    assert np.array_equal(best, expected)
+    assert np.array_equal(scores[np.arange(5)[:, None], rows], best)
+
+
+@pytest.mark.parametrize("store_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_search_gives_the_same_bits(open_written, monkeypatch, use_compiled, dtype, store_dtype):
+    monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
+    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    monkeypatch.setattr(engine_module, "_PRODUCTS_PER_THREAD", 10**5)
+    torch.set_num_threads(2)
+    rng = np.random.default_rng(4)
+    vectors, queries = rng.standard_normal((6000, 24)).astype(np.float32), rng.standard_normal((20, 24))
+    vectors[::7] = vectors[0]  # ties, which docids decide
+    store = open_written([f"d{i}" for i in rng.permutation(6000)], vectors, store_dtype=store_dtype, shard_size=1000)
+    generator = make_candidate_generator("torch", EngineOptions("cpu", dtype))
+    view, held = SlicedStore(store, 8), SlicedStore(store, 8)
+    held.hold(2**30)
+    for searched in (store, view, held):
+        searched_for = queries[:, : searched.spec.size.dim]
+        for depth in (1, 100):
+            with monkeypatch.context() as patch:
+                patch.setattr(loops, "_compiled", None)
+                [expected] = exact_search(searched_for, searched, depth)
+            [found] = exact_search(searched_for, searched, depth, generator=generator)
+            assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("store_dtype", ["float16", "float32"])
+def test_conversion_is_that_without_the_loops(compiled, open_written, dtype, store_dtype):
+    vectors = np.random.default_rng(0).standard_normal((300, 20)).astype(np.float32)
+    store = open_written([f"d{i}" for i in range(300)], vectors, store_dtype=store_dtype)
+    first, second = (
+        [
+            (start, block.clone(), moved)
+            for start, block, moved in Converter(store, 64, dtype, using)(5, store.rows(0, 300))
+        ]
+        for using in (None, compiled)
+    )
+    for (start, block, moved), (start_2, block_2, moved_2) in zip(first, second, strict=True):
+        assert start == start_2 and torch.equal(block, block_2) and moved == pytest.approx(moved_2, rel=0.01)
+
+
+@pytest.mark.parametrize("length", [1e-21, 1.0, 1e30])  # of the smallest and the largest, squares do not fit a float32
+def test_no_vector_moves_farther_than_is_said(compiled, open_written, length):
+    vectors = np.random.default_rng(0).standard_normal((30, 20)).astype(np.float32) * np.float32(length)
+    store = open_written([f"d{i}" for i in range(30)], vectors)
+    for using in (None, compiled):
+        [(_, block, moved)] = Converter(store, 30, torch.bfloat16, using)(0, store.rows(0, 30))
+        assert np.linalg.norm(vectors.astype(np.float64) - block.double().numpy(), axis=1).max() <= moved
+
+
+@pytest.fixture
+def afresh(monkeypatch):
+    monkeypatch.setattr(loops, "_read", 0)
+    monkeypatch.setattr(loops, "_compiled", None)
+    monkeypatch.setattr(loops, "_WORTH_COMPILING", 1000)
+
+
+def test_loops_are_compiled_after_enough_work(compiled, afresh):
+    assert [(loops.will_be_compiled(400), loops.compiled_loops(400)) for _ in range(4)] == [
+        *[(False, None)] * 2,
+        *[(True, compiled)] * 2,
+    ]
+
+
+def test_one_thread_compiles_and_the_others_go_on(compiled, afresh, monkeypatch):
+    with loops._lock:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(loops.compiled_loops(5000)))
+        thread.start()
+        thread.join()
+    assert found == [None] and loops.compiled_loops(0) is compiled
+
+
+def test_without_numba_nothing_is_tried_twice(afresh, monkeypatch):
+    monkeypatch.setattr(loops, "_available", True)
+    monkeypatch.setitem(sys.modules, "starbucks_retrieval.search.compiled", None)
+    assert loops.compiled_loops(5000) is None
+    monkeypatch.delitem(sys.modules, "starbucks_retrieval.search.compiled")
+    assert loops.compiled_loops(5000) is None
+
+
+def test_shared_work_is_done_once():
+    assert sorted(item for items in share(range(100), 4, list) for item in items) == list(range(100))
+    assert share(iter("ab"), 1, list) == [["a", "b"]]
+
+
+def test_an_error_ends_shared_work():
+    taken = []
+
+    def work(items):
+        for item in items:
+            taken.append(item)
+            raise ValueError(item)
+
+    with pytest.raises(ValueError):
+        share(range(100), 3, work)
+    assert len(taken) <= 3
