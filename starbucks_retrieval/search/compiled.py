@@ -13,21 +13,26 @@ _WIDTH = 32  # scores that are compared at once
 _AHEAD, _LINE = 4, 64  # vectors that are requested from memory before they are needed; bytes that come at once
 
 
-def sums_of_products(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Return inner products of queries with some vectors, summed in any order: [queries, n] float64.
+def sum_products(
+    vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, places: np.ndarray, sums: np.ndarray
+) -> None:
+    """Write inner products of queries with some vectors, summed in any order, into `sums`.
 
     Args:
         vectors: [any, dim] float16 or float32, contiguous.
-        rows: Row numbers of `vectors` for each query, [queries, n] int64. They are not checked.
+        rows: Row numbers of `vectors`, [n] int64. They are not checked.
         queries: [queries, dim] float64.
+        places: Where the product with each row belongs in `sums`, counted line by line, [n] int64.
+        sums: [queries, any] float64, contiguous.
 
     Example:
-        >>> sums_of_products(np.eye(3, dtype=np.float16), np.array([[2, 0]]), np.array([[0.5, 0.0, 0.25]])).tolist()
-        [[0.25, 0.5]]
+        >>> sums = np.zeros((1, 3))
+        >>> vectors, query = np.eye(3, dtype=np.float16), np.array([[0.5, 0.0, 0.25]])
+        >>> sum_products(vectors, np.array([2, 0]), query, np.array([0, 2]), sums)
+        >>> sums.tolist()
+        [[0.25, 0.0, 0.5]]
     """
-    sums = np.empty(rows.shape)
-    _sum_products(_as_numba_knows(vectors), rows, queries, sums)
-    return sums
+    _sum_products(_as_numba_knows(vectors), rows, queries, places, sums)
 
 
 def to_single(vectors: np.ndarray, single: np.ndarray) -> None:
@@ -127,23 +132,25 @@ _IN_ANY_ORDER = {"reassoc", "contract"}
 
 @_compile(
     *(
-        types.void(_readonly(kind, 2), _readonly(types.int64, 2), _readonly(types.float64, 2), types.float64[:, ::1])
+        types.void(
+            *(_readonly(kind, 2), _readonly(types.int64, 1), _readonly(types.float64, 2)),
+            *(_readonly(types.int64, 1), types.float64[:, ::1]),
+        )
         for kind in _STORED
     ),
     fastmath=_IN_ANY_ORDER,
 )
-def _sum_products(vectors, rows, queries, sums):
-    step, last = _LINE // vectors.itemsize, rows.shape[1] - 1
-    for i in range(len(rows)):
-        query = queries[i]
-        for n in range(rows.shape[1]):
-            for start in range(0, len(query), step):
-                _request(vectors, rows[i, min(n + _AHEAD, last)], start)
-            vector = vectors[rows[i, n]]
-            total = 0.0
-            for j in range(len(query)):
-                total += np.float64(_to_single(vector[j])) * query[j]
-            sums[i, n] = total
+def _sum_products(vectors, rows, queries, places, sums):
+    step, last = _LINE // vectors.itemsize, len(rows) - 1
+    for n in range(len(rows)):
+        for start in range(0, vectors.shape[1], step):
+            _request(vectors, rows[min(n + _AHEAD, last)], start)
+        i = places[n] // sums.shape[1]
+        vector, query = vectors[rows[n]], queries[i]
+        total = 0.0
+        for j in range(len(query)):
+            total += np.float64(_to_single(vector[j])) * query[j]
+        sums[i, places[n] - i * sums.shape[1]] = total
 
 
 @_compile(types.void(_readonly(types.uint16, 2), types.float32[:, ::1]))

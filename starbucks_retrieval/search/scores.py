@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
 from starbucks_retrieval.search.loops import compiled_loops
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.dtypes import check_finite
+from starbucks_retrieval.store.parts import has_parts, parts_with
 
 _CACHE = 2**19  # bytes of vectors, in double precision, that stay in the cache while they are scored
 _NUMBERS_PER_THREAD = 4_000_000  # of the scored vectors; for fewer, starting a thread takes longer than it saves
@@ -80,7 +83,7 @@ def inner_products(vectors: np.ndarray, query: np.ndarray, error: float) -> np.n
         error: `double_error` of the query.
     """
     sums = _sums(vectors, query)[None]
-    return _rounded(sums, vectors, np.arange(len(vectors))[None], query[None], np.array([error]))[0]
+    return _rounded(sums, query[None], np.array([error]), lambda i, n: vectors[n])[0]
 
 
 def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, errors: np.ndarray) -> np.ndarray:
@@ -100,10 +103,10 @@ def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, error
         array([[0.25, 0.5 ]], dtype=float32)
     """
     loops = compiled_loops(rows.size * vectors.shape[1])
+    sums = np.empty(rows.shape)
     if loops is not None:
-        sums = loops.sums_of_products(vectors, rows, queries)
+        loops.sum_products(vectors, rows.ravel(), queries, np.arange(rows.size), sums)
     else:
-        sums = np.empty(rows.shape)
         # Vectors are gathered a few at a time so that they stay in the CPU cache, which halves the time.
         at_once = min(max(16, _CACHE // (8 * vectors.shape[1])), rows.shape[1])
         part = np.empty((at_once, vectors.shape[1]), vectors.dtype)
@@ -112,10 +115,7 @@ def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, error
                 chunk = line[start : start + at_once]
                 np.take(vectors, chunk, axis=0, out=part[: len(chunk)], mode="clip")  # any other mode buffers `out`
                 out[start : start + at_once] = _sums(part[: len(chunk)], query)
-    scores = _rounded(sums, vectors, rows, queries, errors)
-    if not np.isfinite(scores).all():
-        check_finite(vectors)
-    return scores
+    return _rounded(sums, queries, errors, lambda i, n: vectors[rows[i, n]])
 
 
 def _sums(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -124,14 +124,22 @@ def _sums(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def _rounded(
-    sums: np.ndarray, vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, errors: np.ndarray
+    sums: np.ndarray,
+    queries: np.ndarray,
+    errors: np.ndarray,
+    vectors_at: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Round the sums of products of queries with `vectors[rows]`, [queries, n], as `inner_products` says."""
+    """Round sums of products [queries, n] to float32, as `inner_products` says; `vectors_at` reads vectors by their place."""
     slack = 2 * errors[:, None]
     scores = (sums + slack).astype(np.float32)
-    i, n = np.nonzero(scores != (sums - slack).astype(np.float32))
+    i, n = np.nonzero(scores != (sums - slack).astype(np.float32))  # NaN too
     if len(i):
-        scores[i, n] = _fixed_order(vectors[rows[i, n]].astype(np.float64), queries[i])
+        vectors = vectors_at(i, n)
+        check_finite(vectors)
+        scores[i, n] = _fixed_order(vectors.astype(np.float64), queries[i])
+    infinite = ~np.isfinite(scores)
+    if infinite.any():
+        check_finite(vectors_at(*np.nonzero(infinite)))
     return scores + np.float32(0)  # no negative zero, which a run would show
 
 
@@ -147,6 +155,14 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource,
     scores = np.empty(rows.shape, np.float32)
     errors = double_error(queries, store.largest_norm)
     exact = queries.astype(np.float64)
+    loops = compiled_loops(rows.size * queries.shape[1]) if has_parts(store) else None
+    if loops is not None:
+        height = max(1, gathered // rows.shape[1])
+        for lines in (slice(top, top + height) for top in range(0, len(rows), height)):
+            scores[lines] = _score_where_stored(exact[lines], errors[lines], rows[lines], store, loops)
+        return scores
+    if getattr(store, "mapped", False):  # else opening a shard takes time, and as many rows are read as memory allows
+        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // queries.shape[1]))
     width = min(rows.shape[1], gathered)
     height = len(rows) if store.count <= gathered else max(1, gathered // width)
     for top in range(0, len(rows), height):
@@ -157,6 +173,18 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource,
             lines = slice(top, top + height)
             scores[lines, left : left + width] = score_rows(vectors, positions, exact[lines], errors[lines])
     return scores
+
+
+def _score_where_stored(
+    queries: np.ndarray, errors: np.ndarray, rows: np.ndarray, store: Any, loops: ModuleType
+) -> np.ndarray:
+    """Return the exact scores [queries, candidates], read row after row of the store."""
+    sums = np.empty(rows.shape)
+    places = np.argsort(rows, axis=None)
+    ascending = rows.ravel()[places]
+    for found, first, vectors in parts_with(store, ascending):
+        loops.sum_products(vectors, ascending[found] - first, queries, places[found], sums)
+    return _rounded(sums, queries, errors, lambda i, n: store.vectors(rows[i, n]))
 
 
 def score_in_threads(
@@ -174,8 +202,6 @@ def score_in_threads(
     dim = queries.shape[1]
     threads = max(1, min(threads or os.cpu_count() or 1, len(rows), rows.size * dim // _NUMBERS_PER_THREAD))
     gathered = max(1, gathered // threads)
-    if store.mapped:  # else opening a shard takes time, and rows are read for as many queries as memory allows
-        gathered = min(gathered, max(rows.shape[1], _READ_AT_ONCE // dim))
     scores = np.empty(rows.shape, np.float32)
 
     def score_share(share: slice) -> None:

@@ -115,13 +115,17 @@ class StoredArray:
         Raises:
             UserError: As of `rows`.
         """
+        # Any other mode than clip would fill a copy of `out` first; callers have checked the rows.
+        return np.take(self.with_rows(rows), rows, axis=0, out=out, mode="clip")
+
+    def with_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the whole array, mapped, with the given rows compared with their checksums; as `take` otherwise."""
         mapping = self._map()
         if mapping.checked is not None:
             offset, width = self._offset_and_width()
             blocks = checksums.blocks_of_rows(rows, offset, width, len(mapping.checked))
             self._check(mapping.content, mapping.checked, blocks)
-        # Any other mode than clip would fill a copy of `out` first; callers have checked the rows.
-        return np.take(mapping.array, rows, axis=0, out=out, mode="clip")
+        return mapping.array
 
     def _offset_and_width(self) -> tuple[int, int]:
         assert self._header is not None

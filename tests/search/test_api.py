@@ -138,6 +138,7 @@ def test_auto_takes_torch_for_short_vectors_where_loops_are_compiled(tmp_path, s
     pytest.importorskip("torch")
     store = open_store(tmp_path / "p", Size(6, 16))
     monkeypatch.setattr(store, "count", 10**6)
+    monkeypatch.setattr(loops, "_read", 0)
     monkeypatch.setattr(loops, "_WORTH_COMPILING", 150 * 10**6)
     for available, expected in ((True, "torch"), (False, "faiss")):
         monkeypatch.setattr(loops, "_available", available)

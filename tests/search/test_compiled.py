@@ -13,9 +13,13 @@ from starbucks_retrieval.search.engines import EngineOptions, make_candidate_gen
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.tensor_blocks import Converter
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
-from starbucks_retrieval.search.scores import double_error, score_rows
-from starbucks_retrieval.search.stores import SlicedStore
+from starbucks_retrieval.search.scores import double_error, score_candidates, score_rows
+from starbucks_retrieval.search.stores import SlicedStore, array_spec
 from starbucks_retrieval.search.threads import share
+from starbucks_retrieval.sizes import Size
+from starbucks_retrieval.store import MemoryStore, open_store
+from starbucks_retrieval.store.convert import quantise_stores
+from starbucks_retrieval.store.parts import has_parts
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,27 @@ def test_the_same_scores(compiled, monkeypatch, dim, dtype):
     assert score_rows(np.asfortranarray(vectors), rows, queries, errors).tobytes() == expected.tobytes()
     all_doubtful = score_rows(vectors, rows, queries, np.full(3, 1e6))
     assert all_doubtful.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("store_dtype", ["float16", "float32", "int8"])
+def test_candidates_are_scored_where_they_are_stored(compiled, open_written, monkeypatch, store_dtype):
+    rng = np.random.default_rng(2)
+    vectors, queries = (rng.standard_normal((n, 24)).astype(np.float32) for n in (500, 6))
+    rows = np.stack([rng.permutation(500)[:90] for _ in queries])  # of all five shards, in any order
+    ids, wide = [f"d{i}" for i in range(500)], "float16" if store_dtype == "int8" else store_dtype
+    store = open_written(ids, vectors, store_dtype=wide, shard_size=100)
+    if store_dtype == "int8":
+        quantise_stores(store.folders, "int8")
+        store = open_store(store.folders[0].parent / "int8")
+    in_memory = MemoryStore(array_spec(500, Size(1, 24)), ids, store.vectors(np.arange(500)))
+    view = SlicedStore(store, 8)
+    asked = {store: queries, in_memory: queries, view: np.ascontiguousarray(queries[:, :8])}
+    assert [has_parts(source) for source in asked] == [store_dtype != "int8", True, False]
+    expected = [score_candidates(asked[source], rows, source, 10**6) for source in asked]
+    monkeypatch.setattr(loops, "_compiled", compiled)
+    for gathered in (10**6, 200, 1):
+        for source, scores in zip(asked, expected):
+            assert score_candidates(asked[source], rows, source, gathered).tobytes() == scores.tobytes()
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
