@@ -155,7 +155,7 @@ def score_candidates(queries: np.ndarray, rows: np.ndarray, store: VectorSource,
     scores = np.empty(rows.shape, np.float32)
     errors = double_error(queries, store.largest_norm)
     exact = queries.astype(np.float64)
-    loops = compiled_loops(rows.size * queries.shape[1]) if has_parts(store) else None
+    loops = compiled_loops(0) if has_parts(store) else None  # `score_rows` counts what is read before
     if loops is not None:
         height = max(1, gathered // rows.shape[1])
         for lines in (slice(top, top + height) for top in range(0, len(rows), height)):

@@ -8,6 +8,7 @@ import numpy as np
 
 from starbucks_retrieval.store.memory import MemoryStore
 from starbucks_retrieval.store.reader import EmbeddingStore
+from starbucks_retrieval.store.shards import checked_rows
 
 
 def has_parts(store: object) -> bool:
@@ -20,13 +21,14 @@ def parts_with(store: EmbeddingStore, ascending: np.ndarray) -> Iterator[tuple[s
 
     Args:
         store: The store.
-        ascending: Row numbers from 0, ascending; a row may occur several times. They are not checked.
+        ascending: Row numbers from 0, ascending; a row may occur several times.
 
     Returns:
         An iterator over (the positions in `ascending` of the rows that an array holds, its first row, the array [any,
         dim], which may not be written to). Of a mapped file, only the rows that are asked for are compared with checksums.
 
     Raises:
+        IndexError: A row is negative, or not below `store.count`.
         UserError: A file is damaged, when it is reached.
 
     Example:
@@ -36,6 +38,7 @@ def parts_with(store: EmbeddingStore, ascending: np.ndarray) -> Iterator[tuple[s
         >>> [(positions, first, vectors.shape) for positions, first, vectors in parts_with(store, np.array([0, 0, 1]))]
         [(slice(0, 3, None), 0, (2, 3))]
     """
+    ascending = checked_rows(ascending, store.count)
     if isinstance(store, MemoryStore):
         yield slice(0, len(ascending)), 0, store.rows(0, store.count)
         return

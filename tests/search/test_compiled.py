@@ -72,6 +72,10 @@ def test_candidates_are_scored_where_they_are_stored(compiled, open_written, mon
     for gathered in (10**6, 200, 1):
         for source, scores in zip(asked, expected):
             assert score_candidates(asked[source], rows, source, gathered).tobytes() == scores.tobytes()
+    for row in (-1, 500):
+        for source in (store, in_memory):
+            with pytest.raises(IndexError):
+                score_candidates(queries, np.full((6, 1), row), source, 10**6)
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
