@@ -17,10 +17,10 @@ from typing import Any
 import common
 import numpy as np
 
+from starbucks_retrieval.search.engine_choice import choose_engine
 from starbucks_retrieval.search.engines import (
     CandidateGenerator,
     EngineOptions,
-    choose_engine,
     make_candidate_generator,
 )
 from starbucks_retrieval.search.engines.exact import BLAS_THRESHOLD, import_faiss

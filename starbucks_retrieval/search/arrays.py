@@ -12,7 +12,8 @@ import numpy as np
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import parse_bytes
-from starbucks_retrieval.search.engines import MAX_MEMORY, EngineOptions, choose_engine, make_candidate_generator
+from starbucks_retrieval.search.engine_choice import choose_engine
+from starbucks_retrieval.search.engines import MAX_MEMORY, EngineOptions, make_candidate_generator
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.pairs import check_stores, open_pair
 from starbucks_retrieval.search.stores import array_spec, open_sizes

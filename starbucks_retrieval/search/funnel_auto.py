@@ -10,7 +10,8 @@ from starbucks_retrieval.cli import log
 from starbucks_retrieval.data.collection import read_qrels
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import FunnelArguments, IndexArguments, SearchArguments
-from starbucks_retrieval.search.engines import EngineOptions, choose_engine, make_candidate_generator
+from starbucks_retrieval.search.engine_choice import choose_engine
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator
 from starbucks_retrieval.search.funnel import CODES
 from starbucks_retrieval.search.funnel_choice import FunnelChoice, choose_funnel
 from starbucks_retrieval.search.funnel_first_steps import find_indexes, index_steps, indexed_sizes

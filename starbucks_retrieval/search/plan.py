@@ -14,7 +14,8 @@ from starbucks_retrieval.search import (
     SearchArguments,
     parse_parameters,
 )
-from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest, choose_engine
+from starbucks_retrieval.search.engine_choice import choose_engine
+from starbucks_retrieval.search.engines import ENGINES, EngineOptions, RetrieverEngine, SearchRequest
 from starbucks_retrieval.search.funnel import INDEX, Funnel, check_depth
 from starbucks_retrieval.search.pairs import check_stores, cut_query_size, open_pair, open_pairs, searchable_sizes
 from starbucks_retrieval.search.stores import skip_checksums, stored_sizes
@@ -194,7 +195,8 @@ def _plan_one(
     request = SearchRequest(query_stores, passage_stores, depth, steps, index.approximate, passages, options)
     plan = SearchPlan(request, arguments.engine, arguments, index, output, seed)
     first = passage_stores[request.first]
-    engine = choose_engine(arguments.engine, arguments.device, arguments.dtype, plan.queries_at_once, first)
+    count, at_once = plan.query_count, plan.queries_at_once
+    engine = choose_engine(arguments.engine, arguments.device, arguments.dtype, count, first, at_once)
     made = ENGINES[engine]()
     if isinstance(made, RetrieverEngine):
         made.check(request)

@@ -8,12 +8,12 @@ from conftest import slow_except
 from starbucks_retrieval.cli import run_command
 from starbucks_retrieval.data import read_run
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search import FunnelArguments, SearchArguments, loops
+from starbucks_retrieval.search import FunnelArguments, SearchArguments, engine_choice, loops
 from starbucks_retrieval.search import api as api_module
 from starbucks_retrieval.search import engines as engines_module
 from starbucks_retrieval.search import search as run_search
 from starbucks_retrieval.search.__main__ import main
-from starbucks_retrieval.search.engines import choose_engine
+from starbucks_retrieval.search.engine_choice import choose_engine
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore, open_store, output_folder, size_folder
 
@@ -91,15 +91,15 @@ def test_auto_gives_large_searches_to_torch_and_the_run_stays_the_same(tmp_path,
     monkeypatch.setattr(
         api_module, "make_candidate_generator", lambda engine, *args: engines.append(engine) or real(engine, *args)
     )
-    monkeypatch.setattr(engines_module, "_SHORT_VECTOR", 3)
+    monkeypatch.setattr(engine_choice, "_SHORT_VECTOR", 3)
     runs = set()
     for much in (None, 5000):  # nine queries, 300 passages: 16 queries at least
-        monkeypatch.setattr(engines_module, "_MANY_ONCE_IMPORTED", much or engines_module._MANY_ONCE_IMPORTED)
+        monkeypatch.setattr(engine_choice, "_MANY_ONCE_IMPORTED", much or engine_choice._MANY_ONCE_IMPORTED)
         for funnel in (None, "2:4@50,6:16"):
             search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
             runs.add((funnel, (tmp_path / "run").read_bytes()))
     assert engines == ["faiss"] * 4 and len(runs) == 2  # few queries go to FAISS, however many passages there are
-    monkeypatch.setattr(engines_module, "FEW", 9)
+    monkeypatch.setattr(engine_choice, "FEW", 9)
     for funnel in (None, "2:4@50,6:16"):
         search(tmp_path / "q", tmp_path / "p", tmp_path / "run", 20, size=None if funnel else "6:16", funnel=funnel)
         runs.add((funnel, (tmp_path / "run").read_bytes()))
@@ -127,7 +127,7 @@ def test_auto_takes_torch_sooner_where_it_is_imported(tmp_path, stores, monkeypa
     store = open_store(tmp_path / "p", Size(6, 16))
     for count, short, once_imported in ((300, 8, "faiss"), (10**6, 16, "faiss"), (10**6, 8, "torch")):
         monkeypatch.setattr(store, "count", count)
-        monkeypatch.setattr(engines_module, "_SHORT_VECTOR", short)
+        monkeypatch.setattr(engine_choice, "_SHORT_VECTOR", short)
         assert choose_engine("auto", None, "auto", 150, store) == once_imported
         with monkeypatch.context() as without:
             without.delitem(sys.modules, "torch")
@@ -144,6 +144,13 @@ def test_auto_takes_torch_for_short_vectors_where_loops_are_compiled(tmp_path, s
         monkeypatch.setattr(loops, "_available", available)
         assert choose_engine("auto", None, "auto", 150, store) == expected
         assert choose_engine("auto", None, "auto", 149, store) == "faiss"
+        monkeypatch.setattr(engine_choice, "_MANY_SCORES", 150 * 10**6)
+        with monkeypatch.context() as without:
+            without.delitem(sys.modules, "torch")
+            assert choose_engine("auto", None, "auto", 150, store) == expected
+            assert choose_engine("auto", None, "auto", 149, store) == "faiss"
+            assert choose_engine("auto", None, "auto", 150, store, at_once=15) == "faiss"
+            assert choose_engine("auto", None, "auto", 150, store, at_once=16) == expected
 
 
 def test_parts_of_passages(tmp_path, stores, write_store):

@@ -5,7 +5,6 @@ A `CandidateEngine` generates candidates for exact search; a `RetrieverEngine` r
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from starbucks_retrieval.cli import progress
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.registry import Registry
 from starbucks_retrieval.search.funnel import Funnel
-from starbucks_retrieval.search.loops import will_be_compiled
 from starbucks_retrieval.sizes import Size, pair_name
 from starbucks_retrieval.store import EmbeddingStore
 
@@ -37,9 +35,6 @@ ENGINES: Registry[type[CandidateEngine] | type[RetrieverEngine]] = Registry(
 MAX_MEMORY = 2 * 10**9  # bytes
 FEW = 16  # queries
 _CACHED, _CACHED_FEW = 2**24, 2**22  # numbers of a block, for many and for few queries
-_MANY_PRODUCTS = 1e11  # multiplications by which torch gains the time that importing it takes
-_MANY_ONCE_IMPORTED = 5e8  # that take FAISS longer than torch
-_SHORT_VECTOR = 32  # dimensions up to which FAISS is at least as fast as torch without compiled loops
 
 SearchResults = tuple[np.ndarray, np.ndarray]
 RetrievedRows = Iterable[tuple[Iterable[np.ndarray], Iterable[np.ndarray]]]
@@ -240,27 +235,6 @@ class RetrieverEngine(ABC):
     @abstractmethod
     def retriever(self, request: SearchRequest) -> Retriever:
         """Start what is needed and return a retriever; its owner closes it."""
-
-
-def choose_engine(engine: str, device: str | None, dtype: str, queries: int, store: EmbeddingStore) -> str:
-    """Return the engine that `auto` stands for; any other name is returned as it is.
-
-    Importing torch takes seconds, so a process that has imported it takes it for less work (bench/README.md, Exact search).
-
-    Args:
-        engine: `auto` or a name of `ENGINES`.
-        device, dtype: As in `EngineOptions`; one that is given selects torch.
-        queries: Queries that are searched at once.
-        store: The passages that are scanned.
-    """
-    if engine != "auto":
-        return engine
-    if device not in (None, "cpu") or dtype != "auto":
-        return "torch"
-    if queries < FEW or (store.spec.size.dim <= _SHORT_VECTOR and not will_be_compiled(queries * store.count)):
-        return "faiss"
-    many = _MANY_ONCE_IMPORTED if "torch" in sys.modules else _MANY_PRODUCTS
-    return "torch" if queries * store.count * store.spec.size.dim >= many else "faiss"
 
 
 def make_candidate_generator(
