@@ -146,7 +146,8 @@ def _taken(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:
     generator = search_common.generator(name, len(queries), store)
     if not isinstance(generator, TorchCandidateGenerator):
         return "faiss"
-    return "torch-bf16" if generator.bf16 else "torch-fp32"
+    bf16 = generator.bf16 if loops.compiled_loops(0) is None else generator.bf16_in_loops
+    return "torch-bf16" if bf16 else "torch-fp32"
 
 
 def _arithmetic(name: str, queries: np.ndarray, store: EmbeddingStore) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from starbucks_retrieval.models.pooling import embedding
 from starbucks_retrieval.search import parse_bytes
-from starbucks_retrieval.search.engines import MemoryPlan, plan_memory
+from starbucks_retrieval.search.engines import Candidates, MemoryPlan, plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.engines.tensor_blocks import tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
@@ -155,11 +155,11 @@ class _Proposed:
 
     def generate(
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Candidates:
         """Return the candidates of the next batch of queries, found by the shared pass."""
         batch = slice(self.given, self.given + len(queries))
         self.given = batch.stop
-        return self.rows[batch], self.ceiling[batch]
+        return Candidates(self.rows[batch], self.ceiling[batch])
 
 
 def _propose(

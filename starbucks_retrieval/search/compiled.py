@@ -36,19 +36,50 @@ def sum_products(
 
 
 def to_single(vectors: np.ndarray, single: np.ndarray) -> None:
-    """Convert float16 [rows, dim] to float32, into `single` [rows, dim]. Both are contiguous."""
+    """Convert float16 or float32 [rows, dim] to float32, into `single` [rows, dim]. Both are contiguous."""
     _widen(_as_numba_knows(vectors), single)
 
 
-def to_bfloat16(vectors: np.ndarray, bits: np.ndarray) -> float:
-    """Round vectors to the nearest bfloat16, into `bits`, and return a bound on the distance that any of them moves.
+def to_bfloat16(vectors: np.ndarray, bits: np.ndarray) -> None:
+    """Round vectors to the nearest bfloat16.
 
     Args:
         vectors: [rows, dim] float16 or float32, finite and not above 1e38, contiguous.
-        bits: [rows, dim] int16, contiguous.
+        bits: The result, [rows, dim] int16, contiguous.
     """
-    longest = float(_round(_as_numba_knows(vectors), bits.view(np.uint16))) ** 0.5
-    return longest * 1.001 + vectors.shape[1] ** 0.5 * 2.0**-63  # a smaller number's square may count as zero
+    _round(_as_numba_knows(vectors), bits.view(np.uint16))
+
+
+def append_scored(
+    scores: np.ndarray,
+    floors: np.ndarray,
+    first: int,
+    vectors: np.ndarray,
+    queries: np.ndarray,
+    sums: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+) -> None:
+    """Append the inner products of queries with those vectors whose approximate scores are above the query's floor.
+
+    Args:
+        scores: Approximate scores, [new rows, queries] float32, or the bits of bfloat16 as uint16; contiguous.
+        floors: [queries] float32.
+        first: The row of the first vector.
+        vectors: [new rows, dim] float16 or float32, contiguous.
+        queries: [queries, dim] float32, contiguous.
+        sums: The lists [queries, room] float64, which have room for all new rows. Products are summed in any order.
+        rows: The rows of the vectors in the lists, [queries, room] int64.
+        filled: Lengths of the lists, [queries] int64.
+
+    Example:
+        >>> sums, rows, filled = np.empty((1, 3)), np.empty((1, 3), np.int64), np.zeros(1, np.int64)
+        >>> vectors, query = np.eye(3, dtype=np.float32), np.array([[0.5, 0.0, 0.25]], np.float32)
+        >>> append_scored(vectors @ query.T, np.array([0.1], np.float32), 7, vectors, query, sums, rows, filled)
+        >>> sums[0, : filled[0]].tolist(), rows[0, : filled[0]].tolist()
+        ([0.5, 0.25], [7, 9])
+    """
+    _append_scored(scores, floors, first, _as_numba_knows(vectors), queries, sums, rows, filled)
 
 
 def _as_numba_knows(vectors: np.ndarray) -> np.ndarray:
@@ -94,20 +125,42 @@ def _request(typing_context: Any, matrix: Any, row: Any, column: Any) -> Any:
 
 
 @intrinsic
-def _above(typing_context: Any, line: Any, start: Any, floor: Any) -> Any:
-    """Which of the `_WIDTH` numbers from `start` on are above `floor`, as bits. Numba does not find this form by itself."""
+def _of_score(typing_context: Any, score: Any) -> Any:
+    """A float32 as it is, or one from the bits of a bfloat16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        numbers, index = ir.VectorType(ir.FloatType(), _WIDTH), ir.IntType(32)
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        first = builder.bitcast(builder.gep(data, [arguments[1]]), numbers.as_pointer())
-        undefined = ir.Constant(numbers, ir.Undefined)
-        floors = builder.insert_element(undefined, arguments[2], index(0))
-        floors = builder.shuffle_vector(floors, undefined, ir.Constant(ir.VectorType(index, _WIDTH), [0] * _WIDTH))
-        above = builder.fcmp_ordered(">", builder.load(first, align=4), floors)
+        if score == types.float32:
+            return arguments[0]
+        return _from_bfloat16(builder, arguments[0], ir.IntType(32), ir.FloatType(), ir.Constant(ir.IntType(32), 16))
+
+    return types.float32(score), generate
+
+
+def _from_bfloat16(builder: Any, bits: Any, word: Any, number: Any, shift: Any) -> Any:
+    return builder.bitcast(builder.shl(builder.zext(bits, word), shift), number)
+
+
+@intrinsic
+def _above(typing_context: Any, line: Any, start: Any, floors: Any) -> Any:
+    """Which of the `_WIDTH` scores from `start` on are above their floors, as bits. Numba does not find this form by itself."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers, words = ir.VectorType(ir.FloatType(), _WIDTH), ir.VectorType(ir.IntType(32), _WIDTH)
+
+        def loaded(argument: int, number: Any, size: int) -> Any:
+            data = context.make_array(signature.args[argument])(context, builder, arguments[argument]).data
+            first = builder.bitcast(builder.gep(data, [arguments[1]]), ir.VectorType(number, _WIDTH).as_pointer())
+            return builder.load(first, align=size)
+
+        if line.dtype == types.float32:
+            scores = loaded(0, ir.FloatType(), 4)
+        else:
+            shift = ir.Constant(words, [16] * _WIDTH)
+            scores = _from_bfloat16(builder, loaded(0, ir.IntType(16), 2), words, numbers, shift)
+        above = builder.fcmp_ordered(">", scores, loaded(2, ir.FloatType(), 4))
         return builder.bitcast(above, ir.IntType(_WIDTH))
 
-    return types.uint32(line, types.int64, types.float32), generate
+    return types.uint32(line, types.int64, floors), generate
 
 
 @intrinsic
@@ -153,58 +206,54 @@ def _sum_products(vectors, rows, queries, places, sums):
         sums[i, places[n] - i * sums.shape[1]] = total
 
 
-@_compile(types.void(_readonly(types.uint16, 2), types.float32[:, ::1]))
+@_compile(*(types.void(_readonly(kind, 2), types.float32[:, ::1]) for kind in _STORED))
 def _widen(vectors, single):
     for i in range(len(vectors)):
         for j in range(vectors.shape[1]):
             single[i, j] = _to_single(vectors[i, j])
 
 
-@_compile(*(types.float32(_readonly(kind, 2), types.uint16[:, ::1]) for kind in _STORED), fastmath=_IN_ANY_ORDER)
+@_compile(*(types.void(_readonly(kind, 2), types.uint16[:, ::1]) for kind in _STORED))
 def _round(vectors, bits):
-    largest = np.float32(0)
     for i in range(len(vectors)):
-        moved = np.float32(0)
         for j in range(vectors.shape[1]):
-            number = _to_single(vectors[i, j])
-            exact = _bits(number)
-            near = np.uint32((exact + np.uint32(0x7FFF) + ((exact >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
-            difference = number - _bits(np.uint32(near << np.uint32(16)))
-            moved += difference * difference
-            bits[i, j] = near
-        largest = max(largest, moved)
-    return largest
+            exact = _bits(_to_single(vectors[i, j]))
+            to_even = np.uint32(0x7FFF) + ((exact >> np.uint32(16)) & np.uint32(1))
+            bits[i, j] = np.uint32((exact + to_even) >> np.uint32(16))
 
 
 @_compile(
-    types.void(
-        *(_readonly(types.float32, 2), _readonly(types.float32, 1), types.int64),
-        *(types.float32[:, ::1], types.int64[:, ::1], types.int64[::1]),
-    )
+    *(
+        types.void(
+            *(_readonly(score, 2), _readonly(types.float32, 1), types.int64, _readonly(kind, 2)),
+            *(_readonly(types.float32, 2), types.float64[:, ::1], types.int64[:, ::1], types.int64[::1]),
+        )
+        for score, kind in [(types.float32, types.float32), *((types.uint16, kind) for kind in _STORED)]
+    ),
+    fastmath=_IN_ANY_ORDER,
 )
-def append_above(scores, floors, first, kept, rows, filled):
-    """Append the scores above the floor of each query to its list.
-
-    Args:
-        scores: [queries, new rows] float32.
-        floors: [queries] float32.
-        first: The row of the first score.
-        kept: The lists [queries, room] float32, which have room for all new rows.
-        rows: The rows of the scores in the lists, [queries, room] int64.
-        filled: Lengths of the lists [queries] int64.
-    """
-    whole = scores.shape[1] // _WIDTH * _WIDTH
-    for query in range(len(scores)):
-        line, floor, end = scores[query], floors[query], filled[query]
-        for start in range(0, whole, _WIDTH):
-            bits = _above(line, start, floor)
+def _append_scored(scores, floors, first, vectors, queries, sums, rows, filled):
+    whole = len(floors) // _WIDTH * _WIDTH
+    vector = np.empty(vectors.shape[1])
+    for i in range(len(scores)):
+        line, ready = scores[i], False
+        for start in range(0, len(floors), _WIDTH):
+            if start < whole:
+                bits = _above(line, start, floors)
+            else:
+                bits = np.uint32(0)
+                for query in range(whole, len(floors)):
+                    if _of_score(line[query]) > floors[query]:
+                        bits |= np.uint32(1) << np.uint32(query - whole)
             while bits:
-                i = start + _lowest_bit(bits)
-                kept[query, end], rows[query, end] = line[i], first + i
-                end += 1
+                query = start + _lowest_bit(bits)
                 bits &= bits - np.uint32(1)
-        for i in range(whole, len(line)):
-            if line[i] > floor:
-                kept[query, end], rows[query, end] = line[i], first + i
-                end += 1
-        filled[query] = end
+                if not ready:
+                    for j in range(len(vector)):
+                        vector[j] = np.float64(_to_single(vectors[i, j]))
+                    ready = True
+                total, place, numbers = 0.0, filled[query], queries[query]
+                for j in range(len(vector)):
+                    total += vector[j] * np.float64(numbers[j])
+                sums[query, place], rows[query, place] = total, first + i
+                filled[query] = place + 1

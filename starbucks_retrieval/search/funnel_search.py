@@ -12,7 +12,8 @@ from starbucks_retrieval.search.engines import MAX_MEMORY, CandidateGenerator, S
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.funnel import Funnel, FunnelStep
 from starbucks_retrieval.search.queries import check_queries
-from starbucks_retrieval.search.scores import best, score_in_threads
+from starbucks_retrieval.search.ranking import best
+from starbucks_retrieval.search.scores import score_in_threads
 from starbucks_retrieval.search.stores import check_together
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore

@@ -19,7 +19,8 @@ from starbucks_retrieval.search.engines import plan_memory
 from starbucks_retrieval.search.engines.exact import exact_search, import_faiss
 from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scan_is_faster
 from starbucks_retrieval.search.funnel_search import rescore
-from starbucks_retrieval.search.scores import best, score_candidates
+from starbucks_retrieval.search.ranking import best
+from starbucks_retrieval.search.scores import score_candidates
 from starbucks_retrieval.search.stores import write_vectors
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -118,6 +118,19 @@ def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, error
     return _rounded(sums, queries, errors, lambda i, n: vectors[rows[i, n]])
 
 
+def round_sums(sums: np.ndarray, queries: np.ndarray, rows: np.ndarray, store: VectorSource) -> np.ndarray:
+    """Return the scores of candidates, as `inner_products` does, from sums in any order: [queries, n] float32.
+
+    Args:
+        sums: Inner products in double precision [queries, n].
+        queries: [queries, dim] float32.
+        rows: The rows of the store that were scored [queries, n].
+        store: Where vectors are read whose sums could be rounded to two numbers.
+    """
+    errors = double_error(queries, store.largest_norm)
+    return _rounded(sums, queries.astype(np.float64), errors, lambda i, n: store.vectors(rows[i, n]))
+
+
 def _sums(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
     # A product of the linear algebra library would wait for those of other threads.
     return np.einsum("ij,j->i", vectors, query)
@@ -214,45 +227,6 @@ def score_in_threads(
     with ThreadPoolExecutor(threads) as pool:  # NumPy releases the interpreter lock where the time is spent
         list(pool.map(score_share, (slice(start, start + length) for start in range(0, len(rows), length))))
     return scores
-
-
-def largest(scores: np.ndarray, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `count` largest scores of each query and their rows, in any order; the arrays are [queries, count or more]."""
-    kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
-
-
-def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `depth` best rows and scores of each query in trec_eval's order: score, then docid bytes, descending.
-
-    Args:
-        rows: Rows of the store [queries, candidates].
-        scores: Their scores [queries, candidates].
-        depth: Rows to keep per query.
-        store: Gives the ids of rows with equal scores.
-
-    Returns:
-        Rows and scores, both [queries, min(depth, candidates)].
-    """
-    order = np.argsort(-scores, axis=1)
-    rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-    equal = scores[:, 1:] == scores[:, :-1]
-    tied = np.flatnonzero(equal[:, :depth].any(axis=1))
-    for first in range(0, len(tied), 64):
-        _order_ties(rows, equal, tied[first : first + 64], depth, store)
-    return rows[:, :depth], scores[:, :depth]
-
-
-def _order_ties(rows: np.ndarray, equal: np.ndarray, lines: np.ndarray, depth: int, store: VectorSource) -> None:
-    """Sort, in place, each stretch of equal scores that starts above `depth` by docid; all ids are read at once."""
-    stretches = []
-    for line in lines:
-        edges = np.flatnonzero(np.diff(equal[line], prepend=False, append=False))
-        stretches += [rows[line, start : stop + 1] for start, stop in edges.reshape(-1, 2) if start < depth]
-    docids = iter(store.id_bytes(np.concatenate(stretches)))
-    for stretch in stretches:
-        keyed = sorted(((next(docids), row) for row in stretch.tolist()), reverse=True)
-        stretch[:] = [row for _, row in keyed]
 
 
 def _unique(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,28 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+_LINES, _NUMBERS_PER_THREAD = 32, 2**16  # to sort so many takes as long as to start a thread several times
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def share_lines(lines: int, numbers: int, threads: int, work: Callable[[slice], None]) -> None:
+    """Call `work` with slices of the lines of an array, a few at a time so that they stay in the processor's cache.
+
+    Args:
+        lines: How many there are.
+        numbers: Numbers in the array; threads are started for many only.
+        threads: How many threads at most.
+        work: Called with each slice, in any order.
+    """
+    slices = [slice(start, start + _LINES) for start in range(0, lines, _LINES)]
+
+    def run(taken: Iterator[slice]) -> None:
+        for part in taken:
+            work(part)
+
+    share(slices, max(1, min(threads, len(slices), numbers // _NUMBERS_PER_THREAD)), run)
 
 
 def share(items: Iterable[Item], threads: int, work: Callable[[Iterator[Item]], Result]) -> list[Result]:

@@ -89,7 +89,7 @@ def test_nothing_outside_exceeds_the_ceiling(open_written, corpus):
     ids, vectors, queries = corpus
     store = open_written(ids, vectors, store_dtype="float16", shard_size=300)
     plan = plan_memory(10**6, 100, 60, COUNT, DIM)
-    rows, ceiling = FaissCandidateGenerator().generate(queries[:5], store, plan, 60, "")
+    rows, ceiling, _ = FaissCandidateGenerator().generate(queries[:5], store, plan, 60, "")
     exact = queries[:5].astype(np.float64) @ vectors.astype(np.float64).T
     for line, found, highest in zip(exact, rows, ceiling):
         assert len(set(found)) == len(found) == plan.candidates

@@ -6,7 +6,8 @@ import pytest
 from starbucks_retrieval.search import scores as module
 from starbucks_retrieval.search.funnel_search import rescore
 from starbucks_retrieval.search.indexes import build_index, open_index
-from starbucks_retrieval.search.scores import best, score_candidates
+from starbucks_retrieval.search.ranking import best
+from starbucks_retrieval.search.scores import score_candidates
 
 COUNT = 800
 

@@ -4,8 +4,14 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.models import precision
-from starbucks_retrieval.search import exact_search
-from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, plan_memory
+from starbucks_retrieval.search import exact_search, loops
+from starbucks_retrieval.search.engines import (
+    EngineOptions,
+    make_candidate_generator,
+    plan_memory,
+    rounding,
+    scan_threads,
+)
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.exact import FaissCandidateGenerator
@@ -82,6 +88,23 @@ def test_the_same_bits_as_faiss(open_written, monkeypatch, name, device, dtype):
                 assert as_bytes(found) == expected
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+def test_the_same_bits_in_compiled_loops(open_written, monkeypatch, name, dtype):
+    pytest.importorskip("numba", exc_type=ImportError)
+    from starbucks_retrieval.search import compiled
+
+    monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
+    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    ids, vectors, queries = corpus(name)
+    store = open_written(ids, vectors)
+    for depth in (1, 40, 1500):
+        expected = as_bytes(exact_search(queries, store, depth))
+        with monkeypatch.context() as patch:
+            patch.setattr(loops, "_compiled", compiled)
+            assert as_bytes(exact_search(queries, store, depth, generator=torch_generator("cpu", dtype))) == expected
+
+
 @pytest.mark.parametrize(("dtype", "warned"), [("bf16", True), ("fp32", False), ("auto", False)])
 def test_bf16_that_was_asked_for_is_warned_about_where_it_is_slow(monkeypatch, caplog, dtype, warned):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
@@ -121,7 +144,7 @@ def test_nothing_outside_exceeds_the_ceiling(open_written, dtype):
     ids, vectors, queries = corpus("random")
     store = open_written(ids, vectors)
     plan = plan_memory(10**6, 100, 60, 1500, 48)
-    rows, ceiling = torch_generator("cpu", dtype).generate(queries, store, plan, 30, "")
+    rows, ceiling, _ = torch_generator("cpu", dtype).generate(queries, store, plan, 30, "")
     assert 30 <= rows.shape[1] <= plan.candidates
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
     for line, found, highest in zip(exact, rows, ceiling):
@@ -141,10 +164,10 @@ def test_bf16_bound_covers_its_arithmetic():
             for side, half in zip((left, right), near)
         ]
         largest = float(np.linalg.norm(right.astype(np.float64), axis=1).max())
-        error = engine_module._bf16_error(left, moved[0], float(moved[1].max()), largest)
+        error = rounding.bf16_error(left, moved[0], float(moved[1].max()), largest)
         given = (near[0] @ near[1].T).double().numpy()
         off = np.abs(given - left.astype(np.float64) @ right.astype(np.float64).T)
-        allowed = error[:, None] + engine_module._ROUNDING / (1 - engine_module._ROUNDING) * np.abs(given)
+        allowed = error[:, None] + rounding.ROUNDING / (1 - rounding.ROUNDING) * np.abs(given)
         assert (off <= allowed).all()
         assert (error < 2**-7 * np.linalg.norm(left, axis=1) * largest).all()
 
@@ -256,9 +279,9 @@ def test_threads_share_the_passages(open_written, monkeypatch, dtype):
     monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
     expected = as_bytes(exact_search(queries, store, 40))
     numbers = []
-    real = engine_module.share
-    monkeypatch.setattr(engine_module, "share", lambda *args: numbers.append(args[1]) or real(*args))
-    monkeypatch.setattr(engine_module, "_PRODUCTS_PER_THREAD", 20 * 1500 * 48 // 3)
+    real = scan_threads.share
+    monkeypatch.setattr(scan_threads, "share", lambda *args: numbers.append(args[1]) or real(*args))
+    monkeypatch.setattr(scan_threads, "_PRODUCTS_PER_THREAD", 20 * 1500 * 48 // 3)
     torch.set_num_threads(4)
     assert as_bytes(exact_search(queries, store, 40, generator=torch_generator("cpu", dtype))) == expected
     assert numbers == [3] and torch.get_num_threads() == 4
@@ -267,7 +290,7 @@ def test_threads_share_the_passages(open_written, monkeypatch, dtype):
 def test_an_error_stops_all_threads(open_written, monkeypatch):
     ids, vectors, queries = corpus("random")
     store = open_written(ids, vectors, shard_size=100)
-    monkeypatch.setattr(engine_module, "_PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr(scan_threads, "_PRODUCTS_PER_THREAD", 1)
     torch.set_num_threads(2)
     read = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,14 @@ class MemoryPlan:
         return min(self.block, max(4 * self.candidates, (_CACHED_FEW if queries <= FEW else _CACHED) // dim))
 
 
+def wanted_candidates(depth: int) -> int:
+    """Return how many candidates to keep for so many results.
+
+    Rounding errors of float32 are far below the differences between scores, so a few more than `depth` nearly always suffice.
+    """
+    return depth + 32 + depth // 32
+
+
 def plan_memory(memory: int, batch_size: int, depth: int, count: int, dim: int) -> MemoryPlan:
     """Share a memory limit: half for a block of passages, a quarter each for candidate lists and exact scoring.
 
@@ -73,8 +81,7 @@ def plan_memory(memory: int, batch_size: int, depth: int, count: int, dim: int) 
         count: Passages of the store.
         dim: Dimensions of a vector.
     """
-    # Rounding errors are far below the differences between scores: a few more than `depth` nearly always suffice.
-    candidates = min(depth + 32 + depth // 32, count)
+    candidates = min(wanted_candidates(depth), count)
     # Bytes per candidate: scores and rows, before and after a merge, and FAISS's own lists.
     batch = max(1, memory // 4 // (candidates * 100))
     if batch_size > 0:
@@ -124,6 +131,22 @@ class EngineOptions:
         return {"max_memory": self.max_memory, "threads": self.threads}
 
 
+class Candidates(NamedTuple):
+    """Rows that may be among the best of each query.
+
+    Attributes:
+        rows: Distinct rows of the store for each query, [queries, depth to plan.candidates].
+        ceiling: A bound that the exact inner product of no other row exceeds, [queries]. Without `sums`, it is not used where
+            there is no other row.
+        sums: Exact inner products of the rows, in double precision, summed in any order, [queries, rows]; -inf where
+            there are fewer candidates, with any row. None: they have not been computed.
+    """
+
+    rows: np.ndarray
+    ceiling: np.ndarray
+    sums: np.ndarray | None = None
+
+
 class CandidateGenerator(Protocol):
     """Scans every passage with a bounded score error. It decides how long a search takes, never what is found.
 
@@ -134,8 +157,8 @@ class CandidateGenerator(Protocol):
 
     def generate(
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Scan the store once for a batch of queries.
+    ) -> Candidates:
+        """Scan the store for a batch of queries.
 
         Args:
             queries: [queries, dim], all finite.
@@ -143,10 +166,6 @@ class CandidateGenerator(Protocol):
             plan: How many candidates to return at most, and how much to read at once.
             depth: Passages that the search keeps for each query.
             label: Shown with the progress; empty for none.
-
-        Returns:
-            Distinct rows of the store for each query, [queries, depth to plan.candidates], and a bound that the exact
-            inner product of no other row exceeds, [queries]. The bound is not used where there is no other row.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from starbucks_retrieval.search.engines import (
     MAX_MEMORY,
     CandidateEngine,
     CandidateGenerator,
+    Candidates,
     EngineOptions,
     MemoryPlan,
     SearchResults,
@@ -21,14 +23,8 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scan_is_faster
 from starbucks_retrieval.search.queries import check_queries
-from starbucks_retrieval.search.scores import (
-    best,
-    double_error,
-    largest,
-    score_in_threads,
-    score_rows,
-    single_error,
-)
+from starbucks_retrieval.search.ranking import best, largest
+from starbucks_retrieval.search.scores import double_error, round_sums, score_in_threads, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
 
 # FAISS multiplies matrices for batches of queries of at least so many numbers (queries x dim) and scans the passages once
@@ -118,13 +114,17 @@ def _batches(
 ) -> Iterator[SearchResults]:
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
-        rows, ceiling = generator.generate(batch, store, plan, depth, label)
-        complete = rows.shape[1] == store.count
-        scores = score_in_threads(batch, rows, store, plan.gathered, threads)
-        rows, scores = best(rows, scores, depth, store)
+        found = generator.generate(batch, store, plan, depth, label)
+        if found.sums is None:
+            complete = found.rows.shape[1] == store.count
+            scores = score_in_threads(batch, found.rows, store, plan.gathered, threads)
+        else:
+            complete = False
+            scores = round_sums(found.sums, batch, found.rows, store)
+        rows, scores = best(found.rows, scores, depth, store, threads or os.cpu_count() or 1)
         if not complete:
             # Scan again for queries where a passage outside the candidates might belong to the results.
-            outside = ceiling + double_error(batch, store.largest_norm)
+            outside = found.ceiling + double_error(batch, store.largest_norm)
             doubtful = np.flatnonzero(outside.astype(np.float32) >= scores[:, -1])
             for first in range(0, len(doubtful), plan.rescanned):
                 again = doubtful[first : first + plan.rescanned]
@@ -196,13 +196,13 @@ class FaissCandidateGenerator:
 
     def generate(
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Candidates:
         """Scan the store once, as `CandidateGenerator.generate` says."""
         slack = single_error(queries, store.largest_norm)
         if self.scans_float16 and scan_is_faster(len(queries), store.block_dtype):
             ranges = list(store.ranges(max(1, NUMBERS_AT_ONCE // store.spec.size.dim)))
             scores, rows = scan_float16(self.faiss, queries, store.rows, ranges, plan.candidates, label)
-            return rows, scores.min(axis=1) + slack
+            return Candidates(rows, scores.min(axis=1) + slack)
         scores = np.empty((len(queries), 0), np.float32)
         rows = np.empty((len(queries), 0), np.int64)
         size = plan.block_for(len(queries), store.spec.size.dim)
@@ -213,7 +213,7 @@ class FaissCandidateGenerator:
             rows = np.concatenate([rows, block_rows + start], axis=1)
             if scores.shape[1] > plan.candidates:
                 scores, rows = largest(scores, rows, plan.candidates)
-        return rows, scores.min(axis=1) + slack
+        return Candidates(rows, scores.min(axis=1) + slack)
 
     def knn(self, queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows of the best rows of a block.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.search.engines import FEW, SearchResults
-from starbucks_retrieval.search.scores import largest
+from starbucks_retrieval.search.ranking import largest
 from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.store import EmbeddingStore
 

@@ -27,7 +27,7 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.exact import exact_search
 from starbucks_retrieval.search.queries import check_queries
-from starbucks_retrieval.search.scores import best
+from starbucks_retrieval.search.ranking import best
 from starbucks_retrieval.search.stores import SlicedStore
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import EmbeddingStore

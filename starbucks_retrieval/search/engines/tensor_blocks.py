@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -48,11 +47,9 @@ class Converter:
         store: Where the vectors come from.
         rows: Vectors per block.
         dtype: float32 or bfloat16.
-        loops: What `compiled_loops` returns.
     """
 
-    def __init__(self, store: EmbeddingStore, rows: int, dtype: torch.dtype, loops: ModuleType | None = None) -> None:
-        self.loops = loops
+    def __init__(self, store: EmbeddingStore, rows: int, dtype: torch.dtype) -> None:
         dim = store.spec.size.dim
         chunk = max(16, _CACHED // (4 * dim))
         # torch converts in a tenth of the time that NumPy takes, but refuses read-only memory, such as a mapped file.
@@ -68,11 +65,6 @@ class Converter:
 
     def _convert(self, block: np.ndarray, converted: Tensor) -> float:
         """Convert vectors, and return a bound on the distance that any of them moves."""
-        if self.loops is not None and converted.dtype == torch.bfloat16:
-            return self.loops.to_bfloat16(block, converted.view(torch.int16).numpy())
-        if self.loops is not None and block.dtype == np.float16:
-            self.loops.to_single(block, converted.numpy())
-            return 0.0
         distance = 0.0
         for low in range(0, len(block), len(self.stored)):
             part = block[low : low + len(self.stored)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.search.scores import largest
+from starbucks_retrieval.search.ranking import largest
 
 
 class TopRows:
@@ -21,29 +20,17 @@ class TopRows:
         device: Where the lists are kept.
         floor: [queries, 1]: scores that are not above it are skipped from the beginning. A query with fewer than `count`
             scores above it has -inf at the end of its list.
-        loops: What `compiled_loops` returns; they are for CPUs.
-        block: Rows of a block at most.
     """
 
-    def __init__(
-        self,
-        queries: int,
-        count: int,
-        device: torch.device,
-        floor: Tensor | None = None,
-        loops: ModuleType | None = None,
-        block: int = 0,
-    ) -> None:
+    def __init__(self, queries: int, count: int, device: torch.device, floor: Tensor | None = None) -> None:
         self.count = count
-        self.block = block
-        self.width = 3 * count + (block if loops is not None else 0)
+        self.width = 3 * count  # twice `count`, and what one block may add
         self.scores = torch.full((queries, self.width), -torch.inf, device=device)
         self.rows = torch.empty((queries, self.width), dtype=torch.int64, device=device)
         self.filled = torch.zeros(queries, dtype=torch.int64, device=device)
         self.first = torch.arange(queries, device=device) * self.width  # of each list, in all of them
         self.floor = floor  # of scores to skip; None until `count` rows are kept
         self.seen = 0
-        self.loops = loops
         self.mask = np.empty(0, bool)  # a buffer: allocating one for each block takes longer than comparing
 
     def add(self, start: int, scores: Tensor) -> None:
@@ -52,11 +39,6 @@ class TopRows:
         self.seen += scores.shape[1]
         if self.floor is None:
             self._take_best(start, scores)
-        elif self.loops is not None and scores.shape[1] <= self.block:
-            if int(self.filled.max()) + scores.shape[1] > self.width:
-                self._keep_best()
-            lists = self.scores.numpy(), self.rows.numpy(), self.filled.numpy()
-            self.loops.append_above(scores.numpy(), self.floor.squeeze(1).numpy(), start, *lists)
         else:
             self._append_above(start, scores, self.floor)
 

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from starbucks_retrieval.cli import progress
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
-from starbucks_retrieval.search.engines import FEW, CandidateEngine, CandidateGenerator, EngineOptions, MemoryPlan
+from starbucks_retrieval.search.engines import (
+    FEW,
+    CandidateEngine,
+    CandidateGenerator,
+    Candidates,
+    EngineOptions,
+    MemoryPlan,
+    wanted_candidates,
+)
+from starbucks_retrieval.search.engines.rounding import (
+    LARGEST,
+    ErrorBound,
+    bf16_bound,
+    largest_bf16_move,
+    smallest_that_matters,
+)
+from starbucks_retrieval.search.engines.scan_threads import scan_in_threads
+from starbucks_retrieval.search.engines.scored_rows import ScoredRows, best_scored
 from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.loops import compiled_loops
-from starbucks_retrieval.search.scores import single_error
-from starbucks_retrieval.search.threads import share
+from starbucks_retrieval.search.ranking import ranked_scores
+from starbucks_retrieval.search.scores import double_error, single_error
 from starbucks_retrieval.store import EmbeddingStore
 from starbucks_retrieval.store.dtypes import to_float32
 
-_ROUNDING = 2.0**-8  # of bfloat16: rounding errs by no more than this share
-_LARGEST = 1e38  # numbers near float32's limit could round to infinity in bfloat16
 _LONG_VECTOR, _LONG_WITH_AMX = 512, 256  # dimensions from which bf16 is faster
 _BLOCK_ROWS = {"cpu": 2**13, "cuda": 2**17}  # rows per product, memory permitting
-_CACHED_SCORES = 2**20  # of a product on a CPU: they stay in its cache until they are compared
-_READ = 2**22  # numbers to read at once: each time, a shard is opened and mapped
-_PRODUCTS_PER_THREAD = 10**8  # starting a thread takes as long as a fraction of them
+_CACHED = 2**22  # bytes of the scores of a product on a CPU: they stay in its cache until they are compared
 _EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
 
 
@@ -47,36 +60,92 @@ class TorchEngine(CandidateEngine):
             from starbucks_retrieval.models.precision import warn_if_bf16_is_slow  # imports more than a search needs
 
             warn_if_bf16_is_slow(device, "take --dtype fp32")
-        bf16 = {"fp32": False, "bf16": True, "auto": _bf16_is_fast(device, dim or 0)}[options.dtype]
-        return TorchCandidateGenerator(device, bf16)
+        if options.dtype == "auto":
+            return TorchCandidateGenerator(device, *_bf16_is_fast(device, dim or 0))
+        return TorchCandidateGenerator(device, options.dtype == "bf16")
 
 
 class TorchCandidateGenerator:
-    """Generates the rows that may be among the best by products in bfloat16 (`bf16`) or float32."""
+    """Generates the rows that may be among the best by products in bfloat16 (`bf16`) or float32.
 
-    def __init__(self, device: torch.device, bf16: bool) -> None:
+    Args:
+        device: Where to multiply.
+        bf16: Whether to multiply in bfloat16.
+        bf16_in_loops: The same where loops are compiled; None: as `bf16`.
+    """
+
+    def __init__(self, device: torch.device, bf16: bool, bf16_in_loops: bool | None = None) -> None:
         self.device = device
         self.bf16 = bf16
+        self.bf16_in_loops = bf16 if bf16_in_loops is None else bf16_in_loops
         self.overfetch = 2 if bf16 else 1  # coarser scores: more candidates are kept and scored exactly
 
     def generate(
         self, queries: np.ndarray, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Scan the store once, as `CandidateGenerator.generate` says."""
-        bf16 = self.bf16 and max(float(np.abs(queries).max(initial=0)), store.largest_norm) < _LARGEST
-        left = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
-        scan = _scan_on_cpu if self.device.type == "cpu" else _scan_on_gpu
+    ) -> Candidates:
+        """Scan the store, as `CandidateGenerator.generate` says."""
+        longest, loops = float(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1)).max(initial=0)), None
+        if self.device.type == "cpu" and longest * store.largest_norm < LARGEST:  # no score is infinite
+            loops = compiled_loops(len(queries) * store.count)
+        bf16 = (self.bf16 if loops is None else self.bf16_in_loops) and max(longest, store.largest_norm) < LARGEST
+        near = torch.tensor(queries).to(self.device, torch.bfloat16 if bf16 else torch.float32)
         with torch.inference_mode(), float32_products():
-            floor = _sampled_floor(left, store, plan) if self.device.type == "cpu" else None
-            scores, found, largest_move = scan(left, store, plan, floor, label)
-            short = np.flatnonzero(np.isneginf(scores[:, -1]))  # the sample promised too much
-            if len(short):
-                scores[short], found[short], _ = scan(left[short], store, plan, None, label)
-        if not bf16:
-            return _needed(scores, found, depth, single_error(queries, store.largest_norm), 0.0)
-        moved_queries = np.sqrt(np.square(queries.astype(np.float64) - left.double().cpu().numpy()).sum(axis=1))
-        error = _bf16_error(queries, moved_queries, largest_move, store.largest_norm)
-        return _needed(scores, found, depth, error, _rounding_of_products(left))
+            if loops is not None:
+                return _generate_scored(queries, near, store, plan, depth, loops, label)
+            return self._generate(queries, near, store, plan, depth, label)
+
+    def _generate(
+        self, queries: np.ndarray, near: Tensor, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
+    ) -> Candidates:
+        scan = _scan_on_cpu if self.device.type == "cpu" else _scan_on_gpu
+        floor = _sampled_floor(near, store, plan, plan.candidates) if self.device.type == "cpu" else None
+        scores, found, largest_move = scan(near, store, plan, floor, label)
+        short = np.flatnonzero(np.isneginf(scores[:, -1]))  # the sample promised too much
+        if len(short):
+            scores[short], found[short], _ = scan(near[short], store, plan, None, label)
+        return _needed(scores, found, depth, _error_bound(queries, near, store, largest_move))
+
+
+def _error_bound(queries: np.ndarray, near: Tensor, store: EmbeddingStore, largest_move: float) -> ErrorBound:
+    if near.dtype == torch.bfloat16:
+        return bf16_bound(queries, near, largest_move, store.largest_norm)
+    return ErrorBound(0.0, single_error(queries, store.largest_norm))
+
+
+def _generate_scored(
+    queries: np.ndarray,
+    near: Tensor,
+    store: EmbeddingStore,
+    plan: MemoryPlan,
+    depth: int,
+    loops: ModuleType,
+    label: str,
+) -> Candidates:
+    """Candidates with exact scores, found in compiled loops on a CPU."""
+    dim = store.spec.size.dim
+    bound = _error_bound(queries, near, store, largest_bf16_move(store.largest_norm, dim))
+    errors = double_error(queries, store.largest_norm)
+    count = min(wanted_candidates(depth), store.count)
+    sampled = _sampled_floor(near, store, plan, count)
+    floors = np.full(len(queries), -np.inf, np.float32) if sampled is None else sampled.squeeze(1).numpy()
+
+    def scan(some: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = _rows_at_once(near[some], store, plan)
+        own = 4 * rows * (dim + len(some)) + 16 * len(some) * (3 * count + rows)
+        parts = scan_in_threads(
+            lambda: ScoredRows(queries[some], near[some], floors, bound[some], errors[some], depth, count, rows, loops),
+            *(store, plan, len(some), rows, own, label),
+        )
+        return best_scored(parts, count, torch.get_num_threads())
+
+    sums, found, outside = scan(np.arange(len(queries)), floors)
+    reached = -np.partition(-sums, depth - 1, axis=1)[:, depth - 1]
+    least = smallest_that_matters(reached, errors)
+    doubtful = np.flatnonzero(~(outside < least))  # the sample promised too much
+    if len(doubtful):
+        again = scan(doubtful, bound[doubtful].floors(least[doubtful]))
+        sums[doubtful], found[doubtful], outside[doubtful] = again
+    return Candidates(found, outside, sums)
 
 
 _Scanned = tuple[np.ndarray, np.ndarray, float]
@@ -97,38 +166,29 @@ def _scan_on_gpu(
 def _scan_on_cpu(
     queries: Tensor, store: EmbeddingStore, plan: MemoryPlan, floor: Tensor | None, label: str
 ) -> _Scanned:
-    """Return scores, descending, and rows of the best candidates, and a bound on how far a passage was moved by rounding.
+    """Return scores, descending, and rows of the best candidates, and a bound on how far a passage was moved by rounding."""
+    rows = _rows_at_once(queries, store, plan)
+    own = 4 * rows * (store.spec.size.dim + len(queries)) + 12 * len(queries) * 3 * plan.candidates
+    parts = scan_in_threads(
+        lambda: _ApproximateScan(queries, store, rows, plan.candidates, floor),
+        *(store, plan, len(queries), rows, own, label),
+    )
+    return *merged([part.kept for part in parts]), max(part.largest_move for part in parts)
 
-    Threads share the passages, and each multiplies alone: products of few dims are over before threads of the linear
-    algebra library have begun.
-    """
-    count, dim = store.count, store.spec.size.dim
-    loops = compiled_loops(len(queries) * count)
-    rows, all_threads = _rows_at_once(queries, store, plan), torch.get_num_threads()
-    # Each thread has a block of vectors, of scores, and lists of its own, in the memory that exact scoring takes later.
-    own = 4 * rows * (dim + len(queries)) + 12 * len(queries) * (3 * plan.candidates + rows)
-    work = len(queries) * count * dim
-    threads = max(1, min(all_threads, work // _PRODUCTS_PER_THREAD, plan.gathered * dim * 6 // own))
-    read = max(1, min(plan.block // (4 * threads), _READ // dim, count // (4 * threads)) // rows) * rows
-    ranges = list(store.ranges(read))
 
-    def scan(taken: Iterator[tuple[int, int]]) -> tuple[TopRows, float]:
-        if threads > 1:
-            torch.set_num_threads(1)
-        product, convert = _Product(queries, rows), Converter(store, rows, queries.dtype, loops)
-        kept, largest_move = TopRows(len(queries), plan.candidates, queries.device, floor, loops, rows), 0.0
-        with torch.inference_mode():
-            for bounds in taken:
-                for start, block, moved in convert(bounds[0], store.block(*bounds)):
-                    kept.add(start, product(block))
-                    largest_move = max(largest_move, moved)
-        return kept, largest_move
+class _ApproximateScan:
+    """Keeps the best of what it is given, by approximate scores."""
 
-    try:
-        parts = share(progress(ranges, len(ranges), "blocks", label) if label else ranges, threads, scan)
-    finally:
-        torch.set_num_threads(all_threads)  # new threads start with the last number that was set
-    return *merged([kept for kept, _ in parts]), max(largest_move for _, largest_move in parts)
+    def __init__(
+        self, queries: Tensor, store: EmbeddingStore, rows: int, candidates: int, floor: Tensor | None
+    ) -> None:
+        self.product, self.convert = _Product(queries, rows), Converter(store, rows, queries.dtype)
+        self.kept, self.largest_move = TopRows(len(queries), candidates, queries.device, floor), 0.0
+
+    def add(self, first: int, stored: np.ndarray) -> None:
+        for start, block, moved in self.convert(first, stored):
+            self.kept.add(start, self.product(block))
+            self.largest_move = max(self.largest_move, moved)
 
 
 def _rows_at_once(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> int:
@@ -136,26 +196,28 @@ def _rows_at_once(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> i
     dim = store.spec.size.dim
     rows = min(_BLOCK_ROWS[queries.device.type], plan.block * dim * 3 // (12 * dim + 16 * len(queries)))
     if queries.device.type == "cpu":
-        rows = min(rows, max(512, _CACHED_SCORES // len(queries)))
+        rows = min(rows, max(512, _CACHED // (queries.element_size() * len(queries))))
     return min(max(256, rows), store.count)
 
 
-def _sampled_floor(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> Tensor | None:
-    """Return scores that probably, not certainly, `plan.candidates` passages exceed: [queries, 1].
+def _sampled_floor(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan, candidates: int) -> Tensor | None:
+    """Return scores that probably, not certainly, so many candidates exceed: [queries, 1].
 
     A sample of the store holds about `expected` of a query's candidates, give or take its root; four of these deviations
     lower are the scores. None where the lists are so short that scoring a sample costs more than it saves.
     """
-    sampled = min(_EXPECTED * store.count // plan.candidates, plan.block // 4, _SAMPLED) // _RUN * _RUN
-    expected = plan.candidates * sampled / store.count
+    sampled = min(_EXPECTED * store.count // candidates, plan.block // 4, _SAMPLED) // _RUN * _RUN
+    expected = candidates * sampled / store.count
     rank = int(expected + 4 * expected**0.5 + 4)
     if len(queries) < FEW or 16 * sampled > store.count or expected < _EXPECTED / 8 or 4 * rank > sampled:
         return None
     starts = np.linspace(0, store.count - _RUN, sampled // _RUN).astype(np.int64)
     vectors = to_float32(store.vectors((starts[:, None] + np.arange(_RUN)).ravel()))
     sample = torch.from_numpy(vectors).to(queries.dtype)
-    scores = (part @ sample.T for part in queries.split(max(1, _CACHED_SCORES // sampled)))
-    ranked = [np.partition(part.float().numpy(), -rank, axis=1)[:, -rank] for part in scores]
+    ranked = [
+        ranked_scores((part @ sample.T).float().numpy(), rank, torch.get_num_threads())
+        for part in queries.split(max(1, _CACHED // (4 * sampled)))
+    ]
     floor = torch.from_numpy(np.concatenate(ranked)).to(queries.dtype).unsqueeze(1)
     return torch.nextafter(floor, torch.full_like(floor, -torch.inf)).float()  # equal scores pass
 
@@ -176,38 +238,12 @@ class _Product:
         return torch.mm(self.queries, vectors.T, out=out)
 
 
-def _rounding_of_products(queries: Tensor) -> float:
-    """By which share of itself a product of bfloat16 vectors is rounded: torch sums in float32, on CPUs rounds the sum."""
-    return _ROUNDING / (1 - _ROUNDING) if queries.device.type == "cpu" else 0.0
-
-
-def _needed(
-    scores: np.ndarray, rows: np.ndarray, depth: int, error: np.ndarray, share: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that may be among the `depth` best [queries, any], and a bound on all others [queries].
-
-    `scores`, `rows`: [queries, candidates], descending. An exact score differs from the one given by at most `share` of
-    that and `error` [queries].
-    """
-    scores = scores.astype(np.float64)
-    highest = scores + share * np.abs(scores) + error[:, None]
-    last = scores[:, depth - 1]
-    reached = last - share * np.abs(last) - error  # `depth` passages have at least this
+def _needed(scores: np.ndarray, rows: np.ndarray, depth: int, bound: ErrorBound) -> Candidates:
+    """Return the candidates that may be among the `depth` best. `scores`, `rows`: [queries, candidates], descending."""
+    highest = bound.highest(scores)
+    reached = bound.lowest(scores[:, depth - 1])  # `depth` passages have at least this
     width = max(depth, int((highest >= reached[:, None]).sum(axis=1).max()))
-    return rows[:, :width], highest[:, min(width, scores.shape[1] - 1)]
-
-
-def _bf16_error(queries: np.ndarray, moved: np.ndarray, largest_move: float, largest_norm: float) -> np.ndarray:
-    """Return a bound on the error of products of vectors rounded to bfloat16 and summed in float32: [queries].
-
-    |q.p - q'.p'| <= |q - q'| |p| + |q'| |p - p'|, where q' and p' are the rounded vectors. `moved`: |q - q'| of each
-    query; `largest_move`: the largest |p - p'|. The units that multiply bfloat16 truncate sums instead of rounding them, and
-    flush the smallest numbers to zero: four times the bound of single precision, and a term for the latter.
-    """
-    norms = np.sqrt(np.square(queries.astype(np.float64)).sum(axis=1)) + moved
-    tiny = queries.shape[1] * float(np.finfo(np.float32).tiny) * (1 + norms + largest_norm)
-    rounding = (moved * largest_norm + norms * largest_move) * (1 + 1e-9)
-    return rounding + 4 * (1 + 2 * _ROUNDING) ** 2 * single_error(queries, largest_norm) + tiny
+    return Candidates(rows[:, :width], highest[:, min(width, scores.shape[1] - 1)])
 
 
 @contextmanager
@@ -221,12 +257,11 @@ def float32_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _bf16_is_fast(device: torch.device, dim: int) -> bool:
+def _bf16_is_fast(device: torch.device, dim: int) -> tuple[bool, bool]:
+    """Whether bf16 is faster than fp32 without compiled loops, and with them (bench/README.md, Exact search)."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(False)
+        return (torch.cuda.is_bf16_supported(False),) * 2
     capabilities = torch.cpu.get_capabilities()
-    # Rounding leaves more candidates to score exactly; only long vectors save more than that (bench/search_exact.py).
-    return bool(
-        (capabilities.get("amx_bf16") and dim >= _LONG_WITH_AMX)
-        or (capabilities.get("avx512_bf16") and dim >= _LONG_VECTOR)
-    )
+    fast, amx = bool(capabilities.get("avx512_bf16")) and dim >= _LONG_VECTOR, bool(capabilities.get("amx_bf16"))
+    # Without loops, more candidates are scored exactly; only long vectors save more than that.
+    return fast or (amx and dim >= _LONG_WITH_AMX), fast or amx

@@ -17,7 +17,8 @@ from starbucks_retrieval.search.indexes.build import IndexSummary, build_index, 
 from starbucks_retrieval.search.indexes.manifest import INDEX, IndexManifest, check_store, read_manifest
 from starbucks_retrieval.search.indexes.vectors import VectorIndex, kind_of
 from starbucks_retrieval.search.queries import check_queries
-from starbucks_retrieval.search.scores import best, score_in_threads
+from starbucks_retrieval.search.ranking import best
+from starbucks_retrieval.search.scores import score_in_threads
 from starbucks_retrieval.store import EmbeddingStore
 
 __all__ = [

@@ -19,7 +19,8 @@ from starbucks_retrieval.search.engines.milvus.collections import (
 from starbucks_retrieval.search.engines.milvus.connection import Connection
 from starbucks_retrieval.search.funnel import Funnel, check_depth
 from starbucks_retrieval.search.queries import check_vectors
-from starbucks_retrieval.search.scores import best, score_candidates
+from starbucks_retrieval.search.ranking import best
+from starbucks_retrieval.search.scores import score_candidates
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import StoreSpec
 
