@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from starbucks_retrieval.search.scores import VectorSource
 from starbucks_retrieval.search.threads import share_lines
 
 
-def ranked_scores(scores: np.ndarray, rank: int, threads: int) -> np.ndarray:
-    """Return the score of each query that has this rank, from 1: [queries], of scores [queries, any]."""
-    found = np.empty(len(scores), scores.dtype)
+def ranked_scores(scores: np.ndarray, ranks: Sequence[int], threads: int = 1) -> np.ndarray:
+    """Return the scores of each query that have some ranks, from 1.
+
+    Args:
+        scores: [queries, any].
+        ranks: Descending.
+        threads: CPU threads at most.
+
+    Returns:
+        [ranks, queries].
+    """
+    found = np.empty((len(ranks), len(scores)), scores.dtype)
 
     def find(lines: slice) -> None:
-        found[lines] = np.partition(scores[lines], -rank, axis=1)[:, -rank]
+        best = scores[lines]
+        for i, rank in enumerate(ranks):  # NumPy is slow if asked for several at once
+            best = np.partition(best, -rank, axis=1)[:, -rank:]
+            found[i, lines] = best[:, 0]
 
     share_lines(len(scores), scores.size, threads, find)
     return found

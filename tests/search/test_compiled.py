@@ -9,7 +9,7 @@ import torch
 
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search import exact_search, loops
-from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, scan_threads
+from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, sample, scan_threads
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
 from starbucks_retrieval.search.engines.rounding import ErrorBound, bf16_bound, largest_bf16_move
@@ -173,20 +173,20 @@ def test_lists_of_few_rows_are_filled_up(compiled):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("misleading", [False, True])
 def test_queries_that_a_sample_misled_are_scanned_again(open_written, monkeypatch, use_compiled, dtype, misleading):
-    monkeypatch.setattr(engine_module, "_EXPECTED", 8)
+    monkeypatch.setattr(sample, "_EXPECTED", 8)
     rng = np.random.default_rng(8)
     vectors = rng.uniform(0.1, 1, (6000, 24)).astype(np.float32)
     if misleading:  # the sampled passages are the best of all
         starts = np.linspace(0, 6000 - 32, 11).astype(np.int64)
-        vectors[(starts[:, None] + np.arange(32)).ravel()] += 9
+        vectors[(starts[:, None] + np.arange(32)).ravel()] += rng.uniform(1, 9, (352, 1)).astype(np.float32)
     queries = rng.uniform(0.1, 1, (20, 24)).astype(np.float32)
     store = open_written([f"d{number}" for number in rng.permutation(6000)], vectors)
     with monkeypatch.context() as patch:
         patch.setattr(loops, "_compiled", None)
         [expected] = exact_search(queries, store, 100)
     floors, scans = [], []
-    real_floor, real_scan = engine_module._sampled_floor, engine_module.scan_in_threads
-    monkeypatch.setattr(engine_module, "_sampled_floor", lambda *args: floors.append(real_floor(*args)) or floors[-1])
+    real_sample, real_scan = engine_module.sampled_scores, engine_module.scan_in_threads
+    monkeypatch.setattr(engine_module, "sampled_scores", lambda *args: floors.append(real_sample(*args)) or floors[-1])
     monkeypatch.setattr(engine_module, "scan_in_threads", lambda *args: scans.append(args) or real_scan(*args))
     monkeypatch.setattr(exact_module, "_rescan", None)  # nothing is left for it
     [found] = exact_search(
@@ -200,7 +200,7 @@ def test_queries_that_a_sample_misled_are_scanned_again(open_written, monkeypatc
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_search_gives_the_same_bits(open_written, monkeypatch, use_compiled, dtype, store_dtype):
     monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
-    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    monkeypatch.setattr(sample, "_EXPECTED", 4)
     monkeypatch.setattr(scan_threads, "_PRODUCTS_PER_THREAD", 10**5)
     torch.set_num_threads(2)
     rng = np.random.default_rng(4)

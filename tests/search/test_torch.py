@@ -10,6 +10,7 @@ from starbucks_retrieval.search.engines import (
     make_candidate_generator,
     plan_memory,
     rounding,
+    sample,
     scan_threads,
 )
 from starbucks_retrieval.search.engines import exact as exact_module
@@ -95,7 +96,7 @@ def test_the_same_bits_in_compiled_loops(open_written, monkeypatch, name, dtype)
     from starbucks_retrieval.search import compiled
 
     monkeypatch.setattr(engine_module, "_BLOCK_ROWS", {"cpu": 256})
-    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    monkeypatch.setattr(sample, "_EXPECTED", 4)
     ids, vectors, queries = corpus(name)
     store = open_written(ids, vectors)
     for depth in (1, 40, 1500):
@@ -242,7 +243,7 @@ def test_lists_are_those_of_a_sort_of_all_scores(dtype, width):
 @pytest.mark.parametrize("misleading", [False, True])
 def test_a_sample_tells_which_scores_to_skip(open_written, monkeypatch, dtype, misleading):
     """Where the sampled passages are the best of all, too few others exceed its scores: these queries are scanned again."""
-    monkeypatch.setattr(engine_module, "_EXPECTED", 4)
+    monkeypatch.setattr(sample, "_EXPECTED", 4)
     rng = np.random.default_rng(8)
     vectors = rng.uniform(0.1, 1, (6000, 24)).astype(np.float32)
     if misleading:
@@ -253,11 +254,11 @@ def test_a_sample_tells_which_scores_to_skip(open_written, monkeypatch, dtype, m
     store = open_written(ids, vectors, name=f"{dtype}-{misleading}")
     expected = as_bytes(exact_search(queries, store, 100))
     floors, scans = [], []
-    real_floor, real_scan = engine_module._sampled_floor, engine_module._scan_on_cpu
-    monkeypatch.setattr(engine_module, "_sampled_floor", lambda *args: floors.append(real_floor(*args)) or floors[-1])
+    real_sample, real_scan = engine_module.sampled_scores, engine_module._scan_on_cpu
+    monkeypatch.setattr(engine_module, "sampled_scores", lambda *args: floors.append(real_sample(*args)) or floors[-1])
     monkeypatch.setattr(engine_module, "_scan_on_cpu", lambda *args: scans.append(args) or real_scan(*args))
     assert as_bytes(exact_search(queries, store, 100, generator=torch_generator("cpu", dtype))) == expected
-    assert floors[0].shape == (20, 1)
+    assert floors[0].low.shape == (20,)
     assert len(scans) == (2 if misleading else 1)
 
 

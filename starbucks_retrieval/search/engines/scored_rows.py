@@ -12,6 +12,17 @@ from torch import Tensor
 from starbucks_retrieval.search.engines.rounding import ErrorBound, smallest_that_matters
 from starbucks_retrieval.search.ranking import ranked_scores
 from starbucks_retrieval.search.threads import share_lines
+from starbucks_retrieval.store.dtypes import to_float32
+
+
+def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> None:
+    """Convert stored vectors to float32 or bfloat16 on a CPU, into `vectors`; both are [rows, dim] and contiguous."""
+    if loops is None:
+        vectors.copy_(torch.from_numpy(to_float32(stored)))
+    elif vectors.dtype == torch.bfloat16:
+        loops.to_bfloat16(stored, vectors.view(torch.int16).numpy())
+    else:
+        loops.to_single(stored, vectors.numpy())
 
 
 class ScoredRows:
@@ -62,15 +73,11 @@ class ScoredRows:
 
     def _add(self, first: int, stored: np.ndarray) -> None:
         vectors, scores = self.vectors[: len(stored)], self.scores[: len(stored)]
-        if vectors.dtype == torch.bfloat16:
-            self.loops.to_bfloat16(stored, vectors.view(torch.int16).numpy())
-            exact = stored
-        else:
-            exact = vectors.numpy()
-            self.loops.to_single(stored, exact)
+        convert(stored, vectors, self.loops)
+        exact = vectors.numpy() if vectors.dtype == torch.float32 else stored
         torch.mm(vectors, self.near.T, out=scores)
         if len(stored) >= self.depth and np.isneginf(self.floors).any():
-            ranked = ranked_scores(scores.T.float().numpy(), self.depth, 1)
+            [ranked] = ranked_scores(scores.T.float().numpy(), (self.depth,))
             self._raise_floors(slice(None), smallest_that_matters(self.bound.lowest(ranked), self.errors))
         full = np.flatnonzero(self.filled + len(stored) > self.width)
         if len(full):

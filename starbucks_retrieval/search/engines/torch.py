@@ -13,7 +13,6 @@ from torch import Tensor
 from starbucks_retrieval.devices import resolve_device
 from starbucks_retrieval.errors import UserError
 from starbucks_retrieval.search.engines import (
-    FEW,
     CandidateEngine,
     CandidateGenerator,
     Candidates,
@@ -28,20 +27,18 @@ from starbucks_retrieval.search.engines.rounding import (
     largest_bf16_move,
     smallest_that_matters,
 )
+from starbucks_retrieval.search.engines.sample import sampled_scores
 from starbucks_retrieval.search.engines.scan_threads import scan_in_threads
 from starbucks_retrieval.search.engines.scored_rows import ScoredRows, best_scored
 from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.loops import compiled_loops
-from starbucks_retrieval.search.ranking import ranked_scores
 from starbucks_retrieval.search.scores import double_error, single_error
 from starbucks_retrieval.store import EmbeddingStore
-from starbucks_retrieval.store.dtypes import to_float32
 
 _LONG_VECTOR, _LONG_WITH_AMX = 512, 256  # dimensions from which bf16 is faster
 _BLOCK_ROWS = {"cpu": 2**13, "cuda": 2**17}  # rows per product, memory permitting
 _CACHED = 2**22  # bytes of the scores of a product on a CPU: they stay in its cache until they are compared
-_EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
 
 
 class TorchEngine(CandidateEngine):
@@ -98,7 +95,8 @@ class TorchCandidateGenerator:
         self, queries: np.ndarray, near: Tensor, store: EmbeddingStore, plan: MemoryPlan, depth: int, label: str
     ) -> Candidates:
         scan = _scan_on_cpu if self.device.type == "cpu" else _scan_on_gpu
-        floor = _sampled_floor(near, store, plan, plan.candidates) if self.device.type == "cpu" else None
+        sampled = sampled_scores(near, store, plan, plan.candidates) if self.device.type == "cpu" else None
+        floor = None if sampled is None else torch.from_numpy(sampled.low).unsqueeze(1)
         scores, found, largest_move = scan(near, store, plan, floor, label)
         short = np.flatnonzero(np.isneginf(scores[:, -1]))  # the sample promised too much
         if len(short):
@@ -126,8 +124,10 @@ def _generate_scored(
     bound = _error_bound(queries, near, store, largest_bf16_move(store.largest_norm, dim))
     errors = double_error(queries, store.largest_norm)
     count = min(wanted_candidates(depth), store.count)
-    sampled = _sampled_floor(near, store, plan, count)
-    floors = np.full(len(queries), -np.inf, np.float32) if sampled is None else sampled.squeeze(1).numpy()
+    floors = np.full(len(queries), -np.inf, np.float32)
+    sampled = sampled_scores(near, store, plan, count, loops)
+    if sampled is not None:  # lower where scores are so dense that their errors might leave the result open
+        floors = np.minimum(sampled.low, bound.floors(bound.lowest(sampled.likely)))
 
     def scan(some: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows = _rows_at_once(near[some], store, plan)
@@ -198,28 +198,6 @@ def _rows_at_once(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan) -> i
     if queries.device.type == "cpu":
         rows = min(rows, max(512, _CACHED // (queries.element_size() * len(queries))))
     return min(max(256, rows), store.count)
-
-
-def _sampled_floor(queries: Tensor, store: EmbeddingStore, plan: MemoryPlan, candidates: int) -> Tensor | None:
-    """Return scores that probably, not certainly, so many candidates exceed: [queries, 1].
-
-    A sample of the store holds about `expected` of a query's candidates, give or take its root; four of these deviations
-    lower are the scores. None where the lists are so short that scoring a sample costs more than it saves.
-    """
-    sampled = min(_EXPECTED * store.count // candidates, plan.block // 4, _SAMPLED) // _RUN * _RUN
-    expected = candidates * sampled / store.count
-    rank = int(expected + 4 * expected**0.5 + 4)
-    if len(queries) < FEW or 16 * sampled > store.count or expected < _EXPECTED / 8 or 4 * rank > sampled:
-        return None
-    starts = np.linspace(0, store.count - _RUN, sampled // _RUN).astype(np.int64)
-    vectors = to_float32(store.vectors((starts[:, None] + np.arange(_RUN)).ravel()))
-    sample = torch.from_numpy(vectors).to(queries.dtype)
-    ranked = [
-        ranked_scores((part @ sample.T).float().numpy(), rank, torch.get_num_threads())
-        for part in queries.split(max(1, _CACHED // (4 * sampled)))
-    ]
-    floor = torch.from_numpy(np.concatenate(ranked)).to(queries.dtype).unsqueeze(1)
-    return torch.nextafter(floor, torch.full_like(floor, -torch.inf)).float()  # equal scores pass
 
 
 class _Product:
