@@ -59,8 +59,10 @@ def append_scored(
     sums: np.ndarray,
     rows: np.ndarray,
     filled: np.ndarray,
-) -> None:
+) -> int:
     """Append the inner products of queries with those vectors whose approximate scores are above the query's floor.
+
+    It ends early after a vector that filled a list.
 
     Args:
         scores: Approximate scores, [new rows, queries] float32, or the bits of bfloat16 as uint16; contiguous.
@@ -68,18 +70,22 @@ def append_scored(
         first: The row of the first vector.
         vectors: [new rows, dim] float16 or float32, contiguous.
         queries: [queries, dim] float32, contiguous.
-        sums: The lists [queries, room] float64, which have room for all new rows. Products are summed in any order.
+        sums: The lists [queries, room] float64, none of them full. Products are summed in any order.
         rows: The rows of the vectors in the lists, [queries, room] int64.
         filled: Lengths of the lists, [queries] int64.
+
+    Returns:
+        How many of the vectors it took.
 
     Example:
         >>> sums, rows, filled = np.empty((1, 3)), np.empty((1, 3), np.int64), np.zeros(1, np.int64)
         >>> vectors, query = np.eye(3, dtype=np.float32), np.array([[0.5, 0.0, 0.25]], np.float32)
         >>> append_scored(vectors @ query.T, np.array([0.1], np.float32), 7, vectors, query, sums, rows, filled)
+        3
         >>> sums[0, : filled[0]].tolist(), rows[0, : filled[0]].tolist()
         ([0.5, 0.25], [7, 9])
     """
-    _append_scored(scores, floors, first, _as_numba_knows(vectors), queries, sums, rows, filled)
+    return _append_scored(scores, floors, first, _as_numba_knows(vectors), queries, sums, rows, filled)
 
 
 def _as_numba_knows(vectors: np.ndarray) -> np.ndarray:
@@ -224,7 +230,7 @@ def _round(vectors, bits):
 
 @_compile(
     *(
-        types.void(
+        types.int64(
             *(_readonly(score, 2), _readonly(types.float32, 1), types.int64, _readonly(kind, 2)),
             *(_readonly(types.float32, 2), types.float64[:, ::1], types.int64[:, ::1], types.int64[::1]),
         )
@@ -233,7 +239,7 @@ def _round(vectors, bits):
     fastmath=_IN_ANY_ORDER,
 )
 def _append_scored(scores, floors, first, vectors, queries, sums, rows, filled):
-    whole = len(floors) // _WIDTH * _WIDTH
+    whole, room, full = len(floors) // _WIDTH * _WIDTH, sums.shape[1], False
     vector = np.empty(vectors.shape[1])
     for i in range(len(scores)):
         line, ready = scores[i], False
@@ -257,3 +263,7 @@ def _append_scored(scores, floors, first, vectors, queries, sums, rows, filled):
                     total += vector[j] * np.float64(numbers[j])
                 sums[query, place], rows[query, place] = total, first + i
                 filled[query] = place + 1
+                full |= place + 1 == room
+        if full:
+            return i + 1
+    return len(scores)

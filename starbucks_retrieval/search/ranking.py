@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from starbucks_retrieval.search.scores import VectorSource
-from starbucks_retrieval.search.threads import share_lines
+
+_LINES = 16  # at once: their keys stay in the processor's cache
 
 
-def ranked_scores(scores: np.ndarray, ranks: Sequence[int], threads: int = 1) -> np.ndarray:
-    """Return the scores of each query that have some ranks, from 1.
+def ranked_scores(scores: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+    """Return the scores of each query that have some ranks.
 
     Args:
         scores: [queries, any].
-        ranks: Descending.
-        threads: CPU threads at most.
+        ranks: Counted from 1, descending.
 
     Returns:
         [ranks, queries].
     """
     found = np.empty((len(ranks), len(scores)), scores.dtype)
-
-    def find(lines: slice) -> None:
-        best = scores[lines]
-        for i, rank in enumerate(ranks):  # NumPy is slow if asked for several at once
-            best = np.partition(best, -rank, axis=1)[:, -rank:]
-            found[i, lines] = best[:, 0]
-
-    share_lines(len(scores), scores.size, threads, find)
+    for i, rank in enumerate(ranks):  # NumPy is slow if asked for several at once
+        scores = np.partition(scores, -rank, axis=1)[:, -rank:]
+        found[i] = scores[:, 0]
     return found
 
 
@@ -39,47 +34,71 @@ def largest(scores: np.ndarray, rows: np.ndarray, count: int) -> tuple[np.ndarra
     return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
 
 
-def best(
-    rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource, threads: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
+def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) -> tuple[np.ndarray, np.ndarray]:
     """Return the `depth` best rows and scores of each query in trec_eval's order: score, then docid bytes, descending.
 
     Args:
         rows: Rows of the store [queries, candidates].
-        scores: Their scores [queries, candidates].
+        scores: Their scores [queries, candidates] float32, no NaN.
         depth: Rows to keep per query.
         store: Gives the ids of rows with equal scores.
-        threads: CPU threads that share the queries, if there is enough to sort.
 
     Returns:
         Rows and scores, both [queries, min(depth, candidates)].
     """
-    ranked, values, tied = np.empty_like(rows), np.empty_like(scores), np.empty(len(rows), bool)
-
-    def rank(lines: slice) -> None:
-        order = np.argsort(-scores[lines], axis=1)
-        ranked[lines] = np.take_along_axis(rows[lines], order, 1)
-        values[lines] = np.take_along_axis(scores[lines], order, 1)
-        tied[lines] = _equal(values[lines])[:, :depth].any(axis=1)
-
-    share_lines(len(rows), rows.size, threads, rank)
-    numbers = np.flatnonzero(tied)
-    for first in range(0, len(numbers), 64):
-        _order_ties(ranked, values, numbers[first : first + 64], depth, store)
-    return ranked[:, :depth], values[:, :depth]
-
-
-def _equal(values: np.ndarray) -> np.ndarray:
-    return values[:, 1:] == values[:, :-1]
-
-
-def _order_ties(rows: np.ndarray, values: np.ndarray, lines: np.ndarray, depth: int, store: VectorSource) -> None:
-    """Sort, in place, each stretch of equal scores that starts above `depth` by docid; all ids are read at once."""
+    depth = min(depth, rows.shape[1])
+    top_rows, top_scores = np.empty((len(rows), depth), rows.dtype), np.empty((len(rows), depth), np.float32)
     stretches = []
-    for line, equal in zip(lines, _equal(values[lines])):
-        edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
-        stretches += [rows[line, start : stop + 1] for start, stop in edges.reshape(-1, 2) if start < depth]
-    docids = iter(store.id_bytes(np.concatenate(stretches)))
-    for stretch in stretches:
-        keyed = sorted(((next(docids), row) for row in stretch.tolist()), reverse=True)
-        stretch[:] = [row for _, row in keyed]
+    for first in range(0, len(rows), _LINES):
+        some_rows, some_scores = rows[first : first + _LINES], scores[first : first + _LINES]
+        keys = _sorted_keys(some_scores)
+        for i, places in enumerate(_columns(keys[:, :depth])):
+            some_rows[i].take(places, out=top_rows[first + i], mode="clip")
+            some_scores[i].take(places, out=top_scores[first + i], mode="clip")
+        for i, start, stop in _ties(keys, depth):
+            stretches.append((first + i, start, some_rows[i, _columns(keys[i, start:stop])]))
+    _order(stretches, top_rows, store)
+    return top_rows, top_scores
+
+
+def _sorted_keys(scores: np.ndarray) -> np.ndarray:
+    """Return integers whose upper halves are in descending order of the scores, with their columns as lower halves.
+
+    Sorting them takes a third of the time of `argsort`.
+    """
+    bits = (np.float32(0) - scores).view(np.int32)  # not -scores: zeros shall be equal
+    keys = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64) << 32  # integers in the order of the numbers
+    keys |= np.arange(scores.shape[1])
+    keys.sort(axis=1)
+    return keys
+
+
+def _columns(keys: np.ndarray) -> np.ndarray:
+    return keys & 0xFFFFFFFF
+
+
+def _ties(keys: np.ndarray, depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the line and the columns, from start to before stop, of each stretch of equal scores that starts above `depth`."""
+    equal = _equal(keys)
+    tied = np.flatnonzero(equal[:, :depth].any(axis=1))
+    lines, edges = np.nonzero(np.diff(equal[tied], prepend=False, append=False, axis=1))
+    for i, start, stop in zip(tied[lines[::2]].tolist(), edges[::2].tolist(), edges[1::2].tolist()):
+        if start < depth:
+            yield i, start, stop + 1
+
+
+def _equal(keys: np.ndarray) -> np.ndarray:
+    """Return where a score is followed by itself."""
+    scores = keys >> 32
+    return scores[:, 1:] == scores[:, :-1]
+
+
+def _order(stretches: Sequence[tuple[int, int, np.ndarray]], top_rows: np.ndarray, store: VectorSource) -> None:
+    """Sort rows of equal scores by docid, from some line and column of `top_rows` on; all ids are read at once."""
+    if not stretches:
+        return
+    docids = iter(store.id_bytes(np.concatenate([rows for _, _, rows in stretches])))
+    for line, start, rows in stretches:
+        keyed = sorted(((next(docids), row) for row in rows.tolist()), reverse=True)
+        room = top_rows[line, start : start + len(rows)]  # ends at the depth
+        room[:] = [row for _, row in keyed[: len(room)]]

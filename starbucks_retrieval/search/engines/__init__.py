@@ -135,11 +135,11 @@ class Candidates(NamedTuple):
     """Rows that may be among the best of each query.
 
     Attributes:
-        rows: Distinct rows of the store for each query, [queries, depth to plan.candidates].
+        rows: Distinct rows of the store for each query, [queries, depth or more].
         ceiling: A bound that the exact inner product of no other row exceeds, [queries]. Without `sums`, it is not used where
             there is no other row.
-        sums: Exact inner products of the rows, in double precision, summed in any order, [queries, rows]; -inf where
-            there are fewer candidates, with any row. None: they have not been computed.
+        sums: Exact inner products of the rows, in double precision, summed in any order, [queries, rows]; a number lower
+            than all of them where there are fewer candidates, with any row. None: they have not been computed.
     """
 
     rows: np.ndarray

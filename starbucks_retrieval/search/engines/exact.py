@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -121,7 +120,7 @@ def _batches(
         else:
             complete = False
             scores = round_sums(found.sums, batch, found.rows, store)
-        rows, scores = best(found.rows, scores, depth, store, threads or os.cpu_count() or 1)
+        rows, scores = best(found.rows, scores, depth, store)
         if not complete:
             # Scan again for queries where a passage outside the candidates might belong to the results.
             outside = found.ceiling + double_error(batch, store.largest_norm)

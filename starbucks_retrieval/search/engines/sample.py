@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.search.engines import FEW, MemoryPlan
+from starbucks_retrieval.search.engines.scan_threads import torch_threads
 from starbucks_retrieval.search.engines.scored_rows import convert
 from starbucks_retrieval.search.ranking import ranked_scores
+from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store import EmbeddingStore
 
 _EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
-_SCORES = 2**20  # at once
 
 
 class SampledScores(NamedTuple):
@@ -55,9 +56,12 @@ def sampled_scores(
     starts = np.linspace(0, store.count - _RUN, sampled // _RUN).astype(np.int64)
     sample = torch.empty(sampled, store.spec.size.dim, dtype=queries.dtype)
     convert(store.vectors((starts[:, None] + np.arange(_RUN)).ravel()), sample, loops)
-    scores = [
-        ranked_scores((part @ sample.T).float().numpy(), (low, likely), torch.get_num_threads())
-        for part in queries.split(max(1, _SCORES // sampled))
-    ]
-    below, above = np.concatenate(scores, axis=1)
-    return SampledScores(np.nextafter(below, np.float32(-np.inf)), above)  # equal scores exceed it
+    found = np.empty((2, len(queries)), np.float32)
+
+    def score(lines: slice) -> None:
+        found[:, lines] = ranked_scores((queries[lines] @ sample.T).float().numpy(), (low, likely))
+
+    threads = torch.get_num_threads()
+    with torch_threads(1):  # others would wait for its products while NumPy's threads work
+        share_lines(len(queries), len(queries) * sampled, threads, score)
+    return SampledScores(np.nextafter(found[0], np.float32(-np.inf)), found[1])  # equal scores exceed it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +16,17 @@ from starbucks_retrieval.store import EmbeddingStore
 
 _READ = 2**22  # numbers to read at once: each time, a shard is opened and mapped
 _PRODUCTS_PER_THREAD = 10**8  # starting a thread takes as long as a fraction of them
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads in this thread, and in each that starts inside this context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)  # a new thread starts with the last number that was set
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Scan(Protocol):
@@ -48,15 +60,11 @@ def scan_in_threads(
     ranges = list(store.ranges(read))
 
     def scan(taken: Iterator[tuple[int, int]]) -> AnyScan:
-        if threads > 1:
-            torch.set_num_threads(1)
         part = make()
         with torch.inference_mode():
             for bounds in taken:
                 part.add(bounds[0], store.block(*bounds))
         return part
 
-    try:
+    with torch_threads(all_threads if threads == 1 else 1):
         return share(progress(ranges, len(ranges), "blocks", label) if label else ranges, threads, scan)
-    finally:
-        torch.set_num_threads(all_threads)  # new threads start with the last number that was set

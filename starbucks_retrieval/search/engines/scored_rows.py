@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +12,16 @@ from torch import Tensor
 
 from starbucks_retrieval.search.engines.rounding import ErrorBound, smallest_that_matters
 from starbucks_retrieval.search.ranking import ranked_scores
-from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store.dtypes import to_float32
+
+NO_SUM = float(np.finfo(np.float32).min)  # lower than any sum
+
+
+class ScoredList(NamedTuple):
+    """Rows of one query and their exact scores, in any order: [any] int64 and [any] float64."""
+
+    rows: np.ndarray
+    sums: np.ndarray
 
 
 def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> None:
@@ -23,6 +32,11 @@ def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> No
         loops.to_bfloat16(stored, vectors.view(torch.int16).numpy())
     else:
         loops.to_single(stored, vectors.numpy())
+
+
+def list_width(kept: int) -> int:
+    """Return the room of a list of which so many rows are kept when it is full."""
+    return 3 * kept + 256
 
 
 class ScoredRows:
@@ -59,7 +73,7 @@ class ScoredRows:
         self.queries, self.near, self.loops = queries, near, loops
         self.bound, self.errors = bound, errors
         self.depth, self.kept = depth, kept
-        (count, dim), self.width = queries.shape, 3 * kept + rows
+        (count, dim), self.width = queries.shape, list_width(kept)
         self.vectors = torch.empty(rows, dim, dtype=near.dtype)
         self.scores = torch.empty(rows, count, dtype=near.dtype)
         self.floors, self.ceiling = floors.copy(), np.full(count, -np.inf)
@@ -79,15 +93,17 @@ class ScoredRows:
         if len(stored) >= self.depth and np.isneginf(self.floors).any():
             [ranked] = ranked_scores(scores.T.float().numpy(), (self.depth,))
             self._raise_floors(slice(None), smallest_that_matters(self.bound.lowest(ranked), self.errors))
-        full = np.flatnonzero(self.filled + len(stored) > self.width)
-        if len(full):
-            self._keep_best(full)
-        lists = self.sums, self.rows, self.filled
-        self.loops.append_scored(_comparable(scores), self.floors, first, exact, self.queries, *lists)
+        comparable, lists, taken = _comparable(scores), (self.sums, self.rows, self.filled), 0
+        while True:
+            some = comparable[taken:], self.floors, first + taken, exact[taken:]
+            taken += self.loops.append_scored(*some, self.queries, *lists)
+            if taken == len(stored) and self.filled.max() < self.width:
+                return
+            self._keep_best(np.flatnonzero(self.filled > self.width // 4 * 3))
 
     def _keep_best(self, queries: np.ndarray) -> None:
         for query in queries:
-            sums, rows = self.sums[query, : self.filled[query]], self.rows[query, : self.filled[query]]
+            rows, sums = self.list_of(query)
             order = np.argpartition(-sums, self.kept)
             self.ceiling[query] = max(self.ceiling[query], sums[order[self.kept]])
             best = order[: self.kept]
@@ -100,12 +116,9 @@ class ScoredRows:
         floors = self.bound[queries].floors(least)
         self.floors[queries] = np.maximum(self.floors[queries], floors)
 
-    def lists(self, queries: slice, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return exact scores and rows of some queries, [queries, width], in any order; -inf and row 0 fill lists up."""
-        sums, rows = self.sums[queries, :width], self.rows[queries, :width]
-        empty = np.arange(width) >= self.filled[queries, None]
-        sums[empty], rows[empty] = -np.inf, 0
-        return sums, rows
+    def list_of(self, query: int) -> ScoredList:
+        """Return what is kept for a query."""
+        return ScoredList(self.rows[query, : self.filled[query]], self.sums[query, : self.filled[query]])
 
     def highest_outside(self) -> np.ndarray:
         """Return bounds that the exact scores of no other row exceed: [queries], -inf where there is no other."""
@@ -114,35 +127,37 @@ class ScoredRows:
         return np.maximum(self.ceiling, np.where(np.isneginf(self.floors), -np.inf, skipped))
 
 
-def best_scored(parts: Sequence[ScoredRows], count: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best of lists that saw different passages.
+def needed_lists(parts: Sequence[ScoredRows]) -> tuple[list[ScoredList], np.ndarray, np.ndarray]:
+    """Return what may be among the best of lists that saw different passages.
 
     Args:
         parts: Lists of the same queries.
-        count: Passages to return for each query.
-        threads: CPU threads at most.
 
     Returns:
-        Exact scores and rows, [queries, count] in any order, with -inf and row 0 where there are fewer; and a bound that
-        the exact scores of all other rows do not exceed: [queries].
+        The list of each query; bounds that the exact scores of rows outside these lists do not exceed, [queries]; and the
+        least sums that belong to the lists, [queries]. If the former is not below the latter, other rows may be needed too.
     """
-    queries, widths = len(parts[0].queries), [int(part.filled.max()) for part in parts]
-    widths[0] += max(0, count - sum(widths))
-    sums, rows = np.empty((queries, count)), np.empty((queries, count), np.int64)
-    outside = np.max([part.highest_outside() for part in parts], axis=0)
+    depth, lists = parts[0].depth, []
+    reached = np.full(len(parts[0].errors), -np.inf)
+    for query in range(len(reached)):
+        rows, sums = (np.concatenate(several) for several in zip(*(part.list_of(query) for part in parts)))
+        if len(sums) >= depth:
+            reached[query] = np.partition(sums, -depth)[-depth]
+        lists.append(ScoredList(rows, sums))
+    least = smallest_that_matters(reached, parts[0].errors)
+    for query, (rows, sums) in enumerate(lists):
+        needed = np.flatnonzero(sums >= least[query])
+        lists[query] = ScoredList(rows.take(needed), sums.take(needed))
+    return lists, np.max([part.highest_outside() for part in parts], axis=0), least
 
-    def select(lines: slice) -> None:
-        lists = (part.lists(lines, width) for part, width in zip(parts, widths))
-        all_sums, all_rows = (np.concatenate(several, axis=1) for several in zip(*lists))
-        if all_sums.shape[1] > count:
-            order = np.argpartition(-all_sums, count, axis=1)
-            next_one = np.take_along_axis(all_sums, order[:, count : count + 1], 1)[:, 0]
-            outside[lines] = np.maximum(outside[lines], next_one)
-            all_sums, all_rows = (np.take_along_axis(each, order[:, :count], 1) for each in (all_sums, all_rows))
-        sums[lines], rows[lines] = all_sums, all_rows
 
-    share_lines(queries, queries * sum(widths), threads, select)
-    return sums, rows, outside
+def filled_up(lists: Sequence[ScoredList]) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and exact scores, [queries, longest list]; shorter lists are filled up with row 0 and `NO_SUM`."""
+    shape = len(lists), max(len(rows) for rows, _ in lists)
+    all_rows, all_sums = np.zeros(shape, np.int64), np.full(shape, NO_SUM)
+    for query, (rows, sums) in enumerate(lists):
+        all_rows[query, : len(rows)], all_sums[query, : len(sums)] = rows, sums
+    return all_rows, all_sums
 
 
 def _comparable(scores: Tensor) -> np.ndarray:

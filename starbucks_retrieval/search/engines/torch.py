@@ -25,11 +25,10 @@ from starbucks_retrieval.search.engines.rounding import (
     ErrorBound,
     bf16_bound,
     largest_bf16_move,
-    smallest_that_matters,
 )
 from starbucks_retrieval.search.engines.sample import sampled_scores
 from starbucks_retrieval.search.engines.scan_threads import scan_in_threads
-from starbucks_retrieval.search.engines.scored_rows import ScoredRows, best_scored
+from starbucks_retrieval.search.engines.scored_rows import ScoredList, ScoredRows, filled_up, list_width, needed_lists
 from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.loops import compiled_loops
@@ -129,23 +128,23 @@ def _generate_scored(
     if sampled is not None:  # lower where scores are so dense that their errors might leave the result open
         floors = np.minimum(sampled.low, bound.floors(bound.lowest(sampled.likely)))
 
-    def scan(some: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def scan(some: np.ndarray, floors: np.ndarray) -> tuple[list[ScoredList], np.ndarray, np.ndarray]:
         rows = _rows_at_once(near[some], store, plan)
-        own = 4 * rows * (dim + len(some)) + 16 * len(some) * (3 * count + rows)
+        own = 4 * rows * (dim + len(some)) + 16 * len(some) * list_width(count)
         parts = scan_in_threads(
             lambda: ScoredRows(queries[some], near[some], floors, bound[some], errors[some], depth, count, rows, loops),
             *(store, plan, len(some), rows, own, label),
         )
-        return best_scored(parts, count, torch.get_num_threads())
+        return needed_lists(parts)
 
-    sums, found, outside = scan(np.arange(len(queries)), floors)
-    reached = -np.partition(-sums, depth - 1, axis=1)[:, depth - 1]
-    least = smallest_that_matters(reached, errors)
+    lists, outside, least = scan(np.arange(len(queries)), floors)
     doubtful = np.flatnonzero(~(outside < least))  # the sample promised too much
     if len(doubtful):
-        again = scan(doubtful, bound[doubtful].floors(least[doubtful]))
-        sums[doubtful], found[doubtful], outside[doubtful] = again
-    return Candidates(found, outside, sums)
+        again, outside[doubtful], least[doubtful] = scan(doubtful, bound[doubtful].floors(least[doubtful]))
+        for query, found in zip(doubtful.tolist(), again):
+            lists[query] = found
+    rows, sums = filled_up(lists)
+    return Candidates(rows, np.maximum(outside, least), sums)
 
 
 _Scanned = tuple[np.ndarray, np.ndarray, float]
