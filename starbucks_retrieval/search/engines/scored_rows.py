@@ -35,7 +35,7 @@ def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> No
 
 
 def list_width(kept: int) -> int:
-    """Return the room of a list of which so many rows are kept when it is full."""
+    """Return the room of a list that is cut to so many rows when it has three times as many and a product is over, or is full."""
     return 3 * kept + 256
 
 
@@ -91,15 +91,15 @@ class ScoredRows:
         exact = vectors.numpy() if vectors.dtype == torch.float32 else stored
         torch.mm(vectors, self.near.T, out=scores)
         if len(stored) >= self.depth and np.isneginf(self.floors).any():
-            [ranked] = ranked_scores(scores.T.float().numpy(), (self.depth,))
+            [ranked] = ranked_scores(scores.T.contiguous().float().numpy(), (self.depth,))
             self._raise_floors(slice(None), smallest_that_matters(self.bound.lowest(ranked), self.errors))
         comparable, lists, taken = _comparable(scores), (self.sums, self.rows, self.filled), 0
-        while True:
+        while taken < len(stored):
             some = comparable[taken:], self.floors, first + taken, exact[taken:]
             taken += self.loops.append_scored(*some, self.queries, *lists)
-            if taken == len(stored) and self.filled.max() < self.width:
-                return
-            self._keep_best(np.flatnonzero(self.filled > self.width // 4 * 3))
+            long = np.flatnonzero(self.filled > 3 * self.kept)
+            if len(long):
+                self._keep_best(long)
 
     def _keep_best(self, queries: np.ndarray) -> None:
         for query in queries:
