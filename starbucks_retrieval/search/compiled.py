@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-_WIDTH = 32  # scores that are compared at once
+from starbucks_retrieval.search.intrinsics import WIDTH, above, bits_of, lowest_bit, ordered, request, single_of
+
+_AT_ONCE = 64  # vectors whose scores are compared before they are scored
+_DIGIT_BITS, _DIGITS = 11, 2**11  # of a third of a float32's bits, and values of them
+_SIGN, _PLACES = 2**31, 2**31 - 1  # a float32's bit of the sign; bits that hold a place in a list
 _AHEAD, _LINE = 4, 64  # vectors that are requested from memory before they are needed; bytes that come at once
 
 
@@ -51,26 +53,28 @@ def to_bfloat16(vectors: np.ndarray, bits: np.ndarray) -> None:
 
 
 def append_scored(
-    scores: np.ndarray,
+    approximate: np.ndarray,
     floors: np.ndarray,
     first: int,
     vectors: np.ndarray,
     queries: np.ndarray,
-    sums: np.ndarray,
+    errors: np.ndarray,
+    scores: np.ndarray,
     rows: np.ndarray,
     filled: np.ndarray,
 ) -> int:
-    """Append the inner products of queries with those vectors whose approximate scores are above the query's floor.
+    """Append the exact scores of those vectors whose approximate scores are above the query's floor.
 
     It ends early after a vector that filled a list.
 
     Args:
-        scores: Approximate scores, [new rows, queries] float32, or the bits of bfloat16 as uint16; contiguous.
-        floors: [queries] float32.
+        approximate: Scores [new rows, queries] float32, or the bits of bfloat16 as uint16; contiguous.
+        floors: [queries] float32, or for bfloat16 what `bfloat16_floors` returns.
         first: The row of the first vector.
-        vectors: [new rows, dim] float16 or float32, contiguous.
+        vectors: [new rows, dim] float16 or float32, finite, contiguous.
         queries: [queries, dim] float32, contiguous.
-        sums: The lists [queries, room] float64, none of them full. Products are summed in any order.
+        errors: `double_error` of the queries, [queries].
+        scores: The lists [queries, room] float32, none of them full. Scores are those of `inner_products`.
         rows: The rows of the vectors in the lists, [queries, room] int64.
         filled: Lengths of the lists, [queries] int64.
 
@@ -78,14 +82,15 @@ def append_scored(
         How many of the vectors it took.
 
     Example:
-        >>> sums, rows, filled = np.empty((1, 3)), np.empty((1, 3), np.int64), np.zeros(1, np.int64)
+        >>> scores, rows, filled = np.empty((1, 3), np.float32), np.empty((1, 3), np.int64), np.zeros(1, np.int64)
         >>> vectors, query = np.eye(3, dtype=np.float32), np.array([[0.5, 0.0, 0.25]], np.float32)
-        >>> append_scored(vectors @ query.T, np.array([0.1], np.float32), 7, vectors, query, sums, rows, filled)
+        >>> lists, floors, errors = (scores, rows, filled), np.array([0.1], np.float32), np.array([1e-15])
+        >>> append_scored(vectors @ query.T, floors, 7, vectors, query, errors, *lists)
         3
-        >>> sums[0, : filled[0]].tolist(), rows[0, : filled[0]].tolist()
+        >>> scores[0, : filled[0]].tolist(), rows[0, : filled[0]].tolist()
         ([0.5, 0.25], [7, 9])
     """
-    return _append_scored(scores, floors, first, _as_numba_knows(vectors), queries, sums, rows, filled)
+    return _append_scored(approximate, floors, first, _as_numba_knows(vectors), queries, errors, scores, rows, filled)
 
 
 def _as_numba_knows(vectors: np.ndarray) -> np.ndarray:
@@ -93,88 +98,16 @@ def _as_numba_knows(vectors: np.ndarray) -> np.ndarray:
     return vectors.view(np.uint16) if vectors.dtype == np.float16 else vectors  # it has no float16 on CPUs
 
 
-@intrinsic
-def _to_single(typing_context: Any, number: Any) -> Any:
-    """A float32 as it is, or one from the bits of a float16."""
+def bfloat16_floors(floors: np.ndarray) -> np.ndarray:
+    """Return what bits of bfloat16 are compared with instead of float32 numbers: [queries] int16, in the order of bfloat16.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if number == types.float32:
-            return arguments[0]
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(number), generate
-
-
-@intrinsic
-def _bits(typing_context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32) if number == types.float32 else ir.FloatType())
-
-    return (types.uint32 if number == types.float32 else types.float32)(number), generate
-
-
-@intrinsic
-def _request(typing_context: Any, matrix: Any, row: Any, column: Any) -> Any:
-    """Tell the processor that a number will be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        offset = builder.add(builder.mul(arguments[1], builder.extract_value(array.shape, 1)), arguments[2])
-        address = builder.bitcast(builder.gep(array.data, [offset]), ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        builder.call(prefetch, [address, number(0), number(3), number(1)])  # for reading, into all caches, data
-        return context.get_dummy_value()
-
-    return types.void(matrix, types.int64, types.int64), generate
-
-
-@intrinsic
-def _of_score(typing_context: Any, score: Any) -> Any:
-    """A float32 as it is, or one from the bits of a bfloat16."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if score == types.float32:
-            return arguments[0]
-        return _from_bfloat16(builder, arguments[0], ir.IntType(32), ir.FloatType(), ir.Constant(ir.IntType(32), 16))
-
-    return types.float32(score), generate
-
-
-def _from_bfloat16(builder: Any, bits: Any, word: Any, number: Any, shift: Any) -> Any:
-    return builder.bitcast(builder.shl(builder.zext(bits, word), shift), number)
-
-
-@intrinsic
-def _above(typing_context: Any, line: Any, start: Any, floors: Any) -> Any:
-    """Which of the `_WIDTH` scores from `start` on are above their floors, as bits. Numba does not find this form by itself."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        numbers, words = ir.VectorType(ir.FloatType(), _WIDTH), ir.VectorType(ir.IntType(32), _WIDTH)
-
-        def loaded(argument: int, number: Any, size: int) -> Any:
-            data = context.make_array(signature.args[argument])(context, builder, arguments[argument]).data
-            first = builder.bitcast(builder.gep(data, [arguments[1]]), ir.VectorType(number, _WIDTH).as_pointer())
-            return builder.load(first, align=size)
-
-        if line.dtype == types.float32:
-            scores = loaded(0, ir.FloatType(), 4)
-        else:
-            shift = ir.Constant(words, [16] * _WIDTH)
-            scores = _from_bfloat16(builder, loaded(0, ir.IntType(16), 2), words, numbers, shift)
-        above = builder.fcmp_ordered(">", scores, loaded(2, ir.FloatType(), 4))
-        return builder.bitcast(above, ir.IntType(_WIDTH))
-
-    return types.uint32(line, types.int64, floors), generate
-
-
-@intrinsic
-def _lowest_bit(typing_context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
-
-    return types.int64(types.uint32), generate
+    Example:
+        >>> bfloat16_floors(np.array([1.0, -1.0, 0.0], np.float32)).tolist()
+        [16256, -16257, 0]
+    """
+    bits = floors.view(np.int32)
+    ordered_bits = bits ^ (bits >> 31 & 0x7FFFFFFF)
+    return np.where(bits < 0, (ordered_bits + 1 >> 16) - 1, ordered_bits >> 16).astype(np.int16)
 
 
 def _readonly(kind: Any, dims: int) -> Any:
@@ -203,12 +136,12 @@ def _sum_products(vectors, rows, queries, places, sums):
     step, last = _LINE // vectors.itemsize, len(rows) - 1
     for n in range(len(rows)):
         for start in range(0, vectors.shape[1], step):
-            _request(vectors, rows[min(n + _AHEAD, last)], start)
+            request(vectors, rows[min(n + _AHEAD, last)], start)
         i = places[n] // sums.shape[1]
         vector, query = vectors[rows[n]], queries[i]
         total = 0.0
         for j in range(len(query)):
-            total += np.float64(_to_single(vector[j])) * query[j]
+            total += np.float64(single_of(vector[j])) * query[j]
         sums[i, places[n] - i * sums.shape[1]] = total
 
 
@@ -216,54 +149,136 @@ def _sum_products(vectors, rows, queries, places, sums):
 def _widen(vectors, single):
     for i in range(len(vectors)):
         for j in range(vectors.shape[1]):
-            single[i, j] = _to_single(vectors[i, j])
+            single[i, j] = single_of(vectors[i, j])
 
 
 @_compile(*(types.void(_readonly(kind, 2), types.uint16[:, ::1]) for kind in _STORED))
 def _round(vectors, bits):
     for i in range(len(vectors)):
         for j in range(vectors.shape[1]):
-            exact = _bits(_to_single(vectors[i, j]))
+            exact = bits_of(single_of(vectors[i, j]))
             to_even = np.uint32(0x7FFF) + ((exact >> np.uint32(16)) & np.uint32(1))
             bits[i, j] = np.uint32((exact + to_even) >> np.uint32(16))
+
+
+_LISTS = types.float32[:, ::1], types.int64[:, ::1], types.int64[::1]
+
+
+@_compile(*(types.float64(_readonly(kind, 1), _readonly(types.float32, 1)) for kind in _STORED))
+def _in_fixed_order(vector, query):
+    terms = np.empty(len(query))
+    for j in range(len(query)):
+        terms[j] = np.float64(single_of(vector[j])) * np.float64(query[j])
+    width = len(terms)
+    while width > 1:
+        half = width // 2
+        width -= half
+        for j in range(half):
+            terms[j] += terms[width + j]
+    return terms[0]
 
 
 @_compile(
     *(
         types.int64(
-            *(_readonly(score, 2), _readonly(types.float32, 1), types.int64, _readonly(kind, 2)),
-            *(_readonly(types.float32, 2), types.float64[:, ::1], types.int64[:, ::1], types.int64[::1]),
+            *(_readonly(score, 2), _readonly(floor, 1), types.int64, _readonly(kind, 2)),
+            *(_readonly(types.float32, 2), _readonly(types.float64, 1), *_LISTS),
         )
-        for score, kind in [(types.float32, types.float32), *((types.uint16, kind) for kind in _STORED)]
+        for score, floor, kind in [
+            (types.float32, types.float32, types.float32),
+            *((types.uint16, types.int16, kind) for kind in _STORED),
+        ]
     ),
     fastmath=_IN_ANY_ORDER,
 )
-def _append_scored(scores, floors, first, vectors, queries, sums, rows, filled):
-    whole, room, full = len(floors) // _WIDTH * _WIDTH, sums.shape[1], False
-    vector = np.empty(vectors.shape[1])
-    for i in range(len(scores)):
-        line, ready = scores[i], False
-        for start in range(0, len(floors), _WIDTH):
-            if start < whole:
-                bits = _above(line, start, floors)
-            else:
+def _append_scored(approximate, floors, first, vectors, queries, errors, scores, rows, filled):
+    whole = len(floors) // WIDTH * WIDTH
+    places = np.empty(_AT_ONCE * (whole // WIDTH + 1), np.int64)
+    masks = np.empty(len(places), np.uint32)
+    for top in range(0, len(approximate), _AT_ONCE):
+        # First all comparisons, without jumps that depend on them: a processor that guesses one wrong loses a product's time.
+        found = 0
+        for i in range(top, min(top + _AT_ONCE, len(approximate))):
+            for start in range(0, whole, WIDTH):
+                places[found], masks[found] = i << 32 | start, above(approximate, i, start, floors)
+                found += masks[found] != 0
+            if whole < len(floors):
                 bits = np.uint32(0)
                 for query in range(whole, len(floors)):
-                    if _of_score(line[query]) > floors[query]:
-                        bits |= np.uint32(1) << np.uint32(query - whole)
+                    bits |= np.uint32(ordered(approximate[i, query]) > floors[query]) << np.uint32(query - whole)
+                places[found], masks[found] = i << 32 | whole, bits
+                found += bits != 0
+        last, full = 0, False
+        for n in range(found):
+            i = places[n] >> 32
+            if full and i > last:
+                return last + 1
+            last, bits = i, masks[n]
             while bits:
-                query = start + _lowest_bit(bits)
+                query = (places[n] & 0xFFFFFFFF) + lowest_bit(bits)
                 bits &= bits - np.uint32(1)
-                if not ready:
-                    for j in range(len(vector)):
-                        vector[j] = np.float64(_to_single(vectors[i, j]))
-                    ready = True
-                total, place, numbers = 0.0, filled[query], queries[query]
-                for j in range(len(vector)):
-                    total += vector[j] * np.float64(numbers[j])
-                sums[query, place], rows[query, place] = total, first + i
+                total, slack = 0.0, 2 * errors[query]
+                for j in range(queries.shape[1]):  # not with an array of a row: counting references to it takes longer
+                    total += np.float64(single_of(vectors[i, j])) * np.float64(queries[query, j])
+                score = np.float32(total + slack)
+                if score != np.float32(total - slack):
+                    score = np.float32(_in_fixed_order(vectors[i], queries[query]))
+                place = filled[query]
+                scores[query, place], rows[query, place] = score + np.float32(0), first + i  # no negative zero
                 filled[query] = place + 1
-                full |= place + 1 == room
+                full |= place + 1 == scores.shape[1]
         if full:
-            return i + 1
-    return len(scores)
+            return last + 1
+    return len(approximate)
+
+
+@_compile(types.void(_readonly(types.float32, 2), _readonly(types.int64, 2), _readonly(types.int64, 1), *_LISTS))
+def append_lists(more_scores, more_rows, more_filled, scores, rows, filled):
+    """Append lists, as `append_scored` fills them, to others of the same queries, which have room for them."""
+    for i in range(len(filled)):
+        for j in range(more_filled[i]):
+            scores[i, filled[i] + j], rows[i, filled[i] + j] = more_scores[i, j], more_rows[i, j]
+        filled[i] += more_filled[i]
+
+
+@_compile(types.void(*_LISTS, types.int64, *_LISTS))
+def rank_lists(scores, rows, filled, depth, best_scores, best_rows, found):
+    """Sort lists by descending score, equal ones in any order, and write the `depth` best and those equal to the last.
+
+    Args:
+        scores: [queries, room] float32.
+        rows: [queries, room] int64.
+        filled: Lengths of the lists, [queries] int64.
+        depth: At least 1.
+        best_scores: The result [queries, as long as the longest list or more] float32.
+        best_rows: The same of the rows, int64.
+        found: How many were written, [queries] int64.
+    """
+    # A radix sort: three times by a part of the bits, equal ones in the order of the time before.
+    keys, others = np.empty(scores.shape[1], np.int64), np.empty(scores.shape[1], np.int64)
+    starts = np.empty((3, _DIGITS), np.int64)
+    for i in range(len(filled)):
+        starts[:] = 0
+        for j in range(filled[i]):
+            bits = np.int64(bits_of(scores[i, j]))
+            if bits < _SIGN:  # in descending order of the scores
+                bits ^= _SIGN - 1
+            keys[j] = bits << 31 | j
+            for k in range(3):
+                starts[k, bits >> _DIGIT_BITS * k & _DIGITS - 1] += 1
+        for k in range(3):
+            start = 0
+            for digit in range(_DIGITS):
+                start, starts[k, digit] = start + starts[k, digit], start
+            for j in range(filled[i]):
+                digit = keys[j] >> 31 + _DIGIT_BITS * k & _DIGITS - 1
+                others[starts[k, digit]] = keys[j]
+                starts[k, digit] += 1
+            keys, others = others, keys
+        found[i] = 0
+        for j in range(filled[i]):
+            if j >= depth and keys[j] >> 31 != keys[j - 1] >> 31:
+                break
+            place = keys[j] & _PLACES
+            best_scores[i, j], best_rows[i, j] = scores[i, place], rows[i, place]
+            found[i] = j + 1

@@ -55,10 +55,25 @@ def best(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) 
         for i, places in enumerate(_columns(keys[:, :depth])):
             some_rows[i].take(places, out=top_rows[first + i], mode="clip")
             some_scores[i].take(places, out=top_scores[first + i], mode="clip")
-        for i, start, stop in _ties(keys, depth):
+        for i, start, stop in _ties(keys >> 32, depth):
             stretches.append((first + i, start, some_rows[i, _columns(keys[i, start:stop])]))
     _order(stretches, top_rows, store)
     return top_rows, top_scores
+
+
+def by_docid(rows: np.ndarray, scores: np.ndarray, depth: int, store: VectorSource) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `best` does of rows that are in descending order of their scores already.
+
+    Args:
+        rows: Rows of the store [queries, candidates], with all whose scores equal the one at `depth`.
+        scores: Their scores [queries, candidates].
+        depth: Rows to keep per query, not above the candidates.
+        store: Gives the ids of rows with equal scores.
+    """
+    stretches = [(i, start, rows[i, start:stop].copy()) for i, start, stop in _ties(scores, depth)]
+    top_rows = rows[:, :depth]
+    _order(stretches, top_rows, store)
+    return top_rows, scores[:, :depth]
 
 
 def _sorted_keys(scores: np.ndarray) -> np.ndarray:
@@ -77,20 +92,14 @@ def _columns(keys: np.ndarray) -> np.ndarray:
     return keys & 0xFFFFFFFF
 
 
-def _ties(keys: np.ndarray, depth: int) -> Iterator[tuple[int, int, int]]:
+def _ties(scores: np.ndarray, depth: int) -> Iterator[tuple[int, int, int]]:
     """Yield the line and the columns, from start to before stop, of each stretch of equal scores that starts above `depth`."""
-    equal = _equal(keys)
+    equal = scores[:, 1:] == scores[:, :-1]
     tied = np.flatnonzero(equal[:, :depth].any(axis=1))
     lines, edges = np.nonzero(np.diff(equal[tied], prepend=False, append=False, axis=1))
     for i, start, stop in zip(tied[lines[::2]].tolist(), edges[::2].tolist(), edges[1::2].tolist()):
         if start < depth:
             yield i, start, stop + 1
-
-
-def _equal(keys: np.ndarray) -> np.ndarray:
-    """Return where a score is followed by itself."""
-    scores = keys >> 32
-    return scores[:, 1:] == scores[:, :-1]
 
 
 def _order(stretches: Sequence[tuple[int, int, np.ndarray]], top_rows: np.ndarray, store: VectorSource) -> None:

@@ -118,19 +118,6 @@ def score_rows(vectors: np.ndarray, rows: np.ndarray, queries: np.ndarray, error
     return _rounded(sums, queries, errors, lambda i, n: vectors[rows[i, n]])
 
 
-def round_sums(sums: np.ndarray, queries: np.ndarray, rows: np.ndarray, store: VectorSource) -> np.ndarray:
-    """Return the scores of candidates, as `inner_products` does, from sums in any order: [queries, n] float32.
-
-    Args:
-        sums: Inner products in double precision [queries, n].
-        queries: [queries, dim] float32.
-        rows: The rows of the store that were scored [queries, n].
-        store: Where vectors are read whose sums could be rounded to two numbers.
-    """
-    errors = double_error(queries, store.largest_norm)
-    return _rounded(sums, queries.astype(np.float64), errors, lambda i, n: store.vectors(rows[i, n]))
-
-
 def _sums(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
     # A product of the linear algebra library would wait for those of other threads.
     return np.einsum("ij,j->i", vectors, query)

@@ -32,13 +32,13 @@ def share_lines(lines: int, numbers: int, threads: int, work: Callable[[slice], 
 
 
 def share(items: Iterable[Item], threads: int, work: Callable[[Iterator[Item]], Result]) -> list[Result]:
-    """Call `work` in each of some threads, with an iterator over the items that no other thread takes.
+    """Call `work` in each of some threads, this one among them, with an iterator over the items that no other thread takes.
 
     After an error, or an interrupt of the caller, no thread gets another item.
 
     Args:
         items: What is shared, in this order; it is read by one thread at a time.
-        threads: How many; with 1, `work` runs in the calling thread.
+        threads: How many.
         work: Called once a thread.
 
     Returns:
@@ -59,7 +59,7 @@ def share(items: Iterable[Item], threads: int, work: Callable[[Iterator[Item]], 
                     return
             yield item
 
-    def run(_: int) -> Result:
+    def run() -> Result:
         try:
             return work(taken())
         except BaseException:
@@ -67,10 +67,11 @@ def share(items: Iterable[Item], threads: int, work: Callable[[Iterator[Item]], 
             raise
 
     if threads == 1:
-        return [run(0)]
-    with ThreadPoolExecutor(threads) as pool:
+        return [run()]
+    with ThreadPoolExecutor(threads - 1) as pool:
         try:
-            return list(pool.map(run, range(threads)))
+            others = [pool.submit(run) for _ in range(threads - 1)]
+            return [run(), *(other.result() for other in others)]
         except BaseException:
             stopped.set()
             raise

@@ -2,12 +2,22 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import small_stores
 
 from starbucks_retrieval.store import EmbeddingStore
+
+
+@pytest.fixture(scope="session")
+def compiled() -> ModuleType:
+    """The loops that Numba compiles."""
+    pytest.importorskip("numba", exc_type=ImportError)
+    from starbucks_retrieval.search import compiled
+
+    return compiled
 
 
 @pytest.fixture

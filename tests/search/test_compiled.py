@@ -12,24 +12,15 @@ from starbucks_retrieval.search import exact_search, loops
 from starbucks_retrieval.search.engines import EngineOptions, make_candidate_generator, sample, scan_threads
 from starbucks_retrieval.search.engines import exact as exact_module
 from starbucks_retrieval.search.engines import torch as engine_module
-from starbucks_retrieval.search.engines.rounding import ErrorBound, bf16_bound, largest_bf16_move
-from starbucks_retrieval.search.engines.scored_rows import NO_SUM, ScoredRows, filled_up, needed_lists
+from starbucks_retrieval.search.engines.rounding import largest_bf16_move
 from starbucks_retrieval.search.engines.tensor_blocks import Converter
-from starbucks_retrieval.search.scores import double_error, score_candidates, score_rows, single_error
+from starbucks_retrieval.search.scores import double_error, score_candidates, score_rows
 from starbucks_retrieval.search.stores import SlicedStore, array_spec
 from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import MemoryStore, open_store
 from starbucks_retrieval.store.convert import quantise_stores
 from starbucks_retrieval.store.parts import has_parts
-
-
-@pytest.fixture(scope="module")
-def compiled():
-    pytest.importorskip("numba", exc_type=ImportError)
-    from starbucks_retrieval.search import compiled
-
-    return compiled
 
 
 @pytest.fixture
@@ -110,99 +101,6 @@ def test_bfloat16_is_torchs(compiled, dtype):
     compiled.to_bfloat16(vectors, bits)
     single = torch.from_numpy(vectors.astype(np.float32))
     assert np.array_equal(bits, single.bfloat16().view(torch.int16).numpy())
-
-
-# Products in float32 are of vectors that have been converted.
-@pytest.mark.parametrize(("coarse", "stored"), [(True, np.float16), (True, np.float32), (False, np.float32)])
-@pytest.mark.parametrize("queries", [1, 31, 32, 33, 100])
-def test_rows_above_the_floor_are_appended_with_exact_scores(compiled, queries, coarse, stored):
-    rng = np.random.default_rng(queries)
-    vectors, lines = rng.standard_normal((70, 9)).astype(stored), rng.standard_normal((queries, 9)).astype(np.float32)
-    scores = torch.from_numpy(rng.integers(-9, 9, (70, queries)).astype(np.float32))  # the loop takes them as they are
-    scores[3, 0] = torch.nan
-    floors = rng.choice([5, -2, 8, 20, -np.inf], queries).astype(np.float32)
-    sums, rows = np.full((queries, 75), -7.0), np.full((queries, 75), -7)
-    before = rng.integers(0, 5, queries)
-    filled = before.copy()
-    bits = scores.bfloat16().view(torch.int16).numpy().view(np.uint16) if coarse else scores.numpy()
-    assert compiled.append_scored(bits, floors, 1000, vectors, lines, sums, rows, filled) == 70
-    exact = vectors.astype(np.float64) @ lines.astype(np.float64).T
-    for query in range(queries):
-        above = np.flatnonzero(scores[:, query].numpy() > floors[query])
-        low, high = before[query], filled[query]
-        assert high == low + len(above)
-        assert rows[query, low:high].tolist() == (1000 + above).tolist()
-        assert np.allclose(sums[query, low:high], exact[above, query], rtol=0, atol=1e-12)
-        assert (sums[query, high:] == -7).all() and (sums[query, :low] == -7).all()
-
-
-def test_appending_ends_when_a_list_is_full(compiled):
-    vectors, queries = np.eye(6, dtype=np.float32), np.ones((2, 6), np.float32)
-    scores = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [1, 1], [1, 1]], np.float32)
-    sums, rows, filled = np.zeros((2, 3)), np.zeros((2, 3), np.int64), np.zeros(2, np.int64)
-    floors = np.full(2, 0.5, np.float32)
-    assert compiled.append_scored(scores, floors, 0, vectors, queries, sums, rows, filled) == 4
-    assert rows[0].tolist() == [0, 1, 3] and rows[1, : filled[1]].tolist() == [1]
-    filled[0] = 0
-    assert compiled.append_scored(scores[4:], floors, 4, vectors[4:], queries, sums, rows, filled) == 2
-    assert rows[0, : filled[0]].tolist() == [4, 5] and rows[1].tolist() == [1, 4, 5]
-
-
-@pytest.mark.parametrize("floored", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lists_are_those_of_a_sort_of_all_scores(compiled, dtype, floored):
-    rng = np.random.default_rng(1)
-    vectors, queries = (rng.standard_normal((n, 16)).astype(np.float32) for n in (2000, 5))
-    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
-    ranked = -np.sort(-exact, axis=1)
-    longest = float(np.linalg.norm(vectors, axis=1).max()) * 1.001
-    near = torch.from_numpy(queries).to(dtype)
-    bound = ErrorBound(0.0, single_error(queries, longest))
-    if dtype == torch.bfloat16:
-        bound = bf16_bound(queries, near, largest_bf16_move(longest, 16), longest)
-    floors = bound.floors(ranked[:, 12]) if floored else np.full(5, -np.inf, np.float32)
-    errors = double_error(queries, longest)
-    parts = [ScoredRows(queries, near, floors, bound, errors, 10, 12, 64, compiled) for _ in range(2)]
-    for number, start in enumerate(range(0, 2000, 150)):  # blocks are cut into the rows of a product
-        parts[number % 2].add(start, vectors[start : start + 150])
-    lists, outside, least = needed_lists(parts)
-    for query, (rows, sums) in enumerate(lists):
-        assert np.allclose(-np.sort(-sums), ranked[query, :10], rtol=0, atol=1e-12)  # no scores are nearly equal
-        assert np.allclose(exact[query, rows], sums, rtol=0, atol=1e-12)
-    assert (ranked[:, 10] <= np.maximum(outside, least) + 1e-12).all()
-    assert (outside < least).all() and (least < ranked[:, 9]).all()
-
-
-def test_lists_that_became_full_keep_their_best(compiled):
-    rng = np.random.default_rng(2)
-    vectors = rng.standard_normal((2000, 16)).astype(np.float32)
-    queries = rng.standard_normal((3, 16)).astype(np.float32)
-    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
-    vectors = vectors[np.argsort(exact[1])]  # each is better than all before
-    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
-    longest = float(np.linalg.norm(vectors, axis=1).max()) * 1.001
-    bound, errors = ErrorBound(0.0, single_error(queries, longest)), double_error(queries, longest)
-    floors = np.full(3, -1e9, np.float32)  # which no score is below
-    part = ScoredRows(queries, torch.from_numpy(queries), floors, bound, errors, 10, 12, 500, compiled)
-    part.add(0, vectors)
-    lists, outside, least = needed_lists([part])
-    for query, (rows, _) in enumerate(lists):
-        assert sorted(rows.tolist()) == sorted(np.argsort(-exact[query])[:10].tolist())
-    assert (outside < least).all() and part.filled.max() < part.width
-
-
-def test_short_lists_are_filled_up_and_leave_the_result_open(compiled):
-    vectors, queries = np.eye(4, dtype=np.float32), np.array([[0.5, 0.25, 0, 0], [1, 2, 3, 4]], np.float32)
-    bound, errors = ErrorBound(0.0, single_error(queries, 1.0)), double_error(queries, 1.0)
-    near, floors = torch.from_numpy(queries), np.array([-np.inf, 3.5], np.float32)
-    part = ScoredRows(queries, near, floors, bound, errors, 4, 6, 64, compiled)
-    part.add(20, vectors)
-    lists, outside, least = needed_lists([part])
-    assert outside[0] < least[0] < 0
-    assert least[1] == -np.inf and 3.5 <= outside[1] < 3.51
-    rows, sums = filled_up(lists)
-    assert sorted(sums[0].tolist()) == [0, 0, 0.25, 0.5] and sorted(rows[0].tolist()) == [20, 21, 22, 23]
-    assert sums[1].tolist() == [4, NO_SUM, NO_SUM, NO_SUM] and rows[1].tolist() == [23, 0, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

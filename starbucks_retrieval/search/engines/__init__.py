@@ -136,15 +136,15 @@ class Candidates(NamedTuple):
 
     Attributes:
         rows: Distinct rows of the store for each query, [queries, depth or more].
-        ceiling: A bound that the exact inner product of no other row exceeds, [queries]. Without `sums`, it is not used where
-            there is no other row.
-        sums: Exact inner products of the rows, in double precision, summed in any order, [queries, rows]; a number lower
-            than all of them where there are fewer candidates, with any row. None: they have not been computed.
+        ceiling: A bound that the exact inner product of no other row exceeds, [queries]. Without `scores`, it is not used where
+            there is no other row; with them, it may leave out rows whose scores are known to be lower than the one at `depth`.
+        scores: What `inner_products` returns for the rows, in descending order, [queries, rows] float32; -inf where there are
+            fewer candidates, with any row. None: they have not been computed.
     """
 
     rows: np.ndarray
     ceiling: np.ndarray
-    sums: np.ndarray | None = None
+    scores: np.ndarray | None = None
 
 
 class CandidateGenerator(Protocol):

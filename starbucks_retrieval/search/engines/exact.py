@@ -22,8 +22,8 @@ from starbucks_retrieval.search.engines import (
 )
 from starbucks_retrieval.search.engines.float16_scan import NUMBERS_AT_ONCE, scan_float16, scan_is_faster
 from starbucks_retrieval.search.queries import check_queries
-from starbucks_retrieval.search.ranking import best, largest
-from starbucks_retrieval.search.scores import double_error, round_sums, score_in_threads, score_rows, single_error
+from starbucks_retrieval.search.ranking import best, by_docid, largest
+from starbucks_retrieval.search.scores import double_error, score_in_threads, score_rows, single_error
 from starbucks_retrieval.store import EmbeddingStore
 
 # FAISS multiplies matrices for batches of queries of at least so many numbers (queries x dim) and scans the passages once
@@ -114,13 +114,13 @@ def _batches(
     for start in range(0, len(queries), plan.batch):
         batch = queries[start : start + plan.batch]
         found = generator.generate(batch, store, plan, depth, label)
-        if found.sums is None:
+        if found.scores is None:
             complete = found.rows.shape[1] == store.count
             scores = score_in_threads(batch, found.rows, store, plan.gathered, threads)
+            rows, scores = best(found.rows, scores, depth, store)
         else:
             complete = False
-            scores = round_sums(found.sums, batch, found.rows, store)
-        rows, scores = best(found.rows, scores, depth, store)
+            rows, scores = by_docid(found.rows, found.scores, depth, store)
         if not complete:
             # Scan again for queries where a passage outside the candidates might belong to the results.
             outside = found.ceiling + double_error(batch, store.largest_norm)

@@ -12,16 +12,32 @@ from torch import Tensor
 
 from starbucks_retrieval.search.engines.rounding import ErrorBound, smallest_that_matters
 from starbucks_retrieval.search.ranking import ranked_scores
+from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store.dtypes import to_float32
 
-NO_SUM = float(np.finfo(np.float32).min)  # lower than any sum
 
+class ScoredLists(NamedTuple):
+    """Lists of rows with their exact scores.
 
-class ScoredList(NamedTuple):
-    """Rows of one query and their exact scores, in any order: [any] int64 and [any] float64."""
+    Attributes:
+        scores: [queries, room] float32.
+        rows: [queries, room] int64.
+        filled: Lengths of the lists, [queries] int64.
+    """
 
+    scores: np.ndarray
     rows: np.ndarray
-    sums: np.ndarray
+    filled: np.ndarray
+
+    @classmethod
+    def empty(cls, queries: int, room: int) -> ScoredLists:
+        """Return empty lists."""
+        shape = queries, room
+        return cls(np.empty(shape, np.float32), np.empty(shape, np.int64), np.zeros(queries, np.int64))
+
+    def of(self, queries: slice) -> ScoredLists:
+        """Return the lists of consecutive queries."""
+        return ScoredLists(*(part[queries] for part in self))
 
 
 def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> None:
@@ -40,7 +56,7 @@ def list_width(kept: int) -> int:
 
 
 class ScoredRows:
-    """Multiplies passages with queries, and keeps those above a floor with exact scores, summed in double precision.
+    """Multiplies passages with queries, and keeps those above a floor with their exact scores.
 
     A vector is scored while it is in the processor's cache, which takes less time than selecting the best by their
     approximate scores and reading their vectors again.
@@ -51,7 +67,7 @@ class ScoredRows:
         floors: Passages are skipped whose approximate scores are not above these, [queries] float32; -inf at first if
             nothing is known.
         bound: Of the approximate scores.
-        errors: Bounds on the errors of sums in double precision, [queries].
+        errors: `double_error` of the queries, [queries].
         depth: Passages that the search keeps for each query.
         kept: Passages to keep for each query, at least `depth`.
         rows: Passages of a product.
@@ -73,12 +89,12 @@ class ScoredRows:
         self.queries, self.near, self.loops = queries, near, loops
         self.bound, self.errors = bound, errors
         self.depth, self.kept = depth, kept
-        (count, dim), self.width = queries.shape, list_width(kept)
+        (count, dim), width = queries.shape, list_width(kept)
         self.vectors = torch.empty(rows, dim, dtype=near.dtype)
-        self.scores = torch.empty(rows, count, dtype=near.dtype)
+        self.products = torch.empty(rows, count, dtype=near.dtype)
         self.floors, self.ceiling = floors.copy(), np.full(count, -np.inf)
-        self.sums, self.rows = np.empty((count, self.width)), np.empty((count, self.width), np.int64)
-        self.filled = np.zeros(count, np.int64)
+        self.comparable_floors = self._comparable_floors()
+        self.lists = ScoredLists.empty(count, width)
 
     def add(self, first: int, stored: np.ndarray) -> None:
         """Add the consecutive passages from row `first` on: [any, dim] float16 or float32."""
@@ -86,78 +102,77 @@ class ScoredRows:
             self._add(first + start, np.ascontiguousarray(stored[start : start + len(self.vectors)]))
 
     def _add(self, first: int, stored: np.ndarray) -> None:
-        vectors, scores = self.vectors[: len(stored)], self.scores[: len(stored)]
+        vectors, products = self.vectors[: len(stored)], self.products[: len(stored)]
         convert(stored, vectors, self.loops)
         exact = vectors.numpy() if vectors.dtype == torch.float32 else stored
-        torch.mm(vectors, self.near.T, out=scores)
+        torch.mm(vectors, self.near.T, out=products)
         if len(stored) >= self.depth and np.isneginf(self.floors).any():
-            [ranked] = ranked_scores(scores.T.contiguous().float().numpy(), (self.depth,))
+            [ranked] = ranked_scores(products.T.contiguous().float().numpy(), (self.depth,))
             self._raise_floors(slice(None), smallest_that_matters(self.bound.lowest(ranked), self.errors))
-        comparable, lists, taken = _comparable(scores), (self.sums, self.rows, self.filled), 0
+        comparable, taken = _comparable(products), 0
         while taken < len(stored):
-            some = comparable[taken:], self.floors, first + taken, exact[taken:]
-            taken += self.loops.append_scored(*some, self.queries, *lists)
-            long = np.flatnonzero(self.filled > 3 * self.kept)
+            some = comparable[taken:], self.comparable_floors, first + taken, exact[taken:]
+            taken += self.loops.append_scored(*some, self.queries, self.errors, *self.lists)
+            long = np.flatnonzero(self.lists.filled > 3 * self.kept)
             if len(long):
                 self._keep_best(long)
 
     def _keep_best(self, queries: np.ndarray) -> None:
         for query in queries:
-            rows, sums = self.list_of(query)
-            order = np.argpartition(-sums, self.kept)
-            self.ceiling[query] = max(self.ceiling[query], sums[order[self.kept]])
+            filled = self.lists.filled[query]
+            scores, rows = self.lists.scores[query, :filled], self.lists.rows[query, :filled]
+            order = np.argpartition(-scores, self.kept)
+            self.ceiling[query] = max(self.ceiling[query], np.nextafter(scores[order[self.kept]], np.float32(np.inf)))
             best = order[: self.kept]
-            self.sums[query, : self.kept], self.rows[query, : self.kept] = sums[best], rows[best]
-            self.filled[query] = self.kept
-        reached = -np.partition(-self.sums[queries, : self.kept], self.depth - 1, axis=1)[:, self.depth - 1]
+            scores[: self.kept], rows[: self.kept] = scores[best], rows[best]
+            self.lists.filled[query] = self.kept
+        reached = -np.partition(-self.lists.scores[queries, : self.kept], self.depth - 1, axis=1)[:, self.depth - 1]
         self._raise_floors(queries, smallest_that_matters(reached, self.errors[queries]))
 
     def _raise_floors(self, queries: np.ndarray | slice, least: np.ndarray) -> None:
         floors = self.bound[queries].floors(least)
         self.floors[queries] = np.maximum(self.floors[queries], floors)
+        self.comparable_floors = self._comparable_floors()
 
-    def list_of(self, query: int) -> ScoredList:
-        """Return what is kept for a query."""
-        return ScoredList(self.rows[query, : self.filled[query]], self.sums[query, : self.filled[query]])
+    def _comparable_floors(self) -> np.ndarray:
+        return self.loops.bfloat16_floors(self.floors) if self.near.dtype == torch.bfloat16 else self.floors
 
     def highest_outside(self) -> np.ndarray:
-        """Return bounds that the exact scores of no other row exceed: [queries], -inf where there is no other."""
+        """Return bounds that the inner products of no other row exceed: [queries], -inf where there is no other."""
         with np.errstate(invalid="ignore"):
             skipped = self.bound.highest(self.floors)
         return np.maximum(self.ceiling, np.where(np.isneginf(self.floors), -np.inf, skipped))
 
 
-def needed_lists(parts: Sequence[ScoredRows]) -> tuple[list[ScoredList], np.ndarray, np.ndarray]:
-    """Return what may be among the best of lists that saw different passages.
+def ranked_lists(parts: Sequence[ScoredRows], threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best of lists that saw different passages.
 
     Args:
         parts: Lists of the same queries.
+        threads: How many share the queries.
 
     Returns:
-        The list of each query; bounds that the exact scores of rows outside these lists do not exceed, [queries]; and the
-        least sums that belong to the lists, [queries]. If the former is not below the latter, other rows may be needed too.
+        Rows and scores, both [queries, depth or more], by descending score. All rows of the lists are there whose scores equal
+        the one at `depth`. Where there are fewer, row 0 follows with the score -inf.
     """
-    depth, lists = parts[0].depth, []
-    reached = np.full(len(parts[0].errors), -np.inf)
-    for query in range(len(reached)):
-        rows, sums = (np.concatenate(several) for several in zip(*(part.list_of(query) for part in parts)))
-        if len(sums) >= depth:
-            reached[query] = np.partition(sums, -depth)[-depth]
-        lists.append(ScoredList(rows, sums))
-    least = smallest_that_matters(reached, parts[0].errors)
-    for query, (rows, sums) in enumerate(lists):
-        needed = np.flatnonzero(sums >= least[query])
-        lists[query] = ScoredList(rows.take(needed), sums.take(needed))
-    return lists, np.max([part.highest_outside() for part in parts], axis=0), least
+    depth, loops = parts[0].depth, parts[0].loops
+    lengths = np.sum([part.lists.filled for part in parts], axis=0)
+    room = max(depth, int(lengths.max()))
+    best = ScoredLists.empty(len(lengths), room)
 
+    def rank(lines: slice) -> None:
+        joined = ScoredLists.empty(len(lengths[lines]), room)
+        for part in parts:
+            loops.append_lists(*part.lists.of(lines), *joined)
+        loops.rank_lists(*joined, depth, *best.of(lines))
 
-def filled_up(lists: Sequence[ScoredList]) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and exact scores, [queries, longest list]; shorter lists are filled up with row 0 and `NO_SUM`."""
-    shape = len(lists), max(len(rows) for rows, _ in lists)
-    all_rows, all_sums = np.zeros(shape, np.int64), np.full(shape, NO_SUM)
-    for query, (rows, sums) in enumerate(lists):
-        all_rows[query, : len(rows)], all_sums[query, : len(sums)] = rows, sums
-    return all_rows, all_sums
+    share_lines(len(lengths), int(lengths.sum()), threads, rank)
+    width = max(depth, int(best.filled.max()))
+    rows, scores = best.rows[:, :width], best.scores[:, :width]
+    if (best.filled < width).any():
+        missing = np.arange(width) >= best.filled[:, None]
+        rows[missing], scores[missing] = 0, -np.inf
+    return rows, scores
 
 
 def _comparable(scores: Tensor) -> np.ndarray:

@@ -25,10 +25,11 @@ from starbucks_retrieval.search.engines.rounding import (
     ErrorBound,
     bf16_bound,
     largest_bf16_move,
+    smallest_that_matters,
 )
 from starbucks_retrieval.search.engines.sample import sampled_scores
 from starbucks_retrieval.search.engines.scan_threads import scan_in_threads
-from starbucks_retrieval.search.engines.scored_rows import ScoredList, ScoredRows, filled_up, list_width, needed_lists
+from starbucks_retrieval.search.engines.scored_rows import ScoredRows, list_width, ranked_lists
 from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.loops import compiled_loops
@@ -128,23 +129,32 @@ def _generate_scored(
     if sampled is not None:  # lower where scores are so dense that their errors might leave the result open
         floors = np.minimum(sampled.low, bound.floors(bound.lowest(sampled.likely)))
 
-    def scan(some: np.ndarray, floors: np.ndarray) -> tuple[list[ScoredList], np.ndarray, np.ndarray]:
+    def scan(some: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows = _rows_at_once(near[some], store, plan)
-        own = 4 * rows * (dim + len(some)) + 16 * len(some) * list_width(count)
+        own = 4 * rows * (dim + len(some)) + 12 * len(some) * list_width(count)
         parts = scan_in_threads(
             lambda: ScoredRows(queries[some], near[some], floors, bound[some], errors[some], depth, count, rows, loops),
             *(store, plan, len(some), rows, own, label),
         )
-        return needed_lists(parts)
+        return *ranked_lists(parts, torch.get_num_threads()), np.max([part.highest_outside() for part in parts], axis=0)
 
-    lists, outside, least = scan(np.arange(len(queries)), floors)
+    rows, scores, outside = scan(np.arange(len(queries)), floors)
+    least = smallest_that_matters(scores[:, depth - 1], errors)
     doubtful = np.flatnonzero(~(outside < least))  # the sample promised too much
     if len(doubtful):
-        again, outside[doubtful], least[doubtful] = scan(doubtful, bound[doubtful].floors(least[doubtful]))
-        for query, found in zip(doubtful.tolist(), again):
-            lists[query] = found
-    rows, sums = filled_up(lists)
-    return Candidates(rows, np.maximum(outside, least), sums)
+        again_rows, again_scores, outside[doubtful] = scan(doubtful, bound[doubtful].floors(least[doubtful]))
+        rows, scores = _replaced(rows, doubtful, again_rows, 0), _replaced(scores, doubtful, again_scores, -np.inf)
+    return Candidates(rows, outside, scores)
+
+
+def _replaced(lines: np.ndarray, numbers: np.ndarray, others: np.ndarray, filler: float) -> np.ndarray:
+    """Return lines of which those with some numbers are others; shorter ones are filled up."""
+    width = max(lines.shape[1], others.shape[1])
+    lines, others = (
+        np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=filler) for part in (lines, others)
+    )
+    lines[numbers] = others
+    return lines
 
 
 _Scanned = tuple[np.ndarray, np.ndarray, float]
