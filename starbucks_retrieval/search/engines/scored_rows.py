@@ -15,6 +15,8 @@ from starbucks_retrieval.search.ranking import ranked_scores
 from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store.dtypes import to_float32
 
+_CONVERTED = 2**20  # numbers to convert at once: they stay in the cache
+
 
 class ScoredLists(NamedTuple):
     """Lists of rows with their exact scores.
@@ -48,6 +50,18 @@ def convert(stored: np.ndarray, vectors: Tensor, loops: ModuleType | None) -> No
         loops.to_bfloat16(stored, vectors.view(torch.int16).numpy())
     else:
         loops.to_single(stored, vectors.numpy())
+
+
+def converted_at_once(rows: int, dim: int) -> int:
+    """Return how many vectors to convert at once: those of one product, or of several whose vectors are short.
+
+    Threads wait for each other's turn in Python between short calls.
+
+    Args:
+        rows: Vectors of a product.
+        dim: Their length.
+    """
+    return max(1, _CONVERTED // (rows * dim)) * rows
 
 
 def list_width(kept: int) -> int:
@@ -90,7 +104,7 @@ class ScoredRows:
         self.bound, self.errors = bound, errors
         self.depth, self.kept = depth, kept
         (count, dim), width = queries.shape, list_width(kept)
-        self.vectors = torch.empty(rows, dim, dtype=near.dtype)
+        self.vectors = torch.empty(converted_at_once(rows, dim), dim, dtype=near.dtype)
         self.products = torch.empty(rows, count, dtype=near.dtype)
         self.floors, self.ceiling = floors.copy(), np.full(count, -np.inf)
         self.comparable_floors = self._comparable_floors()
@@ -99,11 +113,15 @@ class ScoredRows:
     def add(self, first: int, stored: np.ndarray) -> None:
         """Add the consecutive passages from row `first` on: [any, dim] float16 or float32."""
         for start in range(0, len(stored), len(self.vectors)):
-            self._add(first + start, np.ascontiguousarray(stored[start : start + len(self.vectors)]))
+            part = np.ascontiguousarray(stored[start : start + len(self.vectors)])
+            vectors = self.vectors[: len(part)]
+            convert(part, vectors, self.loops)
+            for low in range(0, len(part), len(self.products)):
+                some = slice(low, low + len(self.products))
+                self._add(first + start + low, part[some], vectors[some])
 
-    def _add(self, first: int, stored: np.ndarray) -> None:
-        vectors, products = self.vectors[: len(stored)], self.products[: len(stored)]
-        convert(stored, vectors, self.loops)
+    def _add(self, first: int, stored: np.ndarray, vectors: Tensor) -> None:
+        products = self.products[: len(stored)]
         exact = vectors.numpy() if vectors.dtype == torch.float32 else stored
         torch.mm(vectors, self.near.T, out=products)
         if len(stored) >= self.depth and np.isneginf(self.floors).any():

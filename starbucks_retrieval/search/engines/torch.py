@@ -29,7 +29,7 @@ from starbucks_retrieval.search.engines.rounding import (
 )
 from starbucks_retrieval.search.engines.sample import sampled_scores
 from starbucks_retrieval.search.engines.scan_threads import scan_in_threads
-from starbucks_retrieval.search.engines.scored_rows import ScoredRows, list_width, ranked_lists
+from starbucks_retrieval.search.engines.scored_rows import ScoredRows, converted_at_once, list_width, ranked_lists
 from starbucks_retrieval.search.engines.tensor_blocks import Converter, tensor_blocks
 from starbucks_retrieval.search.engines.top_rows import TopRows, merged
 from starbucks_retrieval.search.loops import compiled_loops
@@ -131,7 +131,7 @@ def _generate_scored(
 
     def scan(some: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows = _rows_at_once(near[some], store, plan)
-        own = 4 * rows * (dim + len(some)) + 12 * len(some) * list_width(count)
+        own = 4 * (converted_at_once(rows, dim) * dim + rows * len(some)) + 12 * len(some) * list_width(count)
         parts = scan_in_threads(
             lambda: ScoredRows(queries[some], near[some], floors, bound[some], errors[some], depth, count, rows, loops),
             *(store, plan, len(some), rows, own, label),
