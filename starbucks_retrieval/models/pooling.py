@@ -17,6 +17,7 @@ from starbucks_retrieval.models.captured import CapturedLayers
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.head import Head
 from starbucks_retrieval.models.layer_maps import TokenTable
+from starbucks_retrieval.models.packed_bert import PackedBert
 from starbucks_retrieval.models.projections import Projections
 
 
@@ -201,23 +202,54 @@ class PooledBackbone(nn.Module):
         Returns:
             {layer: [rows, hidden]}.
         """
-        start = unpadded.first_position(self.backbone.config)
-        packing = unpadded.Packing.pack(rows, start, self.device)
+        packing = self._packing(rows)
         inputs = {"input_ids": packing.ids, "position_ids": packing.positions}
-        padded_ids = packing.padded(packing.ids.unsqueeze(-1)).squeeze(-1)
-        mask = self.pooling_mask(padded_ids, packing.mask)
+        pooled = self._pooling_of(packing)
+        with unpadded.attend_within(packing):
+            return self._projected(
+                layers,
+                lambda needed: self._pooled_layers(inputs, pooled, needed),
+                lambda table: table(packing.padded_ids, packing.mask),  # tokens that do not count get no gradient
+            )
+
+    def forward_packed(
+        self, rows: Sequence[Sequence[int]], layers: Sequence[int], packed: PackedBert
+    ) -> dict[int, Tensor]:
+        """Return the pooled outputs as `forward` does, computed in bfloat16 by packed layers.
+
+        Args:
+            rows: The token ids of each text.
+            layers: The layers, as in `forward`.
+            packed: The layers that are needed, from `pack_bert`.
+
+        Returns:
+            {layer: [rows, hidden]}.
+        """
+        packing = self._packing(rows)
+        pooled = self._pooling_of(packing)
+
+        def finish(hidden: Tensor, first_only: bool) -> Tensor:
+            return self._pool(hidden, packing.mask) if first_only else pooled(hidden)
+
+        return self._projected(
+            layers,
+            lambda needed: packed(packing, needed, finish),
+            lambda table: table(packing.padded_ids, packing.mask),
+        )
+
+    def _packing(self, rows: Sequence[Sequence[int]]) -> unpadded.Packing:
+        return unpadded.Packing.pack(rows, unpadded.first_position(self.backbone.config), self.device)
+
+    def _pooling_of(self, packing: unpadded.Packing) -> Callable[[Tensor], Tensor]:
+        """Return the pooling of token states [1, tokens, hidden]."""
+        mask = self.pooling_mask(packing.padded_ids, packing.mask)
 
         def pooled(hidden: Tensor) -> Tensor:
             if self.config.pooling == "cls":  # no other token is needed
                 return self._pool(hidden[0, packing.bounds[:-1]].unsqueeze(1), mask)
             return self._pool(packing.padded(hidden), mask)
 
-        with unpadded.attend_within(packing):
-            return self._projected(
-                layers,
-                lambda needed: self._pooled_layers(inputs, pooled, needed),
-                lambda table: table(padded_ids, packing.mask),  # tokens that do not count get no gradient
-            )
+        return pooled
 
     def _projected(
         self,

@@ -173,8 +173,19 @@ def packed_weights(
         A context that does nothing for float32, 16-bit weights, few tokens, other devices than CPUs, compiled layers, and
         a CPU or a torch that lacks the operations.
     """
+    return _Packed() if can_pack(module, dtype, tokens) else contextlib.nullcontext()
+
+
+def can_pack(module: nn.Module, dtype: torch.dtype | None, tokens: int) -> bool:
+    """Return whether the linear layers of a model can run on packed weights, and that saves time.
+
+    Args:
+        module: The model.
+        dtype: The type to compute in; None is float32.
+        tokens: The tokens that will be computed.
+    """
     weight = next(module.parameters())
-    packs = (
+    return (
         dtype is torch.bfloat16
         and tokens >= _MIN_TOKENS
         and weight.device.type == "cpu"
@@ -184,7 +195,11 @@ def packed_weights(
         and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS)
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # else the two others raise
     )
-    return _Packed() if packs else contextlib.nullcontext()
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Return a weight [outputs, inputs] in bfloat16, in oneDNN's layout for products with any number of rows."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(torch.bfloat16), _ROWS)
 
 
 class _Packed(TorchFunctionMode):
@@ -204,7 +219,7 @@ class _Packed(TorchFunctionMode):
         if known is None or self._input is None or known[0] is not self._input[0] or known[1] != self._input[1]:
             self._input, self._cast = known, states.to(torch.bfloat16)
         if id(weight) not in self._weights:
-            layout = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(torch.bfloat16), _ROWS)
+            layout = pack(weight)
             cast_bias = None if bias is None else bias.detach().to(torch.bfloat16)
             self._weights[id(weight)] = weight, layout, cast_bias
         _, layout, cast_bias = self._weights[id(weight)]

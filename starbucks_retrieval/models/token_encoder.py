@@ -21,13 +21,16 @@ from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
 from starbucks_retrieval.models.head import Head
+from starbucks_retrieval.models.packed_bert import BATCH_TOKENS, pack_bert
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.precision import packed_weights
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.prompts import Prompts
 from starbucks_retrieval.sizes import Size, Sizes
+from starbucks_retrieval.threads import share, torch_threads
 
 _LOOKED_UP = 16384  # texts whose tokens are looked up at once
+_WORKERS = 16  # threads with batches of their own; with more, Python would take a large part of the time
 
 
 class TokenEncoder(PooledBackbone):
@@ -223,25 +226,44 @@ class TokenEncoder(PooledBackbone):
         results = {size: np.empty((len(rows), size.dim), dtype=np.float32) for size in sizes}
         deeper = [size for size in sizes if size.layer or self.projections is None]
         results.update(self.look_up(rows, [size for size in sizes if size not in deeper]))
-        layers = Sizes(deeper).layers if deeper else ()
-        budget = batch_tokens(max_tokens, self.device.type)
-        batches = token_batches([len(row) for row in rows], budget, max_rows) if deeper else []
+        if not deeper:
+            return Embeddings(results, self.sizes)
+        layers, lengths = Sizes(deeper).layers, [len(row) for row in rows]
         dtype = dtype or self.autocast_dtype
-        precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
-        steps = progress(batches, len(batches), "batches", label) if label else iter(batches)
+        needed = layers if self.projections is None else sorted(self.projections.inputs(layers))
+        packed = pack_bert(self.backbone, needed, dtype, sum(lengths), self.config.pooling == "cls")
+        budget = batch_tokens(max_tokens, self.device.type) if packed is None else min(max_tokens, BATCH_TOKENS)
+        batches = token_batches(lengths, budget, max_rows, padded=packed is None)
+        steps = progress(batches, len(batches), "batches", label) if label else batches
+
+        def keep(batch: np.ndarray, pooled: dict[int, Tensor]) -> None:
+            for size in deeper:
+                vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
+                results[size][batch] = vectors.cpu().numpy()
+
+        @torch.no_grad()  # it holds for one thread
+        def compute_packed(taken: Iterable[np.ndarray]) -> None:
+            assert packed is not None
+            for batch in taken:
+                keep(batch, self.forward_packed([rows[i] for i in batch], layers, packed))
+
+        if packed is not None:
+            threads = torch.get_num_threads()
+            workers = max(1, min(threads, len(batches), _WORKERS))
+            with torch_threads(threads // workers):
+                share(steps, workers, compute_packed)
+            return Embeddings(results, self.sizes)
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
         end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None
+        precision = torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
         # One autocast region for all batches: it casts each weight once and keeps the copy until it is left.
-        with precision, packed_weights(self, dtype, sum(map(len, rows))), self.shortened():
+        with precision, packed_weights(self, dtype, sum(lengths)), self.shortened():
             for batch in steps:
                 batch_rows = [rows[i] for i in batch]
                 if end_to_end:
-                    pooled = self.forward_unpadded(batch_rows, layers)
+                    keep(batch, self.forward_unpadded(batch_rows, layers))
                 else:
-                    pooled = self(**pad(batch_rows, self.pad_id, self.device), layers=layers)
-                for size in deeper:
-                    vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
-                    results[size][batch] = vectors.cpu().numpy()
+                    keep(batch, self(**pad(batch_rows, self.pad_id, self.device), layers=layers))
         return Embeddings(results, self.sizes)
 
     @torch.no_grad()

@@ -77,6 +77,11 @@ class Packing:
             torch.tensor((columns < lengths[:, None]).astype(np.int64), device=device),
         )
 
+    @property
+    def padded_ids(self) -> Tensor:
+        """The token ids as a padded batch [texts, longest], zero where there is no token."""
+        return self.padded(self.ids.unsqueeze(-1)).squeeze(-1)
+
     def padded(self, hidden: Tensor) -> Tensor:
         """Return states [1, tokens, hidden] as a padded batch [texts, longest, hidden], zero where there is no token."""
         out = hidden.new_zeros((*self.mask.shape, hidden.shape[-1]))

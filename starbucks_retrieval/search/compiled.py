@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from starbucks_retrieval.search.intrinsics import WIDTH, above, bits_of, lowest_bit, ordered, request, single_of
+from starbucks_retrieval.intrinsics import WIDTH, above, bits_of, lowest_bit, ordered, request, single_of
 
 _AT_ONCE = 64  # vectors whose scores are compared before they are scored
 _DIGIT_BITS, _DIGITS = 11, 2**11  # of a third of a float32's bits, and values of them

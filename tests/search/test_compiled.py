@@ -16,11 +16,11 @@ from starbucks_retrieval.search.engines.rounding import largest_bf16_move
 from starbucks_retrieval.search.engines.tensor_blocks import Converter
 from starbucks_retrieval.search.scores import double_error, score_candidates, score_rows
 from starbucks_retrieval.search.stores import SlicedStore, array_spec
-from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.sizes import Size
 from starbucks_retrieval.store import MemoryStore, open_store
 from starbucks_retrieval.store.convert import quantise_stores
 from starbucks_retrieval.store.parts import has_parts
+from starbucks_retrieval.threads import share
 
 
 @pytest.fixture

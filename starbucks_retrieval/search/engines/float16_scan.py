@@ -15,8 +15,8 @@ import numpy.typing as npt
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.search.engines import FEW, SearchResults
 from starbucks_retrieval.search.ranking import largest
-from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.threads import share
 
 NUMBERS_AT_ONCE = 2**22  # of vectors that stay in the cache until all queries have read them
 _NUMBERS_PER_THREAD = 4_000_000  # of the scanned vectors; for fewer, starting a thread takes longer than it saves

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from starbucks_retrieval.search.engines import FEW, MemoryPlan
-from starbucks_retrieval.search.engines.scan_threads import torch_threads
 from starbucks_retrieval.search.engines.scored_rows import convert
 from starbucks_retrieval.search.ranking import ranked_scores
-from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.threads import share_lines, torch_threads
 
 _EXPECTED, _SAMPLED, _RUN = 32, 2**16, 32  # candidates in a sample; its passages at most, in runs of consecutive ones
 

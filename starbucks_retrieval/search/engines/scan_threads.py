@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -11,22 +10,11 @@ import torch
 
 from starbucks_retrieval.cli import progress
 from starbucks_retrieval.search.engines import MemoryPlan
-from starbucks_retrieval.search.threads import share
 from starbucks_retrieval.store import EmbeddingStore
+from starbucks_retrieval.threads import share, torch_threads
 
 _READ = 2**22  # numbers to read at once: each time, a shard is opened and mapped
 _PRODUCTS_PER_THREAD = 10**8  # starting a thread takes as long as a fraction of them
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads in this thread, and in each that starts inside this context."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)  # a new thread starts with the last number that was set
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Scan(Protocol):

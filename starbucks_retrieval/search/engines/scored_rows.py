@@ -12,8 +12,8 @@ from torch import Tensor
 
 from starbucks_retrieval.search.engines.rounding import ErrorBound, smallest_that_matters
 from starbucks_retrieval.search.ranking import ranked_scores
-from starbucks_retrieval.search.threads import share_lines
 from starbucks_retrieval.store.dtypes import to_float32
+from starbucks_retrieval.threads import share_lines
 
 _CONVERTED = 2**20  # numbers to convert at once: they stay in the cache
 

@@ -1,16 +1,30 @@
-"""Threads that share a list of work."""
+"""Threads that share a list of work, and how many threads torch uses in each."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 _LINES, _NUMBERS_PER_THREAD = 32, 2**16  # to sort so many takes as long as to start a thread several times
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads in this thread, and in each that starts inside this context."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)  # a new thread starts with the last number that was set
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def share_lines(lines: int, numbers: int, threads: int, work: Callable[[slice], None]) -> None:
