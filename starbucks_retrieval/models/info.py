@@ -196,6 +196,7 @@ class ModelInfo:
         dtype: Any,
         budget: float | None = None,
         clock: Callable[[], float] = now,
+        encoding: bool = True,
     ) -> float:
         """Measure the seconds that the forward pass of one layer takes per token, with random weights.
 
@@ -206,23 +207,28 @@ class ModelInfo:
             dtype: The autocast dtype; None is float32.
             budget: Seconds of the clock to measure for; the fastest pass counts. None: `clock.LAYER_SECONDS`.
             clock: Returns seconds; `time.process_time` counts those of the processor.
+            encoding: Compute as encoding of many texts does, where that differs from training.
         """
         import torch
 
+        from starbucks_retrieval.models.packed_encoding import sample_pass
+
         on = torch.device(device)
-        rows = max(1, max_tokens // length)
-        ids = torch.full((rows, length), 5, device=on)
+        ids = torch.full((max(1, max_tokens // length), length), 5, device=on)
         with torch.inference_mode(), torch.autocast(on.type, dtype=dtype, enabled=dtype is not None):
             model = self.random_backbone().to(on).eval()
+            layers = len(layers_of(model, layout_of(model.config)))
 
-            def run() -> None:
+            def padded() -> None:
                 model(input_ids=ids, attention_mask=torch.ones_like(ids))
                 if on.type == "cuda":
                     torch.cuda.synchronize(on)
 
+            packed = sample_pass(model, layers, length, dtype) if encoding else None
+            run, tokens = packed or (padded, ids.numel())
             # Of processor time on a busy machine too, else one cold pass counts.
             seconds = clocks.fastest(run, budget, clock)
-        return seconds / (rows * length * len(layers_of(model, layout_of(model.config))))
+        return seconds / (tokens * layers)
 
     def random_backbone(self, dropout: float | None = None) -> Any:
         """Return a backbone of two layers and few words with random weights, to be timed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starbucks_retrieval.errors import UserError
@@ -77,3 +77,15 @@ def _remedy(texts: Any) -> str:
     if isinstance(texts, str):
         return f"give a list of strings: [{texts[:20]!r}]"
     return _FLAT if hasattr(texts, "ndim") else "give one string or a list of strings"
+
+
+def refuse_surrogates(texts: Sequence[str]) -> None:
+    """Raise UserError for the first text that UTF-8 cannot hold: `json` reads half a surrogate pair without an error."""
+    for position, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"text {position} (from 0) is not valid Unicode: {text[:40]!r}",
+                "replace what is invalid: text.encode('utf-8', 'replace').decode()",
+            ) from None

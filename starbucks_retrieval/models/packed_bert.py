@@ -2,18 +2,14 @@
 
 Where products of bfloat16 are several times as fast as those of float32, the operations between them take most of the time
 under autocast: attention, GELU, layer norms, casts, and copies. Here queries, keys and values are one product, attention is
-two products of matrices with a compiled softmax between them, and a sum and its layer norm are one pass. Each thread computes
-batches of its own, whose states stay in the cache of its core. Token rows are filled up to a multiple of `_STEP`, because
-oneDNN compiles a kernel for each shape.
+two products of matrices with a compiled softmax between them, and a sum and its layer norm are one pass. Token rows are filled
+up to a multiple of `_STEP`, because oneDNN compiles a kernel for each shape.
 
 Products, sums and norms are rounded to bfloat16; inside a loop numbers are float32.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,67 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from starbucks_retrieval.models.bert import FIRST_TOKEN_FAMILIES
-from starbucks_retrieval.models.precision import can_pack, pack
+from starbucks_retrieval.models.precision import pack
 from starbucks_retrieval.models.unpadded import Packing
 
-BATCH_TOKENS = 512  # of a thread
 _STEP = 32  # number of token rows and of tokens in attention
-_WORTH_COMPILING = (
-    2**18
-)  # tokens times layers that take about a second longer without the loops, as compiling them does
-
-log = logging.getLogger(__name__)
-
-
-def pack_bert(
-    backbone: Any, layers: Sequence[int], dtype: torch.dtype | None, tokens: int, first_only: bool
-) -> PackedBert | None:
-    """Return the layers of a backbone for computing in bfloat16, or None where they cannot be packed or it does not pay.
-
-    The answer depends on the arguments alone, not on what was computed before: a resumed job gives the same bytes.
-
-    Args:
-        backbone: A model of transformers.
-        layers: The layers that will be asked for.
-        dtype: The type to compute in.
-        tokens: How many will be computed.
-        first_only: Compute the deepest layer for the first token of each text alone.
-    """
-    deepest = max(layers, default=0)
-    if (
-        not deepest
-        or tokens * deepest < _WORTH_COMPILING
-        or not can_pack(backbone, dtype, tokens)
-        or not _is_plain_bert(backbone)
-        or (loops := _loops()) is None
-    ):
-        return None
-    return PackedBert(backbone, deepest, first_only and deepest > 1, loops)
-
-
-def _is_plain_bert(backbone: Any) -> bool:
-    """Return whether a backbone computes what `PackedBert` does, with layers that nobody has replaced, such as by LoRA."""
-    config = backbone.config
-    return (
-        config.model_type in FIRST_TOKEN_FAMILIES
-        and config.hidden_act == "gelu"
-        and config._attn_implementation == "sdpa"
-        and not backbone.training
-        and not config.is_decoder
-        and not config.add_cross_attention
-        and type(backbone).__module__.startswith("transformers.")
-        and all(type(part).__module__.startswith(("torch.nn.", "transformers.")) for part in backbone.modules())
-    )
-
-
-@functools.cache
-def _loops() -> ModuleType | None:
-    try:
-        return importlib.import_module("starbucks_retrieval.models.compiled")
-    except ImportError as problem:  # Numba is not installed, or does not know this version of NumPy
-        log.debug("bfloat16 without compiled loops: %s", problem)
-        return None
 
 
 class PackedBert:

@@ -21,16 +21,15 @@ from starbucks_retrieval.models.captured import CopyableLock
 from starbucks_retrieval.models.config import EncoderConfig
 from starbucks_retrieval.models.fingerprint import layer_digests, projected_digest
 from starbucks_retrieval.models.head import Head
-from starbucks_retrieval.models.packed_bert import BATCH_TOKENS, pack_bert
+from starbucks_retrieval.models.input_texts import refuse_surrogates
+from starbucks_retrieval.models.packed_encoding import BATCH_TOKENS, pack_bert, share_batches
 from starbucks_retrieval.models.pooling import PooledBackbone, embedding
 from starbucks_retrieval.models.precision import packed_weights
 from starbucks_retrieval.models.projections import Projections
 from starbucks_retrieval.models.prompts import Prompts
 from starbucks_retrieval.sizes import Size, Sizes
-from starbucks_retrieval.threads import share, torch_threads
 
 _LOOKED_UP = 16384  # texts whose tokens are looked up at once
-_WORKERS = 16  # threads with batches of their own; with more, Python would take a large part of the time
 
 
 class TokenEncoder(PooledBackbone):
@@ -160,7 +159,7 @@ class TokenEncoder(PooledBackbone):
                     list(texts), truncation=True, max_length=max_length, padding=False, return_attention_mask=False
                 )["input_ids"]
         except TypeError:
-            _refuse_surrogates(texts)
+            refuse_surrogates(texts)
             raise
         filler = [_first_not_none(self.tokenizer.eos_token_id, self.tokenizer.unk_token_id, 0)]
         rows = [row or filler for row in rows]
@@ -241,17 +240,12 @@ class TokenEncoder(PooledBackbone):
                 vectors = embedding(pooled[size.layer], size.dim, self.config.normalize)
                 results[size][batch] = vectors.cpu().numpy()
 
-        @torch.no_grad()  # it holds for one thread
-        def compute_packed(taken: Iterable[np.ndarray]) -> None:
-            assert packed is not None
-            for batch in taken:
+        if packed is not None:
+
+            def compute(batch: np.ndarray) -> None:
                 keep(batch, self.forward_packed([rows[i] for i in batch], layers, packed))
 
-        if packed is not None:
-            threads = torch.get_num_threads()
-            workers = max(1, min(threads, len(batches), _WORKERS))
-            with torch_threads(threads // workers):
-                share(steps, workers, compute_packed)
+            share_batches(steps, len(batches), compute)
             return Embeddings(results, self.sizes)
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
         end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None
@@ -301,18 +295,6 @@ def _check_options(max_tokens: Any, max_rows: Any, dtype: Any) -> None:
             raise UserError(f"{name} is {value!r}", "leave it out, or give a whole number of 1 or more")
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise UserError(f"dtype is {dtype!r}, not a type of torch", "take torch.bfloat16, torch.float16 or None")
-
-
-def _refuse_surrogates(texts: Sequence[str]) -> None:
-    """Raise UserError for the first text that UTF-8 cannot hold: `json` reads half a surrogate pair without an error."""
-    for position, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f"text {position} (from 0) is not valid Unicode: {text[:40]!r}",
-                "replace what is invalid: text.encode('utf-8', 'replace').decode()",
-            ) from None
 
 
 def _first_not_none(*values: int | None) -> int:

@@ -135,7 +135,8 @@ def _speed(jobs: Sequence[Job], scale: Scale, half: bool) -> float:
     backbone = next(name for job in jobs if isinstance(name := job.flags.get("model_name_or_path"), str))
     dtype = torch.bfloat16 if half else None
     tokens = batch_tokens(default_batch_tokens("cpu"), "cpu")  # as encoding takes them
-    seconds = model_info(backbone).layer_seconds(scale.tokens, tokens, "cpu", dtype, clock=time.process_time)
+    info = model_info(backbone)  # trainings take most of the time
+    seconds = info.layer_seconds(scale.tokens, tokens, "cpu", dtype, clock=time.process_time, encoding=False)
     return forward(scale, 1) / seconds
 
 

@@ -11,9 +11,12 @@ from conftest import save_model, slow_except
 from torch.nn import functional
 
 from starbucks_retrieval import NestedEncoder
-from starbucks_retrieval.models import packed_bert
+from starbucks_retrieval.models import info, packed_encoding
 from starbucks_retrieval.models import precision as precision_module
+from starbucks_retrieval.models.backends.selection import choose_backend
+from starbucks_retrieval.models.backends.torch import TorchBackend
 from starbucks_retrieval.models.bert import FIRST_TOKEN_FAMILIES
+from starbucks_retrieval.models.packed_bert import PackedBert
 from starbucks_retrieval.sizes import Sizes
 
 BF16 = torch.bfloat16
@@ -40,7 +43,7 @@ def kernels(monkeypatch) -> None:
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
         monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda weight, rows: weight)
         monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", linear)
-    monkeypatch.setattr(packed_bert, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(packed_encoding, "_WORTH_COMPILING", 0)
     monkeypatch.setattr(precision_module, "_MIN_TOKENS", 0)
 
 
@@ -57,7 +60,7 @@ def bits(tensor: torch.Tensor) -> np.ndarray:
 
 def embed_under_autocast(encoder, rows, sizes, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(packed_bert, "_WORTH_COMPILING", 2**62)
+        patch.setattr(packed_encoding, "_WORTH_COMPILING", 2**62)
         return encoder.embed(rows, sizes, dtype=BF16)
 
 
@@ -121,9 +124,9 @@ def test_embeddings_are_those_of_float32_rounded(loops, tmp_path, monkeypatch, r
     encoder = NestedEncoder.from_pretrained(tmp_path, device="cpu")
     encoder.config = encoder.config.__class__(pooling=pooling, sizes=SIZES)
     packed_layers = []
-    run = packed_bert.PackedBert.__call__
+    run = PackedBert.__call__
     monkeypatch.setattr(
-        packed_bert.PackedBert,
+        PackedBert,
         "__call__",
         lambda self, *args: packed_layers.append(len(self._layers)) or run(self, *args),
     )
@@ -168,12 +171,12 @@ def test_maps_and_the_token_table_apply_as_without_packing(loops, tiny_bert, row
 
 def test_only_where_it_pays_and_computes_the_same(loops, tiny_bert, monkeypatch):
     def packs(encoder, dtype=BF16, tokens=1000, layers=(2,)) -> bool:
-        return packed_bert.pack_bert(encoder.backbone, layers, dtype, tokens, first_only=False) is not None
+        return packed_encoding.pack_bert(encoder.backbone, layers, dtype, tokens, first_only=False) is not None
 
     encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
     assert packs(encoder)
     assert not packs(encoder, dtype=None) and not packs(encoder, layers=(0,)) and not packs(encoder, layers=())
-    monkeypatch.setattr(packed_bert, "_WORTH_COMPILING", 1000)
+    monkeypatch.setattr(packed_encoding, "_WORTH_COMPILING", 1000)
     assert packs(encoder, tokens=500) and not packs(encoder, tokens=499)
     for name, value in (
         ("hidden_act", "relu"),
@@ -199,14 +202,34 @@ def test_only_where_it_pays_and_computes_the_same(loops, tiny_bert, monkeypatch)
     assert not packs(encoder)
 
 
+def test_a_choice_of_back_ends_times_what_a_large_job_computes(loops, tiny_bert, rows, monkeypatch):
+    monkeypatch.setattr(packed_encoding, "_WORTH_COMPILING", 10**6)
+    encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
+    made, make = [], PackedBert.__init__
+    monkeypatch.setattr(PackedBert, "__init__", lambda self, *args: made.append(args[1:3]) or make(self, *args))
+    candidates = [TorchBackend(encoder, BF16), TorchBackend(encoder, BF16)]
+    _, rates = choose_backend(candidates, rows, SIZES, 200)
+    assert set(rates) == {"bf16"} and made == [(4, True)]
+    encoder.embed(rows, SIZES, dtype=BF16)
+    assert len(made) == 1
+
+
+def test_estimates_time_what_encoding_computes(loops, tiny_bert, ticking):
+    shape = info.model_info(str(tiny_bert))
+    tokens = 512 // 12 * 12 * torch.get_num_threads()
+    assert shape.layer_seconds(12, 48, "cpu", BF16, budget=0.0) == pytest.approx(1 / (tokens * info._TIMED_LAYERS))
+    training = shape.layer_seconds(12, 48, "cpu", BF16, budget=0.0, encoding=False)
+    assert training == pytest.approx(1 / (48 * info._TIMED_LAYERS))
+
+
 def test_without_numba_autocast_computes(tiny_bert, rows, monkeypatch):
     encoder = NestedEncoder.from_pretrained(tiny_bert, device="cpu")
     expected = embed_under_autocast(encoder, rows, SIZES, monkeypatch)
     monkeypatch.setitem(sys.modules, "starbucks_retrieval.models.compiled", None)
-    packed_bert._loops.cache_clear()
+    packed_encoding._loops.cache_clear()
     try:
         found = encoder.embed(rows, SIZES, dtype=BF16)
     finally:
-        packed_bert._loops.cache_clear()
+        packed_encoding._loops.cache_clear()
     for size in SIZES:
         assert np.array_equal(found[size], expected[size])

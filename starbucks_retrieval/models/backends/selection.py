@@ -20,6 +20,7 @@ from starbucks_retrieval.models.backends import BACKENDS
 from starbucks_retrieval.models.backends.base import Backend, Dtype, TokenRows
 from starbucks_retrieval.models.batching import token_batches
 from starbucks_retrieval.models.encoder import NestedEncoder
+from starbucks_retrieval.models.packed_encoding import as_for_many_texts
 from starbucks_retrieval.models.precision import WeightsDtype
 from starbucks_retrieval.parsing import Finite, read_json
 from starbucks_retrieval.provenance import versions
@@ -85,15 +86,16 @@ def choose_backend(
     alike = [candidate for candidate in candidates if _precision(candidate) == _precision(candidates[0])]
     if len(alike) == 1 or not rows:
         return alike[0], {}
-    # A small batch warms up, and its second run tells how large the timed batches can be.
-    small = _probes(rows, min(max_tokens, _SMALL), 1)[0]
-    slowest = max([_seconds(candidate, small, sizes, max_tokens) for _ in range(2)][1] for candidate in alike)
-    affordable = int(sum(map(len, small)) * _SECONDS / (slowest * _PROBES))
-    times: list[list[float]] = [[] for _ in alike]
-    for turn, probe in enumerate(_probes(rows, min(max_tokens, max(affordable, _SMALL)), _PROBES)):
-        for i in range(len(alike)):
-            j = (turn + i) % len(alike)  # each turn starts with another candidate, so none always follows the same one
-            times[j].append(_seconds(alike[j], probe, sizes, max_tokens) / sum(map(len, probe)))
+    with as_for_many_texts():
+        # A small batch warms up, and its second run tells how large the timed batches can be.
+        small = _probes(rows, min(max_tokens, _SMALL), 1)[0]
+        slowest = max([_seconds(candidate, small, sizes, max_tokens) for _ in range(2)][1] for candidate in alike)
+        affordable = int(sum(map(len, small)) * _SECONDS / (slowest * _PROBES))
+        times: list[list[float]] = [[] for _ in alike]
+        for turn, probe in enumerate(_probes(rows, min(max_tokens, max(affordable, _SMALL)), _PROBES)):
+            for i in range(len(alike)):
+                j = (turn + i) % len(alike)  # each turn starts with another one, so none always follows the same
+                times[j].append(_seconds(alike[j], probe, sizes, max_tokens) / sum(map(len, probe)))
     texts_per_token = len(rows) / sum(map(len, rows))
     rates = [texts_per_token / statistics.median(time) for time in times]
     return alike[rates.index(max(rates))], {candidate.name: rate for candidate, rate in zip(alike, rates)}
