@@ -1,4 +1,4 @@
-# make demo   the whole pipeline on this machine's own Python documentation (6 to 9 minutes)
+# make demo   the whole pipeline on this machine's own Python documentation (4 to 9 minutes)
 # make test   lint, types, import rules, shell scripts, unit tests (make test-slow has the others)
 # Both set up .venv on their first run and start at once afterwards.
 
