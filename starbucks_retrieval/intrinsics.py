@@ -1,14 +1,26 @@
-"""Instructions for compiled loops that Numba does not find by itself."""
+"""What compiled loops share: how Numba compiles them, and instructions that it does not find by itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 WIDTH = 32  # scores that are compared at once
+IN_ANY_ORDER = {"reassoc", "contract"}  # `fastmath` of loops whose sums may be taken in any order
+
+
+def readonly(kind: Any, dims: int) -> Any:
+    """Return the type of contiguous arrays that a loop only reads."""
+    return types.Array(kind, dims, "C", readonly=True)
+
+
+def compile_loop(*signatures: Any, **options: Any) -> Any:
+    """Return a decorator that compiles a function for some signatures, at once; other threads run beside it."""
+    return njit(list(signatures), nogil=True, error_model="numpy", **options)
 
 
 @intrinsic
@@ -99,3 +111,10 @@ def lowest_bit(typing_context: Any, bits: Any) -> Any:
         return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
 
     return types.int64(types.uint32), generate
+
+
+@njit([types.uint16(types.float32)], inline="always")
+def bfloat16_bits(number):
+    """Round a float32 to the nearest bfloat16, and return its bits."""
+    bits = bits_of(number)
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))

@@ -6,12 +6,10 @@ ends: [texts + 1] uint64, as Numba compiles slower code for indices that may be 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, types, uint64
 
-from starbucks_retrieval.intrinsics import bits_of
+from starbucks_retrieval.intrinsics import IN_ANY_ORDER, bfloat16_bits, bits_of, compile_loop, readonly
 
 _BITS, _INDEX = types.uint16, types.uint64
 _LOG2_E = np.float32(1.4426950408889634)
@@ -21,27 +19,12 @@ _LOWEST = np.float32(-100)  # exponent of the smallest number that counts: produ
 _HIDDEN = np.float32(-1e30)
 
 
-def _readonly(kind: Any, dims: int) -> Any:
-    return types.Array(kind, dims, "C", readonly=True)
-
-
-def _compile(*arguments: Any, **options: Any) -> Any:
-    return njit([types.void(*arguments)], nogil=True, error_model="numpy", **options)
-
-
-_STARTS = _readonly(_INDEX, 1)
-_IN_ANY_ORDER = {"reassoc", "contract"}
+_STARTS = readonly(_INDEX, 1)
 
 
 @njit([types.float32(types.uint16)], inline="always")
 def _single(bits):
     return bits_of(np.uint32(np.uint32(bits) << np.uint32(16)))
-
-
-@njit([types.uint16(types.float32)], inline="always")
-def _rounded(number):
-    bits = bits_of(number)
-    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
 @njit([types.int32(types.int32)], inline="always")
@@ -50,7 +33,7 @@ def _in_order(bits):
     return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
-@_compile(_readonly(_BITS, 2), _STARTS, _INDEX, _BITS[:, :, :, ::1])
+@compile_loop(types.void(readonly(_BITS, 2), _STARTS, _INDEX, _BITS[:, :, :, ::1]))
 def split_heads(states, starts, heads, split):
     """Copy the states of each head of each text.
 
@@ -76,7 +59,7 @@ def split_heads(states, starts, heads, split):
                         split[part, text * heads + head, token, j] = 0
 
 
-@_compile(_BITS[:, :, ::1], _STARTS, _INDEX, fastmath=_IN_ANY_ORDER)
+@compile_loop(types.void(_BITS[:, :, ::1], _STARTS, _INDEX), fastmath=IN_ANY_ORDER)
 def softmax(scores, starts, heads):
     """Replace the scores of each text's tokens by their softmax over these tokens, in place.
 
@@ -109,10 +92,10 @@ def softmax(scores, starts, heads):
                     total += line[j]
                 share = np.float32(1) / total
                 for j in range(width):
-                    scores[matrix, row, j] = _rounded(np.float32(line[j] * share))
+                    scores[matrix, row, j] = bfloat16_bits(np.float32(line[j] * share))
 
 
-@_compile(_readonly(_BITS, 3), _STARTS, _INDEX, _BITS[:, ::1])
+@compile_loop(types.void(readonly(_BITS, 3), _STARTS, _INDEX, _BITS[:, ::1]))
 def join_heads(split, starts, heads, states):
     """Copy the states of heads back to their tokens.
 
@@ -134,10 +117,12 @@ def join_heads(split, starts, heads, states):
             states[token, j] = 0
 
 
-@_compile(
-    *(_readonly(_BITS, 2), _readonly(_BITS, 2), _readonly(types.float32, 1), _readonly(types.float32, 1)),
-    *(types.float32, _BITS[:, ::1]),
-    fastmath=_IN_ANY_ORDER,
+@compile_loop(
+    types.void(
+        *(readonly(_BITS, 2), readonly(_BITS, 2), readonly(types.float32, 1), readonly(types.float32, 1)),
+        *(types.float32, _BITS[:, ::1]),
+    ),
+    fastmath=IN_ANY_ORDER,
 )
 def add_norm(states, residual, weight, bias, epsilon, normed):
     """Write the layer norm of the sum of two arrays.
@@ -162,4 +147,4 @@ def add_norm(states, residual, weight, bias, epsilon, normed):
             squares += (line[j] - mean) * (line[j] - mean)
         scale = np.float32(1) / np.sqrt(squares / np.float32(width) + epsilon)
         for j in range(width):
-            normed[row, j] = _rounded(np.float32((line[j] - mean) * scale * weight[j] + bias[j]))
+            normed[row, j] = bfloat16_bits(np.float32((line[j] - mean) * scale * weight[j] + bias[j]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -241,11 +241,8 @@ class TokenEncoder(PooledBackbone):
                 results[size][batch] = vectors.cpu().numpy()
 
         if packed is not None:
-
-            def compute(batch: np.ndarray) -> None:
-                keep(batch, self.forward_packed([rows[i] for i in batch], layers, packed))
-
-            share_batches(steps, len(batches), compute)
+            forward = partial(self.forward_packed, layers=layers, packed=packed)
+            share_batches(steps, len(batches), lambda batch: keep(batch, forward([rows[i] for i in batch])))
             return Embeddings(results, self.sizes)
         # The kernel supports half precision on GPUs only; elsewhere, padding of texts of similar length costs little.
         end_to_end = unpadded.is_enabled(self.backbone) and self.device.type == "cuda" and dtype is not None

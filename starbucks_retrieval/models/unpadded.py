@@ -77,7 +77,7 @@ class Packing:
             torch.tensor((columns < lengths[:, None]).astype(np.int64), device=device),
         )
 
-    @property
+    @functools.cached_property
     def padded_ids(self) -> Tensor:
         """The token ids as a padded batch [texts, longest], zero where there is no token."""
         return self.padded(self.ids.unsqueeze(-1)).squeeze(-1)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from starbucks_retrieval.intrinsics import WIDTH, above, bits_of, lowest_bit, ordered, request, single_of
+from starbucks_retrieval.intrinsics import (
+    IN_ANY_ORDER,
+    WIDTH,
+    above,
+    bfloat16_bits,
+    bits_of,
+    compile_loop,
+    lowest_bit,
+    ordered,
+    readonly,
+    request,
+    single_of,
+)
 
 _AT_ONCE = 64  # vectors whose scores are compared before they are scored
 _DIGIT_BITS, _DIGITS = 11, 2**11  # of a third of a float32's bits, and values of them
@@ -110,27 +120,18 @@ def bfloat16_floors(floors: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, (ordered_bits + 1 >> 16) - 1, ordered_bits >> 16).astype(np.int16)
 
 
-def _readonly(kind: Any, dims: int) -> Any:
-    return types.Array(kind, dims, "C", readonly=True)
-
-
-def _compile(*signatures: Any, **options: Any) -> Any:
-    return njit(list(signatures), nogil=True, error_model="numpy", **options)
-
-
 _STORED = (types.uint16, types.float32)  # float16 and float32
-_IN_ANY_ORDER = {"reassoc", "contract"}
 
 
-@_compile(
+@compile_loop(
     *(
         types.void(
-            *(_readonly(kind, 2), _readonly(types.int64, 1), _readonly(types.float64, 2)),
-            *(_readonly(types.int64, 1), types.float64[:, ::1]),
+            *(readonly(kind, 2), readonly(types.int64, 1), readonly(types.float64, 2)),
+            *(readonly(types.int64, 1), types.float64[:, ::1]),
         )
         for kind in _STORED
     ),
-    fastmath=_IN_ANY_ORDER,
+    fastmath=IN_ANY_ORDER,
 )
 def _sum_products(vectors, rows, queries, places, sums):
     step, last = _LINE // vectors.itemsize, len(rows) - 1
@@ -145,26 +146,24 @@ def _sum_products(vectors, rows, queries, places, sums):
         sums[i, places[n] - i * sums.shape[1]] = total
 
 
-@_compile(*(types.void(_readonly(kind, 2), types.float32[:, ::1]) for kind in _STORED))
+@compile_loop(*(types.void(readonly(kind, 2), types.float32[:, ::1]) for kind in _STORED))
 def _widen(vectors, single):
     for i in range(len(vectors)):
         for j in range(vectors.shape[1]):
             single[i, j] = single_of(vectors[i, j])
 
 
-@_compile(*(types.void(_readonly(kind, 2), types.uint16[:, ::1]) for kind in _STORED))
+@compile_loop(*(types.void(readonly(kind, 2), types.uint16[:, ::1]) for kind in _STORED))
 def _round(vectors, bits):
     for i in range(len(vectors)):
         for j in range(vectors.shape[1]):
-            exact = bits_of(single_of(vectors[i, j]))
-            to_even = np.uint32(0x7FFF) + ((exact >> np.uint32(16)) & np.uint32(1))
-            bits[i, j] = np.uint32((exact + to_even) >> np.uint32(16))
+            bits[i, j] = bfloat16_bits(single_of(vectors[i, j]))
 
 
 _LISTS = types.float32[:, ::1], types.int64[:, ::1], types.int64[::1]
 
 
-@_compile(*(types.float64(_readonly(kind, 1), _readonly(types.float32, 1)) for kind in _STORED))
+@compile_loop(*(types.float64(readonly(kind, 1), readonly(types.float32, 1)) for kind in _STORED))
 def _in_fixed_order(vector, query):
     terms = np.empty(len(query))
     for j in range(len(query)):
@@ -178,18 +177,18 @@ def _in_fixed_order(vector, query):
     return terms[0]
 
 
-@_compile(
+@compile_loop(
     *(
         types.int64(
-            *(_readonly(score, 2), _readonly(floor, 1), types.int64, _readonly(kind, 2)),
-            *(_readonly(types.float32, 2), _readonly(types.float64, 1), *_LISTS),
+            *(readonly(score, 2), readonly(floor, 1), types.int64, readonly(kind, 2)),
+            *(readonly(types.float32, 2), readonly(types.float64, 1), *_LISTS),
         )
         for score, floor, kind in [
             (types.float32, types.float32, types.float32),
             *((types.uint16, types.int16, kind) for kind in _STORED),
         ]
     ),
-    fastmath=_IN_ANY_ORDER,
+    fastmath=IN_ANY_ORDER,
 )
 def _append_scored(approximate, floors, first, vectors, queries, errors, scores, rows, filled):
     whole = len(floors) // WIDTH * WIDTH
@@ -232,7 +231,7 @@ def _append_scored(approximate, floors, first, vectors, queries, errors, scores,
     return len(approximate)
 
 
-@_compile(types.void(_readonly(types.float32, 2), _readonly(types.int64, 2), _readonly(types.int64, 1), *_LISTS))
+@compile_loop(types.void(readonly(types.float32, 2), readonly(types.int64, 2), readonly(types.int64, 1), *_LISTS))
 def append_lists(more_scores, more_rows, more_filled, scores, rows, filled):
     """Append lists, as `append_scored` fills them, to others of the same queries, which have room for them."""
     for i in range(len(filled)):
@@ -241,7 +240,7 @@ def append_lists(more_scores, more_rows, more_filled, scores, rows, filled):
         filled[i] += more_filled[i]
 
 
-@_compile(types.void(*_LISTS, types.int64, *_LISTS))
+@compile_loop(types.void(*_LISTS, types.int64, *_LISTS))
 def rank_lists(scores, rows, filled, depth, best_scores, best_rows, found):
     """Sort lists by descending score, equal ones in any order, and write the `depth` best and those equal to the last.
 
